@@ -181,9 +181,10 @@ def create_alignment_graph(
         criterion: What is judged.
         learn_from: What is stored and learned of the feedback: `both`, or for comparison its
             `labels` or its `words` alone.
-        conflicts: Of guidelines that contradict each other the `newest` stays, or an expert is
-            asked, once for all, by an interrupt (`ask`). The loser goes: `history()` and the report
-            name it.
+        conflicts: Of guidelines that contradict each other the `newest` stays, unless more experts
+            support the other: then both stay, and the report's `warnings` name them. With `ask` an
+            expert is asked, once for all, by an interrupt. The loser goes: `history()` and the
+            report name it.
         guard: `replay` judges seen cases again before anything is committed, as the judge does; a
             guideline that turns one against its expert is dropped, and reported.
         batch_size: How many pieces of feedback one call distils at most.

@@ -305,6 +305,10 @@ class Episode(FrozenModel):
     """Whether its lesson has been distilled."""
     judgment: Judgment | None = None
     """The judge's verdict at the time."""
+    other_verdicts: dict[str, Value] = Field(
+        default_factory=dict, exclude_if=lambda verdicts: not verdicts
+    )
+    """The values of other judgments on the example that the expert answered, by judgment id."""
     thread_ids: list[str] = Field(default_factory=list)
     """The threads it passed through."""
     given_at: UtcDatetime
@@ -334,6 +338,12 @@ class Episode(FrozenModel):
     def word(self) -> str:
         """Names what the expert says here: the hash of example, author, value and rationale."""
         return digest([self.id, self.example_id, self.value, self.rationale])
+
+    @property
+    def verdicts(self) -> dict[str, Value]:
+        """The values of the judgments that the expert answered, by judgment id."""
+        own = {} if self.judgment is None else {self.judgment.id: self.judgment.value}
+        return {**self.other_verdicts, **own}
 
     def says_the_same_as(self, other: "Episode") -> bool:
         """Tell whether two episodes hold the same expert's word, whenever it was stored."""

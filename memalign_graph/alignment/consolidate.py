@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from memalign_graph.alignment.drafts import KeepReplies
-from memalign_graph.alignment.merging import Conflict, Merged, Merging, Side, settle
+from memalign_graph.alignment.merging import Conflict, Merged, Merging, Side, settle, unsettled
 from memalign_graph.alignment.redistill import redistill
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -50,8 +50,11 @@ async def merge_proposals(
     A small model can't tell what says the same: then the same words do, and checks are measured.
     """
     view = await access.refresh(io)
-    given_at = {row.id: row.given_at for row in view.rows()}
-    merging = Merging(view.guidelines, proposals, given_at)
+    rows = view.rows()
+    given_at = {row.id: row.given_at for row in rows}
+    # Without a name, each system that feedback comes from tells its experts apart by its ids.
+    authors = {row.id: row.content.get("author") or row.content.get("feedback_id") for row in rows}
+    merging = Merging(view.guidelines, proposals, given_at, authors)
     relations = Relations([], [])
     fresh: Sequence[int] = merging.touched if proposals else range(len(merging.rules))
     if compare and not is_small(chat) and fresh and len(merging.rules) >= _SMALLEST:
@@ -126,13 +129,14 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     """Tidy a memory's guidelines up."""
     again = await redistill(io, access, chat)
     merged = await merge_proposals(KeepReplies(io, access), access, chat, [], compare=True)
-    operations = [*merged.operations, *settle(merged.conflicts)]
+    settled = settle(merged.conflicts)
+    operations = [*merged.operations, *settled]
     learned = await learn(io, access, operations, {}, reason="consolidate")
     await clear_drafts(io, access)
     return {
         "guidelines": [*again["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
-        "warnings": again["warnings"],
+        "warnings": [*again["warnings"], *unsettled(merged, settled)],
     }
 
 

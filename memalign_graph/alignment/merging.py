@@ -8,6 +8,7 @@ same in other words and which contradict each other. Code decides what follows f
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -35,6 +36,9 @@ class Side(BaseModel):
 
     by_expert: bool = False
     """Whether an expert wrote it by hand."""
+
+    experts: int = 0
+    """How many experts gave its sources."""
 
     said: list[str] = []
     """The newest words behind it: who, when, and what."""
@@ -68,6 +72,9 @@ class Merged:
     conflicts: list[Conflict]
     """What contradicts each other, in a stable order."""
 
+    not_retired: list[str]
+    """The guidelines that were to be retired by feedback of fewer experts than support them."""
+
 
 class Merging:
     """Rules that stand, and what is proposed of them, brought together step by step."""
@@ -77,13 +84,15 @@ class Merging:
         guidelines: Sequence[Guideline],
         proposals: Sequence[Sequence[GuidelineOperation]],
         given_at: Mapping[str, datetime],
+        authors: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
         """Lay the proposals beside what stands; the same words are one rule.
 
         `given_at` dates the words of experts, by episode; what is not in it is older than all.
+        `authors` names the experts; each episode that is not in it has an expert of its own.
         """
         self._before = {one.id: one for one in guidelines}
-        self._given_at = given_at
+        self._given_at, self._authors = given_at, authors
         self._proposed = {
             key for batch in proposals for operation in batch for key in operation.episode_ids
         }
@@ -95,6 +104,7 @@ class Merging:
         self._touched: set[str] = set()
         self._opposed: list[tuple[str, str]] = []
         self._retiring: list[GuidelineOperation] = []
+        self._not_retired: list[str] = []
         for batch in proposals:
             for operation in batch:
                 self._lay(operation)
@@ -120,7 +130,7 @@ class Merging:
             self._join([ids[place] for place in group], pairs)
         if touched_only:
             pairs = [pair for pair in pairs if not self._touched.isdisjoint(pair)]
-        return Merged(self._operations(), self._conflicts(pairs))
+        return Merged(self._operations(), self._conflicts(pairs), self._not_retired)
 
     def _lay(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
@@ -149,6 +159,9 @@ class Merging:
     def _retire(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
         if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
+            return
+        if self._experts(operation.episode_ids) < self._experts(target.episode_ids):
+            self._not_retired.append(target.text)
             return
         reason = "Newer feedback says that it does not hold."
         self._table.apply(operation.model_copy(update={"reason": reason}))
@@ -214,8 +227,8 @@ class Merging:
             first, second = self._table.after[a], self._table.after[b]
             found[a, b] = Conflict(
                 id=f"C{len(found) + 1}",
-                first=_side(first),
-                second=_side(second),
+                first=self._side(first),
+                second=self._side(second),
                 newer="second" if self._outweighs(second, first) else "first",
             )
         return list(found.values())
@@ -233,6 +246,18 @@ class Merging:
     def _newest(self, sources: Sequence[str]) -> datetime:
         given_at = self._given_at
         return max((given_at[key] for key in sources if key in given_at), default=_LONG_AGO)
+
+    def _experts(self, sources: Sequence[str]) -> int:
+        return len({self._authors.get(key, key) for key in sources})
+
+    def _side(self, rule: Guideline) -> Side:
+        return Side(
+            guideline_id=rule.id,
+            text=rule.text,
+            episode_ids=rule.episode_ids,
+            by_expert=rule.origin == "expert",
+            experts=self._experts(rule.episode_ids),
+        )
 
 
 def settle(
@@ -253,8 +278,9 @@ def settle(
         if winner.guideline_id in lost or loser.guideline_id in lost:
             continue  # what has lost already decides nothing
         decided = decisions is not None and conflict.id in decisions
-        if loser.by_expert and not decided:
-            continue  # two of an expert's own: nothing but an expert decides between them
+        is_outweighed = loser.by_expert or (not winner.by_expert and loser.experts > winner.experts)
+        if is_outweighed and not decided:
+            continue  # nothing but an expert decides between them
         lost.add(loser.guideline_id)
         operations.append(
             GuidelineOperation(
@@ -271,10 +297,25 @@ def settle(
 _NEWER = "It contradicts what newer feedback, or an expert's own guideline, says."
 
 
-def _side(rule: Guideline) -> Side:
-    return Side(
-        guideline_id=rule.id,
-        text=rule.text,
-        episode_ids=rule.episode_ids,
-        by_expert=rule.origin == "expert",
-    )
+def unsettled(merged: Merged, settled: Sequence[GuidelineOperation]) -> list[str]:
+    """Name the contradictions that are left, a sentence each."""
+    gone = {operation.guideline_id for operation in settled}
+    return [
+        *(
+            f"{conflict.id}: {_quote(conflict.first)} and {_quote(conflict.second)} contradict "
+            "each other, and both stay: the newer one is not supported by as many experts, or "
+            "experts wrote both. Align with conflicts='ask', or edit or remove one of them."
+            for conflict in merged.conflicts
+            if gone.isdisjoint([conflict.first.guideline_id, conflict.second.guideline_id])
+        ),
+        *(
+            f"{text!r} stays, although newer feedback says that it does not hold: more experts "
+            "support it. Edit or remove it where that is wrong."
+            for text in merged.not_retired
+        ),
+    ]
+
+
+def _quote(side: Side) -> str:
+    count = f"{side.experts} expert{'s' * (side.experts != 1)}"
+    return f"{side.text!r} ({'by hand' if side.by_expert else count})"

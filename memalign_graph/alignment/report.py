@@ -154,7 +154,7 @@ class AlignmentReport(_Part):
     """Guidelines that contradicted each other."""
 
     decisions: dict[str, str] | None
-    """What the expert decided by conflict id; None if the newer word decided."""
+    """What the expert decided by conflict id; None if nobody was asked."""
 
     replay: Replay | None
     """What judging seen cases again showed; None without `guard="replay"`."""

@@ -21,7 +21,6 @@ from memalign_graph.memory.facts import (
     Fact,
     Item,
     clock,
-    date_of,
     item_of,
     new_id,
     read_fact,
@@ -113,7 +112,7 @@ class MemoryAccess:
     async def _since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read the facts beside and after one that the view does not know; None if it is gone."""
         # The kind first: a store in memory compares the dates of nothing else then.
-        dated, since_us = dict[str, Any](kind=FACT), date_of(newest) - OVERLAP_US
+        dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
         if since_us >= _DIGITS_ALIKE:
             dated["at_us"] = {"$gte": since_us}
         namespace = self.layout.of("facts")
@@ -159,8 +158,11 @@ class MemoryAccess:
         view = self.view
         items = {one.id: view.word_item(one, replaces=reason == "revise") for one in words}
         said = {key: item["key"] for key, item in items.items()}
-        at_us = max(clock.now_us(), view.newest_us + 1)
+        now_us = clock.now_us()
+        at_us = max(now_us, view.newest_us + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
+        if at_us > now_us + OVERLAP_US:
+            header["clock_us"] = now_us
         fact = Fact(**{**header, "said": said, **change})
         told = item_of(fact)
         for item in [*items.values(), told]:

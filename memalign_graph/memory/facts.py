@@ -119,6 +119,9 @@ class Fact(FrozenModel):
     at_us: int
     """When, in microseconds since 1970; after all that its writer had seen."""
 
+    clock_us: int | None = None
+    """When, by its writer's clock, where it is dated after a fact of a clock far ahead."""
+
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 
@@ -140,6 +143,9 @@ class Fact(FrozenModel):
     answers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """How likely cases meet guidelines, where a model was asked: for each question as a model was
     asked it (`asked_id`) the probability of yes, by example id."""
+
+    answer_ids: list[str] = Field(default_factory=list)
+    """The facts that had these answers where they were exported; none where a model was asked."""
 
     failed: list[str] = Field(default_factory=list)
     """What a model could not distil although it distilled other things: one failed attempt each."""

@@ -4,10 +4,11 @@ What a version held is what stands after some of the facts, so that nothing is s
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from memalign_graph.errors import InvalidInputError
@@ -15,7 +16,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.operations import check_name
-from memalign_graph.memory.standing import Standing, stand, weight_of
+from memalign_graph.memory.standing import VERSION_SPACE, Standing, stand
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -164,7 +165,7 @@ class _Past:
         self.facts, self.words, self._embedder = facts, dict(words), embedder
         self._stand()
         self._episodes = self._said(self.standing.rows)
-        self._guidelines = self._worded()
+        self._guidelines = self.standing.weights()
 
     def step(self, fact: Fact) -> AbstractSet[str]:
         """Take the next fact; tells which episodes it may have changed."""
@@ -183,14 +184,14 @@ class _Past:
         rows = self._said(touched & self.standing.rows.keys())
         before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
         self._episodes |= rows
-        known, self._guidelines = self._guidelines, self._worded()
+        known, self._guidelines = self._guidelines, self.standing.weights()
         retired = [
             Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired
         ]
         return Commit(
             id=fact.id,
-            at=utc(fact.at_us),
+            at=utc(fact.clock_us or fact.at_us),
             author=fact.author,
             reason=fact.reason,
             episodes=_tally(before, rows),
@@ -206,9 +207,6 @@ class _Past:
     def _said(self, keys: Iterable[str]) -> dict[str, object]:
         rows, pending = self.standing.rows, self.standing.pending
         return {key: (rows[key].key, key in pending) for key in keys}
-
-    def _worded(self) -> dict[str, object]:
-        return {key: weight_of(one) for key, one in self.standing.guidelines.items()}
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
@@ -252,17 +250,45 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     nothing = Standing(words, access.embedder.id)
     found = (_snapshot(nothing), ordered) if version == nothing.version else None
     past = _Past([], words, access.embedder.id)
+    versions = [nothing.version]
     for number, fact in enumerate(ordered, start=1):
         past.step(fact)
-        if version == past.standing.version:
+        versions.append(past.standing.version)
+        if version == versions[-1]:
             # The last time it stood: what was purged from an earlier one was said again.
             found = _snapshot(past.standing), ordered[number:]
     if found is not None:
         return found
+    for kept, left_out in _before_arrival(version, versions, ordered):
+        standing = stand(kept, words, access.embedder.id, with_purged=True)
+        if standing.version == version:
+            return _snapshot(standing), left_out
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
-        "`history()` lists those it had."
+        "`history()` lists those it had. A version that a worker had for a moment, before two or "
+        "more facts of other workers arrived, can't be restored."
     )
+
+
+def _before_arrival(
+    version: str, versions: list[str], facts: list[Fact]
+) -> Iterator[tuple[list[Fact], list[Fact]]]:
+    """Guess which fact, dated earlier than others, a worker had yet to see when it had a version.
+
+    A version is a sum, so what a fact added to it is known; yields the other facts, and the rest.
+    """
+    try:
+        wanted, *sums = (int(one, 16) for one in (version, *versions))
+    except (TypeError, ValueError):
+        return
+    added = {
+        (after - before) % VERSION_SPACE: number
+        for number, (before, after) in enumerate(pairwise(sums))
+    }
+    for end in range(len(facts), 0, -1):
+        late = added.get((sums[end] - wanted) % VERSION_SPACE, end)
+        if late < end:
+            yield [*facts[:late], *facts[late + 1 : end]], [facts[late], *facts[end:]]
 
 
 def _snapshot(standing: Standing) -> Snapshot:

@@ -345,12 +345,13 @@ class JudgeMemory:
         """Tidy the guidelines up: merge those that say the same, settle those that contradict.
 
         No guideline disappears except into one that names its sources; the older of two that
-        contradict each other is retired. Guidelines that lost a source are distilled
-        again. Needs the memory's `model`.
+        contradict each other is retired, unless more experts support it. Guidelines that lost a
+        source are distilled again. Needs the memory's `model`.
 
         Returns:
             What was done: `guidelines` (an entry for each that was merged, retired or distilled
-            again, with `action`, `guideline_id`, `text`, `episode_ids`) and `memory_version`.
+            again, with `action`, `guideline_id`, `text`, `episode_ids`), `memory_version` and
+            `warnings`.
 
         Raises:
             InvalidInputError: If the memory has no model.

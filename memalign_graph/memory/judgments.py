@@ -174,8 +174,8 @@ async def kept_judgments(
     [items] = await access.search(io, access.layout.of("judgments"))
     at = now()
     kept = [one for one in (_read(KeptJudgment, item) for item in items) if one.kept_until > at]
-    episodes = await access.all_episodes(io) if kept and waiting else []
-    answered = {one.judgment.id for one in episodes if one.judgment is not None}
+    rows = (await access.refresh(io)).rows() if kept and waiting else []
+    answered = {judgment_id for row in rows for judgment_id in row.verdicts}
     there = [one for one in kept if one.judgment.id not in answered]
     return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))
 

@@ -91,7 +91,8 @@ async def remember(
     after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
     if not note_threads:
-        after |= {key: old for key, old in stored.items() if key not in changed}
+        same = (after.keys() & stored) - changed
+        after |= {key: stored[key] for key in same if after[key].verdicts == stored[key].verdicts}
     authors = {one.author for one in checked}
     by = authors.pop() if len(authors) == 1 else None
     words = [said[key] for key, episode in after.items() if episode != stored.get(key)]

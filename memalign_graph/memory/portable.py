@@ -1,17 +1,17 @@
 """Export and import: a memory as lines of JSON that people can read.
 
-First a line that says what follows, then guidelines and episodes, and last the vectors, so that a
-memory moves to another store or namespace without anything being embedded again.
+First a line that says what follows, then guidelines and episodes, what models answered to checks,
+and last the vectors, so that a memory moves to another store or namespace without any call.
 """
 
 import base64
 import json
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
+from typing import Annotated, Any
 
 from langgraph.store.base import SearchOp
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
 from memalign_graph.identity import check_json, episode_id
@@ -23,7 +23,7 @@ from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
 from memalign_graph.memory.operations import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.words import newer_word
-from memalign_graph.types import Episode, Guideline
+from memalign_graph.types import Episode, FrozenModel, Guideline
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     view = await access.refresh(io)
     guidelines, episodes = list(view.guidelines), list(view.episodes().values())
     vectors = await _all_vectors(io, access, episodes)
+    answers = _answers_on(view.answers(), {one.example_id for one in episodes})
+    ids = sorted(view.answer_ids())
     head = {
         "type": "memory",
         "format": FORMAT,
@@ -52,6 +54,7 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
             for one in guidelines
         ),
         *({"type": "episode", **one.to_json()} for one in episodes),
+        *([{"type": "answers", "ids": ids, "answers": answers}] if ids else []),
         *({"type": "vector", **one} for one in vectors),
     ]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -121,6 +124,11 @@ async def import_jsonl(
         },
         "guidelines": guidelines,
     }
+    if new := read.answer_ids - view.answer_ids():
+        cases = {row.example_id for row in view.rows()} | {
+            one.example_id for one in read.episodes.values()
+        }
+        change |= {"answer_ids": sorted(new), "answers": _answers_on(read.answers, cases)}
     if words or any(change.values()):
         await access.write(io, "import", change, author=author, words=words)
     return list(view.episodes(read.episodes).values())
@@ -158,6 +166,23 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_Import") -> None:
         await access.put(io, namespace, dict(items))
 
 
+class _Answers(FrozenModel):
+    """What models answered to checks, and the facts that brought it."""
+
+    ids: list[str] = Field(min_length=1)
+    answers: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]]
+
+
+def _answers_on(
+    answers: Mapping[str, Mapping[str, float]], cases: Container[str]
+) -> dict[str, dict[str, float]]:
+    """Return the answers on some cases, in a stable order."""
+    return {
+        asked: {key: answer for key, answer in sorted(by_case.items()) if key in cases}
+        for asked, by_case in sorted(answers.items())
+    }
+
+
 class _Import:
     """What the lines hold, checked."""
 
@@ -167,6 +192,8 @@ class _Import:
         self.episodes: dict[str, Episode] = {}
         self.guidelines: dict[str, Guideline] = {}
         self.vectors: dict[str, dict[str, Item]] = {}
+        self.answer_ids: set[str] = set()
+        self.answers: dict[str, dict[str, float]] = {}
 
     def line(self, text: str) -> None:
         """Read a line; raises ValueError or a kin of it where it can't be used."""
@@ -188,6 +215,9 @@ class _Import:
                     self._guideline(Guideline.model_validate(fields))
             case "episode":
                 self._episode(Episode.model_validate(fields))
+            case "answers":
+                read = _Answers.model_validate(fields)
+                self.answer_ids, self.answers = {*read.ids}, read.answers
             case "vector":
                 self._vector(fields)
             case _:

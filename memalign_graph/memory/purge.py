@@ -227,8 +227,7 @@ def _ids(episodes: Iterable[Episode]) -> set[str]:
     """Return what a judgment or a checkpoint names episodes by."""
     found: set[str] = set()
     for episode in episodes:
-        found |= {episode.id, episode.example_id}
-        found |= {episode.judgment.id} if episode.judgment is not None else set()
+        found |= {episode.id, episode.example_id, *episode.verdicts}
     return found
 
 

@@ -13,7 +13,7 @@ from memalign_graph.evidence.trust import interval, is_blind
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import ReviewItem, all_reviews
-from memalign_graph.scales import Scale
+from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode, FrozenModel, ReviewReason
 
 
@@ -115,15 +115,15 @@ def report_of(
 
 def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
     """Tell of judgments that experts gave a value on whether they agree with it."""
-    said: defaultdict[str, list[Episode]] = defaultdict(list)
-    for one in episodes:
-        if one.judgment is not None:
-            said[one.judgment.id].append(one)
+    verdicts: dict[str, Value] = {}
+    answers: defaultdict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        verdicts |= episode.verdicts
+        for judgment_id in episode.verdicts:
+            answers[judgment_id].append(episode)
     agreed = {}
-    for judgment_id, several in said.items():
-        judgment = several[0].judgment
-        got = None if judgment is None else on_scale(judgment.value, scale)
-        expected = majority_value(several, scale)
+    for judgment_id, several in answers.items():
+        got, expected = on_scale(verdicts[judgment_id], scale), majority_value(several, scale)
         if got is not None and expected is not None:
             agreed[judgment_id] = agree(scale, got, expected)
     return agreed

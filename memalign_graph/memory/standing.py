@@ -13,7 +13,7 @@ from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
-_VERSION_SPACE = 2**128
+VERSION_SPACE = 2**128
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,13 @@ class EpisodeRow:
         """Whether nothing that was said is left."""
         return not self.example_id
 
+    @property
+    def verdicts(self) -> dict[str, Any]:
+        """The values of the judgments that the expert answered, by judgment id."""
+        judgment = self.content.get("judgment")
+        own = {} if judgment is None else {judgment["id"]: judgment["value"]}
+        return {**self.content.get("other_verdicts", {}), **own}
+
 
 class Standing:
     """What stands after some facts, taken in their order."""
@@ -87,6 +94,8 @@ class Standing:
         self.answers: dict[str, dict[str, float]] = {}
         """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
         and example id."""
+        self.answer_ids: set[str] = set()
+        """The facts that brought answers, here or where they were exported."""
         self.attempts: Counter[str] = Counter()
         """How often distilling failed, by what it was tried on."""
         self.changed: set[str] = set()
@@ -99,14 +108,25 @@ class Standing:
         self._read: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
+        self._weighed: dict[str, tuple[Wording, int]] = {}
         self._total = 0
         self._is_outdated = False
 
     @property
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
-        total = self._total + sum(map(weight_of, self.guidelines.values()))
-        return f"{total % _VERSION_SPACE:032x}"
+        total = self._total + sum(self.weights().values())
+        return f"{total % VERSION_SPACE:032x}"
+
+    def weights(self) -> dict[str, int]:
+        """Return what each guideline weighs in the version; only what changed is weighed again."""
+        weighed, self._weighed = self._weighed, {}
+        for key, wording in self.guidelines.items():
+            known = weighed.get(key)
+            if known is None or known[0] is not wording:
+                known = wording, weight_of(wording)
+            self._weighed[key] = known
+        return {key: weight for key, (_, weight) in self._weighed.items()}
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; what follows is there after `settle`."""
@@ -162,9 +182,10 @@ class Standing:
         return is_touched
 
     def _answer(self, fact: Fact) -> None:
-        if fact.answers:
-            # By the fact: what is purged of it later leaves its version as it was.
-            self._total += _weight("answers", fact.id)
+        # By the fact: what is purged of it later leaves its version as it was.
+        new = {*(fact.answer_ids or ([fact.id] if fact.answers else []))} - self.answer_ids
+        self.answer_ids |= new
+        self._total += sum(_weight("answers", key) for key in new)
         for asked, answers in fact.answers.items():
             self.answers.setdefault(asked, {}).update(answers)
         if fact.unanswered:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from memalign_graph.memory.facts import (
     PURGE,
     Fact,
     Item,
+    clock,
     date_of,
     purged_word,
     word_item,
@@ -35,6 +37,9 @@ A fact is dated after all that its writer had seen, whatever its clock says. Wha
 writers who did not see each other: a minute for a clock that is behind, and one of waiting for a
 lock.
 """
+
+_LONGEST_WRITE_US = 600_000_000
+"""After how long all writers know a fact, in microseconds."""
 
 CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
 """The environment variable that bounds what a process keeps of memories."""
@@ -117,6 +122,8 @@ class MemoryView:
         self._purges: list[Fact] = []
         self.latest = ""
         """The newest fact known."""
+        self._arrivals: deque[tuple[int, str]] = deque()
+        """When facts arrived, by this process's clock, and which was the newest then."""
         self._standing = Standing(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
@@ -133,6 +140,21 @@ class MemoryView:
     def newest_us(self) -> int:
         """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
         return date_of(self.latest)
+
+    def unread_us(self, newest: str) -> int:
+        """Return the date from which on there may be facts that the view does not know.
+
+        Where a clock was far ahead once, later facts are dated just after each other: their dates
+        do not tell when they were written. There this goes by when this process knew them.
+        """
+        newest_us, now_us, known = date_of(newest), clock.now_us(), ""
+        with self._lock:
+            while self._arrivals and self._arrivals[0][0] < now_us - _LONGEST_WRITE_US:
+                known = self._arrivals.popleft()[1]
+            if known:
+                self._arrivals.appendleft((0, known))
+        is_ahead = newest_us > now_us + OVERLAP_US
+        return max(newest_us - OVERLAP_US, date_of(known) if is_ahead else 0)
 
     @property
     def nbytes(self) -> int:
@@ -173,6 +195,11 @@ class MemoryView:
         """Return how likely examples meet guidelines, by `asked_id` and example id."""
         with self._lock:
             return {asked: dict(answers) for asked, answers in self._standing.answers.items()}
+
+    def answer_ids(self) -> set[str]:
+        """Return the facts that brought these answers, here or where they were exported."""
+        with self._lock:
+            return set(self._standing.answer_ids)
 
     def holds(self, episode_id: str) -> bool:
         """Tell whether there is an episode of this id."""
@@ -289,6 +316,10 @@ class MemoryView:
                 if fact.id >= fresh[0].id:
                     self._purge(fact)
             self.latest = max(self.latest, fresh[-1].id)
+            now_us = clock.now_us()
+            while self._arrivals and self._arrivals[-1][0] > now_us:  # the clock was set back
+                self._arrivals.pop()
+            self._arrivals.append((now_us, self.latest))
             if is_next:
                 for fact in fresh:
                     self._standing.apply(fact)

@@ -19,21 +19,26 @@ def newer_word(stored: Episode | None, said: Episode, *, replaces: bool = False)
     if stored is None:
         return said
     threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
-    both = {"thread_ids": threads, "feedback_id": said.feedback_id or stored.feedback_id}
     confirms = said.rationale is None and stored.value in (None, said.value)
     repeats = said.value is None and said.rationale == stored.rationale
-    if replaces and said.given_at >= stored.given_at:
+    adds_nothing = repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at
+    is_revision = replaces and said.given_at >= stored.given_at
+    is_new = is_revision or not (adds_nothing or confirms)
+    judgment = said.judgment if is_new else stored.judgment or said.judgment
+    verdicts = {**stored.verdicts, **said.verdicts}
+    if judgment is not None:
+        del verdicts[judgment.id]
+    both = {
+        "thread_ids": threads,
+        "feedback_id": said.feedback_id or stored.feedback_id,
+        "judgment": judgment,
+        "other_verdicts": verdicts,
+    }
+    if is_new:
         return said.model_copy(update={**both, "created_at": stored.created_at})
-    if repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at:
-        kept = stored.model_copy(update=both)
-    elif confirms:
-        kept = stored.model_copy(update={**both, "value": said.value})
-    else:
-        return said.model_copy(update={**both, "created_at": stored.created_at})
-    kept = kept.model_copy(update={"judgment": stored.judgment or said.judgment})
-    if kept == stored:
-        return stored
-    return kept.model_copy(update={"updated_at": said.updated_at})
+    value = stored.value if adds_nothing else said.value
+    kept = stored.model_copy(update={**both, "value": value})
+    return stored if kept == stored else kept.model_copy(update={"updated_at": said.updated_at})
 
 
 def takes_back(stored: Episode, after: Episode) -> bool:

@@ -14,7 +14,7 @@ from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.drafts import KeepReplies
-from memalign_graph.alignment.merging import Conflict, settle
+from memalign_graph.alignment.merging import Conflict, settle, unsettled
 from memalign_graph.alignment.redistill import (
     MAX_ATTEMPTS,
     ModelError,
@@ -311,12 +311,16 @@ async def consolidate_guidelines(step: _Step) -> Update:
             joined[name] = joined[name] | more if isinstance(more, dict) else joined[name] + more
     cut = joined["cut"]
     cuts = [_CUT.format(len(cut), _some(cut))] if cut else []
+    settled = [] if asks else settle(merged.conflicts)
+    left = unsettled(replace(merged, conflicts=[]) if asks else merged, settled)
+    for warning in left:
+        logger.warning("%s", warning)
     return step.learned(
-        operations=saved([*merged.operations, *([] if asks else settle(merged.conflicts))]),
+        operations=saved([*merged.operations, *settled]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
         **{name: joined[name] for name in ("rewordings", "read", "reworded", "failed_attempts")},
         prompts=[list(proposal["read"]) for proposal in proposals],
-        warnings=[*warnings, *joined["refused"], *cuts],
+        warnings=[*warnings, *left, *joined["refused"], *cuts],
     )
 
 

@@ -384,7 +384,7 @@ class Desk:
         access = self.access(name)
         [items] = await access.search(AWAITING, access.layout.of("judgments"))
         view, now = await access.refresh(AWAITING), datetime.now(UTC)
-        answered = {(row.content.get("judgment") or {}).get("id") for row in view.rows()}
+        answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
         waiting = [
             item
             for item in items

@@ -96,12 +96,13 @@ async def standing(io: IO, access: MemoryAccess) -> Shown:
     rows = view.rows()
     by_day, experts, judged = defaultdict(list), defaultdict(list), {}
     for row in rows:
-        judgment, value = row.content.get("judgment"), on_scale(row.value, scale)
-        verdict = on_scale(judgment["value"], scale) if judgment is not None else None
-        if judgment is not None and value is not None and verdict is not None:
-            judged[judgment["id"]] = is_right = agree(scale, verdict, value)
-            by_day[row.given_at.date()].append(is_right)
-            experts[row.content.get("author")].append(is_right)
+        value = on_scale(row.value, scale)
+        for judgment_id, given in row.verdicts.items():
+            verdict = on_scale(given, scale)
+            if value is not None and verdict is not None:
+                judged[judgment_id] = is_right = agree(scale, verdict, value)
+                by_day[row.given_at.date()].append(is_right)
+                experts[row.content.get("author")].append(is_right)
     weeks: defaultdict[date, list[bool]] = defaultdict(list)
     for day, those in by_day.items():
         weeks[day - timedelta(day.weekday())] += those

@@ -172,3 +172,19 @@ async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
     assert values == {"ann": False, "bob": True, "carl": False}
     ids = {one.id for one in await bench.episodes()}
     assert {one["episode_id"] for one in found["given"]} <= ids
+
+
+async def test_guideline_of_more_experts_outlasts_newer_feedback_and_the_report_says_so(
+    bench: Bench,
+) -> None:
+    bench.server.responder = Model(distil=each_its_words)
+    await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob"), said(3, OLD_B)])
+    newer = [said(4, NEW_A, author="cy"), said(5, NEW_B, author="cy")]
+    report = await align(bench, newer, alignment(bench, batch_size=1), "u")
+    assert sources(await bench.guidelines()) == {OLD_A: 2, NEW_A: 1, NEW_B: 1}
+    sides = [(one["first"]["experts"], one["second"]["experts"]) for one in report["conflicts"]]
+    assert sides == [(2, 1), (1, 1)]
+    [warning] = report["warnings"]
+    assert warning.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
+    memory = bench.memory(model=bench.server.chat_model())
+    assert memory.consolidate()["warnings"] == [warning]

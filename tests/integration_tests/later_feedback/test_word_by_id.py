@@ -1,11 +1,23 @@
 """An expert's word on an earlier judgment: in any shape; what can't be used is told."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, InvalidInputError, Numeric, create_feedback_graph
+from memalign_graph import (
+    Boolean,
+    Example,
+    InvalidInputError,
+    Judgment,
+    Numeric,
+    create_feedback_graph,
+)
+from memalign_graph.io import AWAITING
+from memalign_graph.memory.judgments import keep_judgment, log_review
+from memalign_graph.memory.operations import remember
+from memalign_graph.types import ReviewChoice, read_feedback
 from tests.conftest import (
     CASE,
     COLD,
@@ -28,6 +40,8 @@ from tests.integration_tests.later_feedback.support import (
     tell,
 )
 from tests.loopback import error
+
+ASKED = ReviewChoice(asks=True, reasons=["unsure"])
 
 BY_ANN = {**COLD, "author": "ann"}
 
@@ -245,3 +259,40 @@ async def test_word_after_one_that_is_dated_at_the_end_of_time_counts(bench: Ben
     await tell(bench, given["id"], BY_ANN)
     [episode] = await bench.episodes()
     assert episode.value is False
+
+
+async def test_no_answered_judgment_of_a_case_waits_and_each_verdict_counts(bench: Bench) -> None:
+    memory = bench.memory()
+    nights = [verdict(True), verdict(False), verdict(True)]
+    for judgment in nights:
+        await keep_judgment(AWAITING, memory.access, judgment, Example(**CASE), None, DAY)
+        await log_review(AWAITING, memory.access, judgment, ASKED, datetime.now(UTC))
+    replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
+    for judgment, reply in zip(nights, replies, strict=True):
+        given = read_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
+        await remember(AWAITING, memory.access, [given], note_threads=judgment is not nights[1])
+    assert memory.judgments(waiting=True) == []
+    [episode] = memory.episodes()
+    assert (episode.value, episode.judgment) == (False, nights[2])
+    assert episode.other_verdicts == {nights[0].id: True, nights[1].id: False}
+    asked = memory.review_report().asked
+    assert (asked.answered, asked.agreeing) == (3, 1)
+    assert len(memory.judgments()) == 3
+    memory.forget(author="ann")
+    assert len(memory.judgments(waiting=True)) == 3
+
+
+async def test_words_on_one_judgment_are_stored_as_before(bench: Bench) -> None:
+    memory, judgment = bench.memory(), verdict(True)
+    for _ in range(2):
+        memory.remember({**CASE, "value": True, "judgment": judgment})
+    [episode] = memory.episodes()
+    assert "other_verdicts" not in episode.to_json()
+    assert memory.history()[0].episodes.added == len(memory.history()) == 1
+
+
+def verdict(value: Any) -> Judgment:
+    key = Example(**CASE).id
+    return Judgment(
+        criterion=CRITERION.name, example_id=key, value=value, rationale="r", memory_version="v"
+    )

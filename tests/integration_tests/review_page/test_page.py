@@ -142,6 +142,17 @@ async def test_nobody_is_offered_what_another_looks_at(
     assert [it.skipped for it in (await at.questions(Visitor("bob")))[0]] == [False, True]
 
 
+async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: Office) -> None:
+    await office.judged("Wait.", "Wait.")
+    at = office.desk()
+    ann = office.expert("ann", at)
+    for _ in range(2):
+        await (await ann.get("/review/next")).answer(value="true")
+        await at.settled()
+    assert (await office.desk().questions(Visitor("ann")))[0] == []
+    assert "2 of 2 (100%)" in (await ann.get(f"/review/standing/{NAME}")).text
+
+
 async def test_two_answers_to_one_case_are_both_kept(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()

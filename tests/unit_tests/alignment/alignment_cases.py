@@ -22,6 +22,9 @@ def dated() -> dict[str, datetime]:
     return {f"e{number}": at(number) for number in range(60)}
 
 
+BY_ANN: dict[str, str | None] = dict.fromkeys(dated(), "ann")
+
+
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
     defaults = {"created_at": START, "updated_at": START, "position": position}
     given = {"id": guideline_id(text), "text": text, "episode_ids": list(sources)}
@@ -56,10 +59,12 @@ def merge(
     *proposals: Iterable[GuidelineOperation],
     found: Relations = NONE,
     given_at: dict[str, datetime] | None = None,
+    authors: dict[str, str | None] | None = None,
     **options: Any,
 ) -> Merged:
     dates = dated() if given_at is None else given_at
-    merging = Merging(list(guidelines), [list(one) for one in proposals], dates)
+    by = BY_ANN if authors is None else authors
+    merging = Merging(list(guidelines), [list(one) for one in proposals], dates, by)
     return merging.merge(found, **options)
 
 

@@ -9,6 +9,7 @@ from memalign_graph.alignment.merging import Merging
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.learning import GuidelineOperation, applied, learn, plain_words
 from tests.unit_tests.alignment.alignment_cases import (
+    BY_ANN,
     add,
     after,
     at,
@@ -50,7 +51,7 @@ def random_table(seed: int) -> tuple[Any, Any, Any]:
             else:
                 operations.append(retire(target, chance.choice([None, text]), source))
         proposals.append(operations)
-    count = len(Merging(guidelines, proposals, dated()).rules)
+    count = len(Merging(guidelines, proposals, dated(), BY_ANN).rules)
     places = range(count)
     pairs = [pair for pair in itertools.combinations(places, 2) if chance.random() < 0.15]
     groups = [chance.sample(places, 2) for _ in range(chance.randrange(3)) if count > 1]

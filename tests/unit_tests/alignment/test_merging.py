@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.merging import Conflict, Merging, Side, settle
+from memalign_graph.alignment.merging import Conflict, Merging, Side, settle, unsettled
 from tests.unit_tests.alignment.alignment_cases import (
     NONE,
     add,
@@ -155,3 +155,42 @@ def test_what_has_lost_decides_nothing() -> None:
     assert losers(chain) == {"a": "b", "b": "d"}
     assert losers([conflict(1, "a", "b"), conflict(2, "b", "a", "second")]) == {"a": "b"}
     assert losers([conflict(1, "a", "b"), conflict(2, "a", "c")]) == {"a": "b"}
+
+
+TEN = standing("Refunds over 500 need a manager.", *(f"e{number}" for number in range(10)))
+EXPERTS: dict[str, str | None] = {
+    f"e{number}": "ann" if number < 5 else "bob" for number in range(10)
+}
+
+
+@pytest.mark.parametrize(
+    ("authors", "stays"),
+    [
+        ({"e11": "cy"}, {TEN.text, "Never."}),
+        ({"e11": None}, {TEN.text, "Never."}),
+        ({"e11": "ann"}, {TEN.text, "Never."}),
+        (dict.fromkeys(TEN.episode_ids, "cy") | {"e11": "cy"}, {"Never."}),
+        (dict.fromkeys(TEN.episode_ids, None) | {"e11": "cy"}, {"Never."}),
+    ],
+)
+def test_newer_feedback_of_fewer_experts_settles_nothing(
+    authors: dict[str, str | None], stays: set[str]
+) -> None:
+    for proposal, found in (
+        (add("Never.", "e11"), relations(contradictions=[(0, 1)])),
+        (retire(TEN, "Never.", "e11"), NONE),
+    ):
+        merged = merge([TEN], [proposal], found=found, authors={**EXPERTS, **authors})
+        assert set(stands(after([TEN], merged))) == stays
+        assert len(unsettled(merged, settle(merged.conflicts))) == len(stays) - 1
+        assert set(stands(after([TEN], merged, {"C1": "second"}))) == {"Never."}
+    merged = merge([TEN], [retire(TEN, None, "e11")], authors={**EXPERTS, **authors})
+    assert set(stands(after([TEN], merged))) == stays & {TEN.text}
+    assert [TEN.text in text for text in unsettled(merged, [])] == [True] * (len(stays) - 1)
+
+
+def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None:
+    merged = merge([TEN, HAND], [add("x", "e12")], found=relations(contradictions=[(0, 1)]))
+    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]), touched_only=False)
+    assert merged.conflicts == []
+    assert set(stands(after([TEN, HAND], hand))) == {HAND.text}

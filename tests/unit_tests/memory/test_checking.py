@@ -1,13 +1,15 @@
 """What memory keeps of checks: guidelines' questions, and the answers on its cases."""
 
+import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import pytest
 from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import JudgeMemory, Judgment
+from memalign_graph import InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import checking, learning
@@ -130,3 +132,59 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
     [judged] = [row.judged for row in memory.access.view.rows()]
     assert judged is not None
     assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
+
+
+def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) -> None:
+    asked = asked_id(ASKS, "model")
+    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
+    episodes = memory.remember([said(f"q{n}", value=n % 2 == 0) for n in range(12)])
+    gone = memory.remember(said("gone", value=True))
+    learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
+    answers = {one.example_id: 0.75 if one.value else 0.25 for one in [*episodes, gone]}
+    note = partial(checking.note_answers, BLOCKING, memory.access)
+    run(note({asked: dict.fromkeys(answers, 0.5)}))
+    run(note({asked: answers, "other": {episodes[0].example_id: 1.0}}))
+    memory.forget(gone.id)
+    text = memory.export_jsonl()
+    assert gone.example_id not in text
+
+    elsewhere = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    for _ in range(2):
+        elsewhere.import_jsonl(text)
+        assert (elsewhere.version(), elsewhere.export_jsonl()) == (memory.version(), text)
+    [commit] = elsewhere.history()
+    assert elsewhere.access.view.answers()[asked].keys() == {one.example_id for one in episodes}
+    [guideline] = elsewhere.guidelines()
+    assert guideline == memory.guidelines()[0]
+    assert guideline.worth is not None
+    assert guideline.worth.cases == 11
+    other = elsewhere.remember(said("another"))
+    run(checking.note_answers(BLOCKING, elsewhere.access, {asked: {other.example_id: 0.5}}))
+    memory.import_jsonl(elsewhere.export_jsonl())
+    assert memory.version() == elsewhere.version()
+    assert memory.access.view.answers()[asked][other.example_id] == 0.5
+    elsewhere.forget(episodes[0].id, purge=True)
+    assert episodes[0].example_id not in str(elsewhere.access.view.facts())
+    assert elsewhere.at(commit.version).missing
+
+    # An earlier version's export has none.
+    earlier = "\n".join(line for line in text.split("\n") if '"type": "answers"' not in line)
+    cold = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    cold.import_jsonl(earlier)
+    assert cold.access.view.answers() == {}
+    assert cold.guidelines()[0].text == SORRY
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"ids": [], "answers": {"a": {"b": 0.5}}}, "ids"),
+        ({"ids": ["1"], "answers": {"a": {"b": 2}}}, "answers.a.b"),
+        ({"ids": ["1"], "answers": {"a": {"b": "yes"}}}, "answers.a.b"),
+    ],
+)
+def test_bad_answers_of_an_export_are_refused(fields: Any, fault: str, memory: JudgeMemory) -> None:
+    lines = [memory.export_jsonl(), json.dumps({"type": "answers", **fields})]
+    with pytest.raises(InvalidInputError, match=f"line 2: {fault}"):
+        memory.import_jsonl(lines)
+    assert memory.history() == []

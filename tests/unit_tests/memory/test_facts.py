@@ -138,7 +138,8 @@ def test_an_unknown_version_is_one_clear_sentence(memory: JudgeMemory) -> None:
                 getattr(memory, name)(version)
             assert str(caught.value) == (
                 f"version: the memory of 'tone' never had the version {version!r}: "
-                "`history()` lists those it had."
+                "`history()` lists those it had. A version that a worker had for a moment, before "
+                "two or more facts of other workers arrived, can't be restored."
             )
     with pytest.raises(InvalidInputError, match="author"):
         memory.rollback("0" * 32, author=["ann"])  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory import view
+from memalign_graph.memory.facts import clock
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
@@ -227,3 +229,42 @@ def test_a_judgment_reads_the_head_once_and_is_of_the_version_it_names(
     server.responder = judge
     judgment = graph.invoke(case)["judgment"]
     assert (judgment["memory_version"], judgment["evidence"]["cases"]) == (other.version(), 30)
+
+
+def test_a_clock_that_was_far_ahead_once_costs_nothing_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    class CountingStore(InMemoryStore):
+        def batch(self, ops: Iterable[Op]) -> list[Result]:
+            asked = list(ops)
+            results = super().batch(asked)
+            for op, found in zip(asked, results, strict=True):
+                if isinstance(op, SearchOp) and op.namespace_prefix[-1] == "facts":
+                    read.append(len(found))  # type: ignore[arg-type]
+            return results
+
+    start, year = 1_800_000_000_000_000, 365 * 86_400_000_000
+    now = count(start + year, 1_000)
+    monkeypatch.setattr(clock, "now_us", lambda: next(now))
+    store, there = CountingStore(), InMemoryStore()
+    there._data = store._data
+    here, other = judge_memory(store), judge_memory(there)
+    wrong = here.remember(said("wrong clock"))
+    now = count(start, 1_000)
+    for number in range(50):
+        here.remember(said(f"later {number}"))
+    read.clear()
+    for minutes in (1, 20, 40):
+        now = count(start + minutes * 60_000_000, 1_000)
+        other.remember(said(f"elsewhere {minutes}"))
+        here.episodes()
+    # The newest fact that was known ten minutes before, and those since.
+    assert read == [52, 2, 2]
+    here.forget(wrong.id)
+    assert len(other.episodes()) == len(here.episodes()) == 53
+    *newer, first = here.history()
+    assert {commit.at.year for commit in newer} == {2027}
+    assert first.at.year == 2028
+    assert [*newer, first] == sorted([*newer, first], key=lambda commit: commit.id, reverse=True)

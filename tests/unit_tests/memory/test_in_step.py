@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiosqlite
 import pytest
@@ -19,7 +20,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning, operations
+from memalign_graph.memory import access, learning, operations, standing
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.learning import GuidelineOperation
 from memalign_graph.memory.recall import recall
@@ -196,6 +197,58 @@ def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
         seen = {one.rationale for one in then.episodes if f"{after}" in str(one.example.inputs)}
         assert seen == ({"Word 1.", "Too cold."} if after else {"Word 2."})
         assert here.version() == there.version()
+
+
+def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
+    first, second, reader = memories(any_opener, 3)
+    first.remember(said("known"))
+    first.version()
+    versions: list[str] = []
+
+    def meanwhile() -> None:
+        for number in range(3):
+            seen = second.remember(said(f"seen {number}", "Newer."))
+            run(lesson(second, op("add", seen, text=f"Be warm {number}."))(BLOCKING))
+            versions.append(second.version())
+
+    words = said("late", value=False), said("late as well")
+    interleaved(
+        partial(operations.remember, access=first.access, feedback=words), commits, meanwhile
+    )
+    second.remember(said("last"))
+    for number, version in enumerate(versions):
+        then = reader.at(version)
+        assert then.version == version
+        seen = [one.example.inputs for one in then.episodes]
+        assert seen == ["known", *(f"seen {one}" for one in range(number + 1))]
+        assert len(then.guidelines) == number + 1
+    now = reader.version()
+    rolled = reader.rollback(versions[1])
+    assert {reader.version(), second.version(), rolled.version} == {versions[1]}
+    assert len(reader.episodes()) == 3
+    reader.rollback(now)
+    assert first.version() == now
+
+
+def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    [memory] = memories(in_memory(), 1)
+    for number in range(20):
+        memory.add_guideline(f"Rule {number}.")
+    versions = [memory.version()]
+    for number in range(30):
+        memory.remember(said(f"case {number}"))
+        versions.append(memory.version())
+    weigh = Mock(side_effect=standing.weight_of)
+    monkeypatch.setattr(standing, "weight_of", weigh)
+    commits = memory.history()
+    assert [commit.version for commit in commits[:31]] == versions[::-1]
+    assert [commit.guidelines.added for commit in commits[::-1]] == [1] * 20 + [0] * 30
+    assert weigh.call_count == 20
+    weigh.reset_mock()
+    assert len(memory.at(versions[10]).episodes) == 10
+    memory.rollback(versions[20])
+    # At each once, and as often as the memory is folded from its beginning.
+    assert weigh.call_count <= 3 * 20
 
 
 def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
