@@ -17,9 +17,9 @@ from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
+from tests.unit_tests.memory.driver import recalled
 from tests.unit_tests.memory.stores import commits, interleaved
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
-from tests.unit_tests.memory.test_in_step import recalled
 
 pytestmark = pytest.mark.postgres
 

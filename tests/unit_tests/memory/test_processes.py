@@ -10,9 +10,9 @@ import pytest
 from memalign_graph import JudgeMemory
 from memalign_graph.memory.standing import stand
 from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.driver import recalled
 from tests.unit_tests.memory.stores import Opener
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
-from tests.unit_tests.memory.test_in_step import recalled
 from tests.unit_tests.memory.worker import FORKS, act, die, start, store_at
 
 COUNT = 3
