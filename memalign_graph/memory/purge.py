@@ -10,6 +10,7 @@ from typing import Any
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.cache import discard_view
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import (
     Mark,
@@ -30,7 +31,6 @@ from memalign_graph.memory.operations import (
     clear_drafts,
     left_without,
 )
-from memalign_graph.memory.view import forget_view
 from memalign_graph.types import Episode
 
 
@@ -258,7 +258,7 @@ async def _redact(
     redacted = {key: _without_traces(items[key], ids) for key in items if key not in gone}
     changes = {key: item for key, item in redacted.items() if item is not None}
     if changes:
-        forget_view(access.store, access.view)  # it holds what these judgments said
+        discard_view(access.store, access.view)  # it holds what these judgments said
     erased = {key: purged_word(items[key]) for key in items if key in gone}
     await access.put(io, access.layout.of("words"), {**changes, **erased})
 

@@ -1,19 +1,13 @@
-"""What a process knows of a memory: its facts, what stands by them, and the vectors of that."""
+"""The cached state of one memory: its facts, what they amount to, and the vectors of that."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from langgraph.store.base import BaseStore
-
-from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.facts import (
     PURGE,
     Fact,
@@ -23,7 +17,6 @@ from memalign_graph.memory.facts import (
     word_item,
 )
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
-from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
@@ -35,11 +28,6 @@ A fact is dated after all that its writer had seen, whatever its clock says. Wha
 writers who did not see each other: a minute for a clock that is behind, and one of waiting for a
 lock.
 """
-
-CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
-"""The environment variable that bounds what a process keeps of memories."""
-
-_CACHE_BYTES = 2 * 1024**3
 
 _PATIENCE_S = 5.0
 """How long a reading is waited for on another event loop, which may be waiting for us."""
@@ -402,69 +390,3 @@ def _bytes_of(items: Sequence[Any]) -> int:
     some = items[:: len(items) // _SAMPLED + 1]
     characters = sum(len(str(item)) for item in some)
     return characters * len(items) // len(some) * _PER_CHARACTER if some else 0
-
-
-class _Views:
-    """This process's views: those used last, in bounded memory, and all that somebody holds."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.ticks = count(1)
-        self.held: WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]
-        self.held = WeakKeyDictionary()
-        self.cached: WeakKeyDictionary[BaseStore, dict[Any, MemoryView]] = WeakKeyDictionary()
-
-
-_views = _Views()
-
-
-def view_of(
-    store: BaseStore,
-    layout: MemoryLayout,
-    embedder: str,
-    made: MemoryView | None = None,
-) -> MemoryView:
-    """Return this process's view of a memory; views live no longer than their store object."""
-    key = layout, embedder
-    with _views.lock:
-        held = _views.held.setdefault(store, WeakValueDictionary())
-        view = held.get(key)
-        if view is None:
-            view = held[key] = made or MemoryView(embedder)
-        view.used = next(_views.ticks)
-        _views.cached.setdefault(store, {})[key] = view
-        return view
-
-
-def forget_view(store: BaseStore, view: MemoryView) -> None:
-    """Let whoever asks next begin anew; those who hold a view go on with it."""
-    with _views.lock:
-        for views in (_views.held.get(store, {}), _views.cached.get(store, {})):
-            for key in [key for key, known in views.items() if known is view]:
-                del views[key]
-
-
-def trim_views() -> None:
-    """Let go of the views used longest ago where all are too large; one is kept of any size."""
-    bound = _cache_bytes()
-    with _views.lock:
-        cached = [(views, key) for views in _views.cached.values() for key in views]
-        total = sum(views[key].nbytes for views, key in cached)
-        if total <= bound:
-            return
-        cached.sort(key=lambda one: one[0][one[1]].used)
-        for views, key in cached[:-1]:
-            total -= views.pop(key).nbytes
-            if total <= bound:
-                return
-
-
-def _cache_bytes() -> int:
-    text = os.environ.get(CACHE_BYTES, "").strip()
-    if not text:
-        return _CACHE_BYTES
-    if not text.isdecimal():
-        raise InvalidInputError(
-            f"{CACHE_BYTES}: {text!r} is no number of bytes: give one such as {_CACHE_BYTES}."
-        )
-    return int(text)
