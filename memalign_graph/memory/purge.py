@@ -21,16 +21,10 @@ from memalign_graph.memory.erasure import (
     vacuum,
 )
 from memalign_graph.memory.facts import PURGE, Fact, Item, Wording, purged_word, read_fact, unnamed
+from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, left_without
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
-from memalign_graph.memory.operations import (
-    Forgotten,
-    Purged,
-    Selection,
-    clear_drafts,
-    left_without,
-)
 from memalign_graph.types import Episode
 
 

@@ -10,10 +10,10 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, IO, run
-from memalign_graph.memory import checking, history, learning, operations, portable, purge
+from memalign_graph.memory import checking, feedback, guidelines, history, learning, portable, purge
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.learning import GuidelineOperation, guideline_id
-from memalign_graph.memory.operations import Selection
+from memalign_graph.memory.feedback import Selection
+from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
 from tests.unit_tests.memory.stores import Asked, Meanwhile, Opener, commits, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, op, said
 
@@ -83,7 +83,7 @@ def judge(io: IO, access: MemoryAccess) -> Coroutine[Any, Any, None]:
         key: Judgment(example_id=key, memory_version="", **fields)
         for key in (ONE.example_id, THREE.example_id)
     }
-    return operations.note_judgments(io, access, judgments)
+    return feedback.note_judgments(io, access, judgments)
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Operation:
@@ -119,16 +119,16 @@ def begun() -> tuple[InMemoryStore, str, list[str]]:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "say another word": lambda io, access: operations.remember(
+    "say another word": lambda io, access: feedback.remember(
         io, access, [said("one", "Word 2.", author="zqxann")]
     ),
-    "say something new": lambda io, access: operations.remember(
+    "say something new": lambda io, access: feedback.remember(
         io, access, [said(f"new {n}") for n in range(3)]
     ),
-    "revise one": call(operations.revise, ONE.id, {"rationale": "Word 3."}),
-    "revise two": call(operations.revise, TWO.id, {"rationale": "Word 4."}),
-    "forget one": call(operations.forget, Selection(episode_ids=[ONE.id])),
-    "forget two": call(operations.forget, Selection(episode_ids=[TWO.id])),
+    "revise one": call(feedback.revise, ONE.id, {"rationale": "Word 3."}),
+    "revise two": call(feedback.revise, TWO.id, {"rationale": "Word 4."}),
+    "forget one": call(feedback.forget, Selection(episode_ids=[ONE.id])),
+    "forget two": call(feedback.forget, Selection(episode_ids=[TWO.id])),
     "purge one": call(purge.purge, Selection(episode_ids=[ONE.id]), None),
     "learn from one": learn(op("add", ONE, text="Again of zqxone.")),
     "learn from three": learn(op("add", THREE, text="Of three.")),
@@ -136,9 +136,9 @@ OPERATIONS: dict[str, Operation] = {
     "merge": learn(op("merge", guideline_id=OF_TWO, superseded_by=OF_BOTH)),
     "merge the other way": learn(op("merge", guideline_id=OF_BOTH, superseded_by=OF_TWO)),
     "retire": learn(op("retire", guideline_id=OF_TWO, superseded_by=OF_ONE)),
-    "word by hand": call(operations.edit_guideline, OF_TWO, "By hand.", author=None),
-    "take away by hand": call(operations.remove_guideline, OF_TWO, author=None),
-    "write by hand": call(operations.add_guideline, "New.", author=None),
+    "word by hand": call(guidelines.edit_guideline, OF_TWO, "By hand.", author=None),
+    "take away by hand": call(guidelines.remove_guideline, OF_TWO, author=None),
+    "write by hand": call(guidelines.add_guideline, "New.", author=None),
     "ask": call(checking.note_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
     "check": call(checking.note_answers, {"q": {ONE.example_id: 0.5}}),
     "judge": judge,
@@ -212,11 +212,11 @@ class Actor:
         )
 
     async def remember(self, io: IO) -> None:
-        await self.do(io, operations.remember, [self.feedback() for _ in range(2)])
+        await self.do(io, feedback.remember, [self.feedback() for _ in range(2)])
 
     async def forget(self, io: IO) -> None:
         ids = [one.id for one in await self.episodes(io, 2)]
-        await self.do(io, operations.forget, Selection(episode_ids=[*ids, "no such"]))
+        await self.do(io, feedback.forget, Selection(episode_ids=[*ids, "no such"]))
 
     async def purge(self, io: IO) -> None:
         ids = [one.id for one in await self.episodes(io, 2)]
@@ -225,7 +225,7 @@ class Actor:
     async def revise(self, io: IO) -> None:
         for one in await self.episodes(io, 1):
             rationale = self.random.choice((self.rationale(), one.rationale))
-            await self.do(io, operations.revise, one.id, {"rationale": rationale})
+            await self.do(io, feedback.revise, one.id, {"rationale": rationale})
 
     def lesson(self) -> str:
         return f"Lesson {self.random.randrange(12)}."
@@ -258,16 +258,16 @@ class Actor:
 
     async def write(self, io: IO) -> None:
         text = f"By hand {self.random.randrange(6)}."
-        await self.do(io, operations.add_guideline, text, author=None)
+        await self.do(io, guidelines.add_guideline, text, author=None)
 
     async def edit(self, io: IO) -> None:
         for rule in await self.rules(io, 1):
             text = f"Edit {self.random.random()}."
-            await self.do(io, operations.edit_guideline, rule.id, text, author="ann")
+            await self.do(io, guidelines.edit_guideline, rule.id, text, author="ann")
 
     async def take_away(self, io: IO) -> None:
         for rule in await self.rules(io, 1):
-            await self.do(io, operations.remove_guideline, rule.id, author=None)
+            await self.do(io, guidelines.remove_guideline, rule.id, author=None)
 
     async def roll_back(self, io: IO) -> None:
         await self.do(io, history.rollback, self.random.choice(self.versions[-15:]))

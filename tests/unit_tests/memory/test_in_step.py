@@ -19,9 +19,9 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning, operations
+from memalign_graph.memory import access, feedback, guidelines, learning
 from memalign_graph.memory.facts import Fact
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
@@ -155,7 +155,7 @@ def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
         return is_head and next(looks) == 2
 
     interleaved(
-        partial(operations.remember, access=here.access, feedback=[older]),
+        partial(feedback.remember, access=here.access, feedback=[older]),
         looks_last,
         partial(there.remember, newer),
         after=True,
@@ -244,7 +244,7 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {each.id: each.status for each in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
-        texts = [learning.plain_words(rule.text) for rule in one.guidelines()]
+        texts = [guidelines.plain_words(rule.text) for rule in one.guidelines()]
         assert len(set(texts)) == len(texts)
 
 

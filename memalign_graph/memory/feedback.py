@@ -1,7 +1,7 @@
-"""What is done to a memory: remembering, revising, forgetting, and guidelines by hand.
+"""Operations on feedback: remember, revise and forget it, and keep judgments of its cases.
 
-Each reads what stands, works out a fact as plain data, and writes it. Two writers at one moment
-change nothing of each other's: what comes of both is worked out by whoever reads.
+Each reads the memory, builds a fact as plain data, and writes it. Concurrent writers do not
+overwrite each other: readers work out what follows from all facts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,14 +11,11 @@ from typing import Any
 
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.facts import Retirement, Wording, clock
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
-from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.standing import EpisodeRow, effective
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.memory.words import newer_word, said_after
@@ -32,12 +29,6 @@ from memalign_graph.types import (
     Judgment,
     read_feedback,
 )
-
-MAX_GUIDELINE_CHARS = 2_000
-"""The longest guideline, in characters."""
-
-MAX_QUESTION_CHARS = 300
-"""The longest question that asks the same as a guideline, in characters."""
 
 
 @dataclass(frozen=True)
@@ -339,110 +330,6 @@ async def clear_drafts(io: IO, access: MemoryAccess) -> None:
     """Remove answers of models that wait to be committed."""
     [items] = await access.search(io, access.layout.of("drafts"))
     await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
-
-
-async def add_guideline(
-    io: IO, access: MemoryAccess, text: str, *, author: str | None
-) -> Guideline:
-    """Write a guideline by hand; in words that stand already it is that guideline."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    words = plain_words(text)
-    for guideline in view.guidelines:
-        if plain_words(guideline.text) == words:
-            return guideline
-    now, position = datetime.now(UTC), clock.now_us()
-    guideline = Guideline(
-        id=digest(["guideline", text, position]),
-        text=text,
-        origin="expert",
-        author=author,
-        position=position,
-        created_at=now,
-        updated_at=now,
-    )
-    change = {"guidelines": [Wording.of(guideline, {})]}
-    await access.write(io, "add_guideline", change, author=author)
-    return guideline
-
-
-async def edit_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
-) -> Guideline:
-    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    if guideline.text == text:
-        return guideline
-    for other in view.guidelines:
-        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
-            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
-    after = guideline.model_copy(
-        update={
-            "text": text,
-            "question": None,
-            "status": "standing",
-            "origin": "expert",
-            "author": author,
-            "updated_at": datetime.now(UTC),
-        }
-    )
-    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
-    await access.write(io, "edit_guideline", change, author=author)
-    return after
-
-
-async def remove_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
-) -> Guideline:
-    """Take a guideline away; the episodes it came from stay."""
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
-    await access.write(io, "remove_guideline", change, author=author)
-    return guideline
-
-
-def check_guideline_text(text: Any) -> str:
-    """Check a guideline's text, and put it on one line."""
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInputError("text: a guideline is a sentence, not empty.")
-    if len(text) > MAX_GUIDELINE_CHARS:
-        raise InvalidInputError(
-            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
-        )
-    try:
-        check_json(text, "text")
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    return " ".join(text.split())
-
-
-def check_name(given: Any, name: str) -> str | None:
-    """Check who does something."""
-    if given is None:
-        return None
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidInputError(f"{name}: give a name, which is text.")
-    try:
-        check_json(given, name)
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    return given.strip()
-
-
-def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
-    for guideline in view.guidelines:
-        if guideline.id == guideline_id:
-            return guideline
-    raise InvalidInputError(
-        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
-        "`guidelines()` lists them."
-    )
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
