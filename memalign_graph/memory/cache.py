@@ -51,7 +51,7 @@ def discard_view(store: BaseStore, view: MemoryView) -> None:
     """Drop a view from the cache: the next caller loads the memory; holders keep their view."""
     with _cache.lock:
         for views in (_cache.held.get(store, {}), _cache.cached.get(store, {})):
-            for key in [key for key, known in views.items() if known is view]:
+            for key in [key for key, cached in views.items() if cached is view]:
                 del views[key]
 
 

@@ -158,27 +158,27 @@ def check_guideline_text(text: Any) -> str:
     return " ".join(text.split())
 
 
-def check_name(given: Any, name: str) -> str | None:
+def check_name(value: Any, name: str) -> str | None:
     """Check who does something."""
-    if given is None:
+    if value is None:
         return None
-    if not isinstance(given, str) or not given.strip():
+    if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"{name}: give a name, which is text.")
     try:
-        check_json(given, name)
+        check_json(value, name)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
-    return given.strip()
+    return value.strip()
 
 
 def applied(
     guidelines: Iterable[Guideline], operations: Sequence[GuidelineOperation]
 ) -> list[Guideline]:
     """Return the guidelines as some operations would leave them."""
-    standing = {guideline.id: guideline for guideline in guidelines}
+    active = {guideline.id: guideline for guideline in guidelines}
     live = {key for operation in operations for key in operation.episode_ids}
-    position = max((guideline.position for guideline in standing.values()), default=0) + 1
-    table = GuidelineTable(standing, live=live, position=position)
+    position = max((guideline.position for guideline in active.values()), default=0) + 1
+    table = GuidelineTable(active, live=live, position=position)
     for operation in operations:
         table.apply(operation)
     return list(table.after.values())
@@ -226,20 +226,28 @@ class GuidelineTable:
 
     def changed(self) -> list[Guideline]:
         """Return the guidelines that are new or other than before, also new ones that lost."""
-        standing = [one for key, one in self.after.items() if self._before.get(key) != one]
+        changed = [
+            guideline for key, guideline in self.after.items() if self._before.get(key) != guideline
+        ]
         known = self._before.keys() | self.after.keys()
-        return [*(one for key, one in self._gone.items() if key not in known), *standing]
+        return [*(guideline for key, guideline in self._gone.items() if key not in known), *changed]
 
     def retirements(self, words: Words) -> list[Retirement]:
         """Return what became of the guidelines that are gone."""
         gone = [
-            one for key, one in self.retired.items() if key in self._before or key not in self.after
+            retirement
+            for key, retirement in self.retired.items()
+            if key in self._before or key not in self.after
         ]
         return [
-            one.model_copy(
-                update={"sources": {key: words[key] for key in self._calling(one) if key in words}}
+            retirement.model_copy(
+                update={
+                    "sources": {
+                        key: words[key] for key in self._calling(retirement) if key in words
+                    }
+                }
             )
-            for one in gone
+            for retirement in gone
         ]
 
     def _calling(self, gone: Retirement) -> list[str]:
@@ -326,8 +334,8 @@ class GuidelineTable:
         self._callers[key] = sources
         reason = operation.reason or "Newer feedback says otherwise."
         self._drop(key, by=instead, reason=reason, settled=operation.settled)
-        told = operation.model_copy(update={"text": None, "reason": reason})
-        self._report(told, target, sources, by=instead)
+        reported = operation.model_copy(update={"text": None, "reason": reason})
+        self._report(reported, target, sources, by=instead)
 
     def _merge(self, operation: GuidelineOperation) -> None:
         loser = self.after.get(operation.guideline_id or "")
@@ -347,7 +355,14 @@ class GuidelineTable:
 
     def _in_words(self, text: str) -> Guideline | None:
         words = plain_words(text)
-        return next((one for one in self.after.values() if plain_words(one.text) == words), None)
+        return next(
+            (
+                guideline
+                for guideline in self.after.values()
+                if plain_words(guideline.text) == words
+            ),
+            None,
+        )
 
     def _drop(
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False

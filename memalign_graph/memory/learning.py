@@ -106,18 +106,18 @@ def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> boo
 
 def _learned_before(
     operations: Iterable[GuidelineOperation],
-    standing: Mapping[str, Guideline],
+    active: Mapping[str, Guideline],
     distilled: set[str],
 ) -> list[dict[str, Any]]:
     """Report again what an earlier attempt at the same lesson made of some operations."""
-    by_words = {plain_words(one.text): one for one in standing.values()}
+    by_words = {plain_words(known.text): known for known in active.values()}
     report = []
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in distilled]
         if not sources:
             continue
         guideline = by_words.get(plain_words(operation.text or ""))
-        retired = operation.action == "retire" and operation.guideline_id not in standing
+        retired = operation.action == "retire" and operation.guideline_id not in active
         if retired or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
             key = guideline.id if guideline is not None else operation.guideline_id
             entry = {"action": operation.action, "guideline_id": key, "text": operation.text}

@@ -21,7 +21,7 @@ from memalign_graph.memory.erasure import (
     vacuum,
 )
 from memalign_graph.memory.facts import PURGE, Fact, Item, Wording, purged_word, read_fact, unnamed
-from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, left_without
+from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, split_removed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
@@ -90,7 +90,7 @@ async def purge(
     touched = [
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
     ]
-    lost, reduced = left_without(touched, view.guidelines)
+    lost, reduced = split_removed(touched, view.guidelines)
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
@@ -119,7 +119,7 @@ class _Found:
         self.facts, self.items = facts, items
         words = {key: _episode(item) for key, item in items.items() if "episode" in item}
         newest = {one.id: one for one in sorted(words.values(), key=lambda one: one.updated_at)}
-        self.meant = {key for key, one in {**newest, **standing}.items() if selection.meets(one)}
+        self.meant = {key for key, one in {**newest, **standing}.items() if selection.matches(one)}
         """The ids of the episodes: chosen by what they say now, not by what they said before."""
         self.gone = {key: one for key, one in words.items() if one.id in self.meant}
         self.kept = [one for one in words.values() if one.id not in self.meant]

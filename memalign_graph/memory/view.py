@@ -194,20 +194,20 @@ class MemoryView:
         """Return some episodes, or all of them, oldest first."""
         with self._lock:
             keys = list(self._standing.rows if ids is None else dict.fromkeys(ids))
-            found = [episode for key in keys if (episode := self._standing.episode(key))]
+            episodes = [episode for key in keys if (episode := self._standing.episode(key))]
         if ids is None:
-            found.sort(key=lambda episode: (episode.created_at, episode.id))
-        return {episode.id: episode for episode in found}
+            episodes.sort(key=lambda episode: (episode.created_at, episode.id))
+        return {episode.id: episode for episode in episodes}
 
-    def word_item(self, said: Episode, *, replaces: bool = False) -> Item:
+    def word_item(self, feedback: Episode, *, replaces: bool = False) -> Item:
         """Write a word as it will stand beside an earlier one of the same expert."""
         with self._lock:
-            row = self._standing.rows.get(said.id)
+            row = self._standing.rows.get(feedback.id)
             if row is None:
-                item = word_item(said, said.word, self._purged)
+                item = word_item(feedback, feedback.word, self._purged)
             else:
                 before = Episode.model_validate({**row.content})
-                after = newer_word(before, said, replaces=replaces)
+                after = newer_word(before, feedback, replaces=replaces)
                 # What was learned from the earlier word may rest on this one as well.
                 word = after.word if takes_back(before, after) else row.word
                 item = word_item(after, word, self._purged)
@@ -293,7 +293,7 @@ class MemoryView:
 
     def _gather(self) -> None:
         wordings = sorted(
-            self._standing.guidelines.values(), key=lambda one: (one.position, one.id)
+            self._standing.guidelines.values(), key=lambda wording: (wording.position, wording.id)
         )
         self._standing_guidelines = list(map(self._standing.guideline, wordings))
         self._version = self._standing.version
@@ -320,7 +320,10 @@ class MemoryView:
     def rows_at(self, key: str) -> list[EpisodeRow]:
         """Return the rows of the episodes whose example has this vector."""
         with self._lock:
-            return [self._standing.rows[one] for one in sorted(self._episodes_at.get(key, ()))]
+            return [
+                self._standing.rows[episode_id]
+                for episode_id in sorted(self._episodes_at.get(key, ()))
+            ]
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows of all episodes, in the order of their ids."""
@@ -342,12 +345,12 @@ class MemoryView:
             self._words[key] = purged_word(self._words[key])
         self._purged.update(fact.purged)
         erased -= _authors(self._words.values())
-        for key, known in self._facts.items():
+        for key, earlier in self._facts.items():
             if key > fact.id:
                 continue
-            left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
-            left = left.without_names(erased, keeps_signatures=fact.keeps_signatures)
-            self._facts[key] = left.without_answers(fact.unanswered)
+            redacted = earlier.scrub(fact.scrubbed[key]) if key in fact.scrubbed else earlier
+            redacted = redacted.without_names(erased, keeps_signatures=fact.keeps_signatures)
+            self._facts[key] = redacted.without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}

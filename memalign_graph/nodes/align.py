@@ -42,7 +42,7 @@ from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.feedback import (
     check_feedback,
     clear_drafts,
-    note_judgments,
+    record_judgments,
     remember,
     unjudged_cases,
 )
@@ -242,7 +242,7 @@ async def judge_cases(step: _Step) -> Update:
         for key, outcome in zip(examples, outcomes, strict=True)
         if isinstance(outcome, Judgment)
     }
-    await note_judgments(io, access, judgments)
+    await record_judgments(io, access, judgments)
     failures = [outcome for outcome in outcomes if not isinstance(outcome, Judgment)]
     told = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [

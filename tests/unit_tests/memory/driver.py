@@ -83,7 +83,7 @@ def judge(io: IO, access: MemoryAccess) -> Coroutine[Any, Any, None]:
         key: Judgment(example_id=key, memory_version="", **fields)
         for key in (ONE.example_id, THREE.example_id)
     }
-    return feedback.note_judgments(io, access, judgments)
+    return feedback.record_judgments(io, access, judgments)
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Operation:
