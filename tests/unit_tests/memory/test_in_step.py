@@ -246,16 +246,3 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
         texts = [guidelines.plain_words(rule.text) for rule in one.guidelines()]
         assert len(set(texts)) == len(texts)
-
-
-def test_what_is_learned_beside_a_rewording_keeps_one_wording_a_lesson() -> None:
-    one, other = memories(in_memory(), 2)
-    ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
-    run(lesson(one, op("add", ids[0], text="Old."))(BLOCKING))
-    [rule] = one.guidelines()
-    interleaved(
-        lesson(one, op("revise", *ids[1:], text="New.", guideline_id=rule.id)),
-        commits,
-        partial(run, lesson(other, op("add", *ids[1:], text="Another."))(BLOCKING)),
-    )
-    assert taught(one) == dict.fromkeys(ids, 1)
