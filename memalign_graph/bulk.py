@@ -32,6 +32,7 @@ from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory.access import HEAD, MemoryAccess
+from memalign_graph.memory.cache import get_view
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
 from memalign_graph.memory.erasure import note_batch
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -39,7 +40,7 @@ from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_ke
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.memory.view import MemoryView, view_of
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.nodes.judge import judge as judge_case
 from memalign_graph.nodes.judge import read_case, retrieve
@@ -420,7 +421,7 @@ async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> 
     own = replace(access, store=InMemoryStore())
     await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
     view.was_read, view.head = True, newest
-    vars(own)["view"] = view_of(own.store, own.layout, own.embedder.id, made=view)
+    vars(own)["view"] = get_view(own.store, own.layout, own.embedder.id, made=view)
     if view.version != version:
         logger.warning(
             "The memory of %r is not any more what it was in version %s: some of that was purged. "

@@ -8,7 +8,7 @@ from memalign_graph.agreement import majority_value, on_scale
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.prompts.distill import by_case
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode, Example

@@ -18,7 +18,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checking import note_answers
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.models import BaseChatModel, ask, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around

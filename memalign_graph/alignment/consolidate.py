@@ -12,8 +12,9 @@ from memalign_graph.alignment.redistill import redistill
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
-from memalign_graph.memory.learning import GuidelineOperation, learn
-from memalign_graph.memory.operations import clear_drafts
+from memalign_graph.memory.feedback import clear_drafts
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import learn
 from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
 from memalign_graph.prompts.compare import (
     Relations,

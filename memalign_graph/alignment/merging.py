@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.memory.learning import GuidelineOperation, GuidelineTable, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, plain_words
 from memalign_graph.prompts.compare import Relations
 from memalign_graph.types import Guideline
 

@@ -15,8 +15,9 @@ from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_pro
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.learning import GuidelineOperation, learn
-from memalign_graph.memory.operations import Forgotten, clear_drafts, left_without
+from memalign_graph.memory.feedback import Forgotten, clear_drafts, split_removed
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import learn
 from memalign_graph.memory.standing import EpisodeRow
 from memalign_graph.models import (
     BaseChatModel,
@@ -322,6 +323,6 @@ async def redistilled(
             failures += reading.failures
         if failures:
             raise failures[0].error
-    removed, left = left_without(reduced, await access.guidelines(io))
+    removed, left = split_removed(reduced, await access.guidelines(io))
     gone = [*forgotten.guidelines_removed, *removed]
     return replace(forgotten, guidelines_reduced=left, guidelines_removed=gone)

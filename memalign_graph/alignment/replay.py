@@ -16,7 +16,7 @@ from memalign_graph.alignment.cases import Case, choose_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.learning import GuidelineOperation, applied
+from memalign_graph.memory.guidelines import GuidelineOperation, applied
 from memalign_graph.models import Metered
 from memalign_graph.scales import Value
 from memalign_graph.types import Example, Guideline

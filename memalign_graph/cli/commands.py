@@ -414,7 +414,7 @@ def _read(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list["Feedback"], int]:
     """Read feedback, and tell of records that can't be used, and how many they are."""
-    from memalign_graph.memory.operations import check_feedback
+    from memalign_graph.memory.feedback import check_feedback
     from memalign_graph.types import read_feedback
 
     records = read_records(path, option, columns, terminal.warn)

@@ -16,7 +16,7 @@ from pydantic import PlainValidator
 from memalign_graph.agreement import majority, majority_value
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
-from memalign_graph.memory.operations import check_feedback
+from memalign_graph.memory.feedback import check_feedback
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import (
     Criterion,

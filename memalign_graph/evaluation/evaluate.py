@@ -27,8 +27,8 @@ from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.process import current_process
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, twin_functions
+from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.history import Snapshot, snapshot
-from memalign_graph.memory.operations import remember
 from memalign_graph.memory.recall import known_vector, recall
 from memalign_graph.models import BaseChatModel, embedder_id, model_name_of
 from memalign_graph.scales import Scale

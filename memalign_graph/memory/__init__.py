@@ -3,9 +3,11 @@
 - `judge_memory`: `JudgeMemory`, what users call. Everything else is what it does, as operations
   (see `memalign_graph.io`) and pure functions:
 - `facts`, `standing`, `words`: what the log holds, and what stands by it; pure.
-- `view`: what a process knows of a memory, kept in step. `index`, `embedding`: its vectors.
+- `view`: the state of one memory in a process; `cache`: this process's views. `index`,
+  `embedding`: their vectors.
 - `access`, `layout`: the way to the store, and what lies where; only `access` writes facts.
-- `operations`, `learning`: what experts say, take back and write by hand; what models distil.
+- `feedback`: what experts say, revise and take back. `guidelines`: operations on guidelines, by
+  hand and as models propose them. `learning`: the commit of what was distilled.
 - `recall`: what is like a case. `history`, `portable`: what was before, and how a memory moves.
 - `purge`, `erasure`: what is erased for good, in the memory and outside of it.
 - `judgments`, `review_report`: verdicts kept for a while, and what experts were asked, and why.

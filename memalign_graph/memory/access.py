@@ -16,6 +16,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
+from memalign_graph.memory.cache import discard_view, evict_views, get_view
 from memalign_graph.memory.facts import (
     FACT,
     Fact,
@@ -27,7 +28,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
-from memalign_graph.memory.view import OVERLAP_US, MemoryView, forget_view, trim_views, view_of
+from memalign_graph.memory.view import OVERLAP_US, MemoryView
 from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -66,7 +67,7 @@ class MemoryAccess:
     @cached_property
     def view(self) -> MemoryView:
         """What this process knows of the memory, as last refreshed; held on to while this lives."""
-        return view_of(self.store, self.layout, self.embedder.id)
+        return get_view(self.store, self.layout, self.embedder.id)
 
     async def refresh(self, io: IO) -> MemoryView:
         """Bring the view up to date with the store."""
@@ -86,7 +87,7 @@ class MemoryAccess:
             if facts is None:
                 where = "/".join(self.layout.root)
                 logger.warning("The store of %s was set back or emptied: it is read anew.", where)
-                forget_view(self.store, view)
+                discard_view(self.store, view)
                 vars(self).pop("view", None)
                 return await self.refresh(io)
             await self._add(io, head, facts, {}, {})
@@ -143,7 +144,7 @@ class MemoryAccess:
             _check_word(item)
         view.add(facts, known, vectors)
         view.was_read, view.head = True, head
-        trim_views()
+        evict_views()
 
     async def write(
         self,

@@ -13,12 +13,18 @@ from langgraph.store.base import BaseStore
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import AWAITING, BLOCKING, IO, run, twins
-from memalign_graph.memory import history, operations, portable, review_report
+from memalign_graph.memory import history, portable, review_report
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.feedback import Forgotten, Selection, forget, remember, revise
+from memalign_graph.memory.guidelines import (
+    add_guideline,
+    check_name,
+    edit_guideline,
+    remove_guideline,
+)
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
-from memalign_graph.memory.operations import Forgotten, Selection
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.review_report import ReviewReport
@@ -202,7 +208,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used.
         """
-        return await operations.add_guideline(io, self.access, text, author=author)
+        return await add_guideline(io, self.access, text, author=author)
 
     add_guideline, aadd_guideline = twins(_add_guideline)
 
@@ -222,7 +228,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text can't be used, or there is no such guideline.
         """
-        return await operations.edit_guideline(io, self.access, guideline_id, text, author=author)
+        return await edit_guideline(io, self.access, guideline_id, text, author=author)
 
     edit_guideline, aedit_guideline = twins(_edit_guideline)
 
@@ -241,7 +247,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return await operations.remove_guideline(io, self.access, guideline_id, author=author)
+        return await remove_guideline(io, self.access, guideline_id, author=author)
 
     remove_guideline, aremove_guideline = twins(_remove_guideline)
 
@@ -249,10 +255,10 @@ class JudgeMemory:
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
-            stored = await operations.remember(io, self.access, [read_feedback(feedback)])
+            stored = await remember(io, self.access, [read_feedback(feedback)])
             return stored.episodes[0]
         given = [read_feedback(one) for one in feedback]
-        return (await operations.remember(io, self.access, given, is_table=True)).episodes
+        return (await remember(io, self.access, given, is_table=True)).episodes
 
     async def _forget(
         self,
@@ -299,10 +305,10 @@ class JudgeMemory:
         selection = Selection(
             episode_ids=_ids(episode_ids, "episode_ids"),
             feedback_ids=_ids(feedback_ids, "feedback_ids"),
-            author=operations.check_name(author, "author"),
+            author=check_name(author, "author"),
             where=where,
         )
-        by = operations.check_name(by, "by")
+        by = check_name(by, "by")
         if not isinstance(purge, bool):
             raise InvalidInputError(f"purge: {purge!r} is neither True nor False.")
         if purge:
@@ -310,7 +316,7 @@ class JudgeMemory:
         elif checkpointer is not None:
             raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
         else:
-            forgotten = await operations.forget(io, self.access, selection, author=by)
+            forgotten = await forget(io, self.access, selection, author=by)
         if self._model is None:
             return forgotten
         return await redistilled(io, self.access, self._model.get, forgotten)
@@ -334,7 +340,7 @@ class JudgeMemory:
         """
         from memalign_graph.alignment.redistill import redistill
 
-        episode = await operations.revise(io, self.access, episode_id, feedback)
+        episode = await revise(io, self.access, episode_id, feedback)
         if self._model is not None and await self.access.outdated_guidelines(io):
             await redistill(io, self.access, self._model.get())
         return episode

@@ -10,6 +10,7 @@ from typing import Any
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.cache import discard_view
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.erasure import (
     Mark,
@@ -20,17 +21,10 @@ from memalign_graph.memory.erasure import (
     vacuum,
 )
 from memalign_graph.memory.facts import PURGE, Fact, Item, Wording, purged_word, read_fact, unnamed
+from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, split_removed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
-from memalign_graph.memory.operations import (
-    Forgotten,
-    Purged,
-    Selection,
-    clear_drafts,
-    left_without,
-)
-from memalign_graph.memory.view import forget_view
 from memalign_graph.types import Episode
 
 
@@ -96,7 +90,7 @@ async def purge(
     touched = [
         rule for rule in before if rule.id in rules or not meant.isdisjoint(rule.episode_ids)
     ]
-    lost, reduced = left_without(touched, view.guidelines)
+    lost, reduced = split_removed(touched, view.guidelines)
     return Forgotten(
         episode_ids=list(standing),
         unknown_ids=selection.unknown(list(gone.values())),
@@ -125,7 +119,7 @@ class _Found:
         self.facts, self.items = facts, items
         words = {key: _episode(item) for key, item in items.items() if "episode" in item}
         newest = {one.id: one for one in sorted(words.values(), key=lambda one: one.updated_at)}
-        self.meant = {key for key, one in {**newest, **standing}.items() if selection.meets(one)}
+        self.meant = {key for key, one in {**newest, **standing}.items() if selection.matches(one)}
         """The ids of the episodes: chosen by what they say now, not by what they said before."""
         self.gone = {key: one for key, one in words.items() if one.id in self.meant}
         self.kept = [one for one in words.values() if one.id not in self.meant]
@@ -257,7 +251,7 @@ async def _redact(
     redacted = {key: _without_traces(items[key], ids) for key in items if key not in gone}
     changes = {key: item for key, item in redacted.items() if item is not None}
     if changes:
-        forget_view(access.store, access.view)  # it holds what these judgments said
+        discard_view(access.store, access.view)  # it holds what these judgments said
     erased = {key: purged_word(items[key]) for key in items if key in gone}
     await access.put(io, access.layout.of("words"), {**changes, **erased})
 

@@ -1,4 +1,4 @@
-"""What `review="uncertain"` came to: how much was asked, why, and how often the judge was right."""
+"""Report on `review="uncertain"`: how much was asked, why, and how often the judge was right."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from memalign_graph.types import Episode, FrozenModel, ReviewReason
 
 
 class ReviewAgreement(FrozenModel):
-    """How often judgments that an expert was asked about agree with what the expert said."""
+    """How often judgments that an expert was asked about agree with the expert's value."""
 
     asked: int
     """How many judgments an expert was asked about."""
 
     answered: int
-    """How many of these have an expert's value in memory; what was forgotten since has none."""
+    """How many of these have an expert's value in memory; forgotten values do not count."""
 
     agreeing: int
     """How many of these it agrees with, as the judge's value was at the time."""
@@ -33,10 +33,10 @@ class ReviewAgreement(FrozenModel):
     """The share of the answered that agree; None if there are none."""
 
     low: float
-    """What the share is not below: an exact interval at a level of 95 % (Clopper and Pearson)."""
+    """The lower end of the share's exact 95 % interval (Clopper and Pearson)."""
 
     high: float
-    """What it is not above."""
+    """The upper end."""
 
 
 class ReviewCounts(FrozenModel):
@@ -49,16 +49,15 @@ class ReviewCounts(FrozenModel):
     """The share of them that nobody was asked about; None if there are none."""
 
     reasons: dict[ReviewReason, int]
-    """How many of them have each reason; one can have several, and with `no_budget` was not asked
-    about for the others."""
+    """How many judgments have each reason; one can have several. With `no_budget` nobody was asked,
+    whatever the other reasons."""
 
     asked: ReviewAgreement
     """All judgments that an expert was asked about: the doubtful ones, mostly."""
 
     sample: ReviewAgreement
-    """Those that were asked about by chance alone: an estimate of the agreement on what nobody was
-    asked about, which choosing has not biased. If `high` is below the target, the judge has
-    drifted, or the cases have."""
+    """Those that were drawn at random: an unbiased estimate of the agreement on judgments that
+    nobody was asked about. If `high` is below the target, the judge or the cases have drifted."""
 
 
 class ReviewDay(ReviewCounts):
@@ -78,15 +77,19 @@ class ReviewReport(ReviewCounts):
     """The last day with one."""
 
     days: list[ReviewDay] = Field(default_factory=list)
-    """Day by day, those without a judgment left out."""
+    """Day by day; days without a judgment are left out."""
 
 
 async def review_report(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> ReviewReport:
     """Report what was asked, and why."""
-    _check_day("since", since)
-    _check_day("until", until)
+    for name, day in (("since", since), ("until", until)):
+        # A datetime is a date too, but its day depends on the time zone.
+        if day is not None and type(day) is not date:
+            raise InvalidInputError(
+                f"{name}: {day!r} is no day: give a date, such as date.today()."
+            )
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
     items = await all_reviews(io, access, since=since, until=until)
@@ -95,21 +98,18 @@ async def review_report(
 
 
 def report_of(
-    items: Iterable[ReviewItem], episodes: Iterable[Episode], scale: Scale
+    items: Sequence[ReviewItem], episodes: Iterable[Episode], scale: Scale
 ) -> ReviewReport:
-    """Make a report of the log and of what the experts said."""
+    """Make a report of the log, and of the experts' values."""
     agreed = _agreed(episodes, scale)
     by_day: defaultdict[date, list[ReviewItem]] = defaultdict(list)
     for item in items:
         by_day[item.date].append(item)
-    everything = [item for day in by_day.values() for item in day]
     return ReviewReport(
         since=min(by_day, default=None),
         until=max(by_day, default=None),
-        days=[
-            ReviewDay(day=day, **_counts(of_day, agreed)) for day, of_day in sorted(by_day.items())
-        ],
-        **_counts(everything, agreed),
+        days=[ReviewDay(day=day, **_counts(by_day[day], agreed)) for day in sorted(by_day)],
+        **_counts(items, agreed),
     )
 
 
@@ -130,31 +130,22 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
 
 
 def _counts(items: Sequence[ReviewItem], agreed: Mapping[str, bool]) -> dict[str, Any]:
-    asked = [one for one in items if one.asked]
-    counts = Counter(reason for one in items for reason in one.reasons)
+    asked = [item for item in items if item.asked]
+    counts = Counter(reason for item in items for reason in item.reasons)
     return {
         "judgments": len(items),
         "coverage": 1 - len(asked) / len(items) if items else None,
         "reasons": {reason: counts[reason] for reason in get_args(ReviewReason) if counts[reason]},
         "asked": _agreement(asked, agreed),
-        "sample": _agreement([one for one in asked if is_blind(one.reasons)], agreed),
+        "sample": _agreement([item for item in asked if is_blind(item.reasons)], agreed),
     }
 
 
 def _agreement(asked: Sequence[ReviewItem], agreed: Mapping[str, bool]) -> ReviewAgreement:
-    answers = [agreed[one.judgment_id] for one in asked if one.judgment_id in agreed]
-    low, high = interval(sum(answers), len(answers))
+    values = [agreed[item.judgment_id] for item in asked if item.judgment_id in agreed]
+    count, right = len(values), sum(values)
+    low, high = interval(right, count)
+    share = right / count if count else None
     return ReviewAgreement(
-        asked=len(asked),
-        answered=len(answers),
-        agreeing=sum(answers),
-        agreement=sum(answers) / len(answers) if answers else None,
-        low=low,
-        high=high,
+        asked=len(asked), answered=count, agreeing=right, agreement=share, low=low, high=high
     )
-
-
-def _check_day(name: str, given: Any) -> None:
-    # A datetime is a date, too, but whose day it is depends on where.
-    if given is not None and type(given) is not date:
-        raise InvalidInputError(f"{name}: {given!r} is no day: give a date, such as date.today().")

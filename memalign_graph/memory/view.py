@@ -1,20 +1,14 @@
-"""What a process knows of a memory: its facts, what stands by them, and the vectors of that."""
+"""The cached state of one memory: its facts, what they amount to, and the vectors of that."""
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from langgraph.store.base import BaseStore
-
-from memalign_graph.errors import InvalidInputError
 from memalign_graph.memory.facts import (
     PURGE,
     Fact,
@@ -25,7 +19,6 @@ from memalign_graph.memory.facts import (
     word_item,
 )
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
-from memalign_graph.memory.layout import MemoryLayout
 from memalign_graph.memory.standing import EpisodeRow, Standing, stand
 from memalign_graph.memory.words import newer_word, takes_back
 from memalign_graph.types import Episode, Guideline
@@ -40,11 +33,6 @@ lock.
 
 _LONGEST_WRITE_US = 600_000_000
 """After how long all writers know a fact, in microseconds."""
-
-CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
-"""The environment variable that bounds what a process keeps of memories."""
-
-_CACHE_BYTES = 2 * 1024**3
 
 _PATIENCE_S = 5.0
 """How long a reading is waited for on another event loop, which may be waiting for us."""
@@ -233,20 +221,20 @@ class MemoryView:
         """Return some episodes, or all of them, oldest first."""
         with self._lock:
             keys = list(self._standing.rows if ids is None else dict.fromkeys(ids))
-            found = [episode for key in keys if (episode := self._standing.episode(key))]
+            episodes = [episode for key in keys if (episode := self._standing.episode(key))]
         if ids is None:
-            found.sort(key=lambda episode: (episode.created_at, episode.id))
-        return {episode.id: episode for episode in found}
+            episodes.sort(key=lambda episode: (episode.created_at, episode.id))
+        return {episode.id: episode for episode in episodes}
 
-    def word_item(self, said: Episode, *, replaces: bool = False) -> Item:
+    def word_item(self, feedback: Episode, *, replaces: bool = False) -> Item:
         """Write a word as it will stand beside an earlier one of the same expert."""
         with self._lock:
-            row = self._standing.rows.get(said.id)
+            row = self._standing.rows.get(feedback.id)
             if row is None:
-                item = word_item(said, said.word, self._purged)
+                item = word_item(feedback, feedback.word, self._purged)
             else:
                 before = Episode.model_validate({**row.content})
-                after = newer_word(before, said, replaces=replaces)
+                after = newer_word(before, feedback, replaces=replaces)
                 # What was learned from the earlier word may rest on this one as well.
                 word = after.word if takes_back(before, after) else row.word
                 item = word_item(after, word, self._purged)
@@ -336,7 +324,7 @@ class MemoryView:
 
     def _gather(self) -> None:
         wordings = sorted(
-            self._standing.guidelines.values(), key=lambda one: (one.position, one.id)
+            self._standing.guidelines.values(), key=lambda wording: (wording.position, wording.id)
         )
         self._standing_guidelines = list(map(self._standing.guideline, wordings))
         self._version = self._standing.version
@@ -363,7 +351,10 @@ class MemoryView:
     def rows_at(self, key: str) -> list[EpisodeRow]:
         """Return the rows of the episodes whose example has this vector."""
         with self._lock:
-            return [self._standing.rows[one] for one in sorted(self._episodes_at.get(key, ()))]
+            return [
+                self._standing.rows[episode_id]
+                for episode_id in sorted(self._episodes_at.get(key, ()))
+            ]
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows of all episodes, in the order of their ids."""
@@ -385,12 +376,12 @@ class MemoryView:
             self._words[key] = purged_word(self._words[key])
         self._purged.update(fact.purged)
         erased -= _authors(self._words.values())
-        for key, known in self._facts.items():
+        for key, earlier in self._facts.items():
             if key > fact.id:
                 continue
-            left = known.scrub(fact.scrubbed[key]) if key in fact.scrubbed else known
-            left = left.without_names(erased, keeps_signatures=fact.keeps_signatures)
-            self._facts[key] = left.without_answers(fact.unanswered)
+            redacted = earlier.scrub(fact.scrubbed[key]) if key in fact.scrubbed else earlier
+            redacted = redacted.without_names(erased, keeps_signatures=fact.keeps_signatures)
+            self._facts[key] = redacted.without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
@@ -433,69 +424,3 @@ def _bytes_of(items: Sequence[Any]) -> int:
     some = items[:: len(items) // _SAMPLED + 1]
     characters = sum(len(str(item)) for item in some)
     return characters * len(items) // len(some) * _PER_CHARACTER if some else 0
-
-
-class _Views:
-    """This process's views: those used last, in bounded memory, and all that somebody holds."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.ticks = count(1)
-        self.held: WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]
-        self.held = WeakKeyDictionary()
-        self.cached: WeakKeyDictionary[BaseStore, dict[Any, MemoryView]] = WeakKeyDictionary()
-
-
-_views = _Views()
-
-
-def view_of(
-    store: BaseStore,
-    layout: MemoryLayout,
-    embedder: str,
-    made: MemoryView | None = None,
-) -> MemoryView:
-    """Return this process's view of a memory; views live no longer than their store object."""
-    key = layout, embedder
-    with _views.lock:
-        held = _views.held.setdefault(store, WeakValueDictionary())
-        view = held.get(key)
-        if view is None:
-            view = held[key] = made or MemoryView(embedder)
-        view.used = next(_views.ticks)
-        _views.cached.setdefault(store, {})[key] = view
-        return view
-
-
-def forget_view(store: BaseStore, view: MemoryView) -> None:
-    """Let whoever asks next begin anew; those who hold a view go on with it."""
-    with _views.lock:
-        for views in (_views.held.get(store, {}), _views.cached.get(store, {})):
-            for key in [key for key, known in views.items() if known is view]:
-                del views[key]
-
-
-def trim_views() -> None:
-    """Let go of the views used longest ago where all are too large; one is kept of any size."""
-    bound = _cache_bytes()
-    with _views.lock:
-        cached = [(views, key) for views in _views.cached.values() for key in views]
-        total = sum(views[key].nbytes for views, key in cached)
-        if total <= bound:
-            return
-        cached.sort(key=lambda one: one[0][one[1]].used)
-        for views, key in cached[:-1]:
-            total -= views.pop(key).nbytes
-            if total <= bound:
-                return
-
-
-def _cache_bytes() -> int:
-    text = os.environ.get(CACHE_BYTES, "").strip()
-    if not text:
-        return _CACHE_BYTES
-    if not text.isdecimal():
-        raise InvalidInputError(
-            f"{CACHE_BYTES}: {text!r} is no number of bytes: give one such as {_CACHE_BYTES}."
-        )
-    return int(text)

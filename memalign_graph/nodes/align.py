@@ -37,9 +37,15 @@ from memalign_graph.evidence.checks import check_memory
 from memalign_graph.evidence.questions import fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
-from memalign_graph.memory import operations
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.feedback import (
+    check_feedback,
+    clear_drafts,
+    record_judgments,
+    remember,
+    unjudged_cases,
+)
 from memalign_graph.memory.learning import learn
 from memalign_graph.models import BaseChatModel, Metered, is_small, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
@@ -155,7 +161,7 @@ async def remember_feedback(step: _Step) -> Update:
     step.progress("remember", 0, len(read))
     before = (await access.refresh(io)).version
     guidelines = await access.guidelines(io)
-    stored = await operations.remember(io, access, read, is_table=True, note_threads=False)
+    stored = await remember(io, access, read, is_table=True, note_threads=False)
     step.progress("remember", len(read), len(read))
     experts = await access.episodes(io, (await access.refresh(io)).shared())
     agreement = expert_agreement(list(experts.values()), criterion.scale)
@@ -202,7 +208,7 @@ async def judge_cases(step: _Step) -> Update:
     judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    cases = operations.unjudged_cases(view.rows(), criterion.scale)
+    cases = unjudged_cases(view.rows(), criterion.scale)
     standing = await access.guidelines(io)
     found = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in found.values()}
@@ -236,7 +242,7 @@ async def judge_cases(step: _Step) -> Update:
         for key, outcome in zip(examples, outcomes, strict=True)
         if isinstance(outcome, Judgment)
     }
-    await operations.note_judgments(io, access, judgments)
+    await record_judgments(io, access, judgments)
     failures = [outcome for outcome in outcomes if not isinstance(outcome, Judgment)]
     told = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
@@ -382,7 +388,7 @@ async def commit_alignment(step: _Step) -> Update:
             io, access, proposed, read, prompts=prompts, failed=failed, reason="align"
         )
         learned += aligned["guidelines"]
-    await operations.clear_drafts(io, access)
+    await clear_drafts(io, access)
     step.progress("commit", 1, 1)
     warnings = list(lesson["warnings"])
     if step.asks_checks:
@@ -476,7 +482,7 @@ def _read(
                 "counts."
             )
         feedback = feedback.model_copy(update={left_out: None})
-    feedback = operations.check_feedback(feedback, criterion)
+    feedback = check_feedback(feedback, criterion)
     return feedback.model_copy(update={"thread_id": feedback.thread_id or thread_id})
 
 

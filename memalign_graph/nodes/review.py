@@ -22,9 +22,10 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.interrupts import clarify_form, read_review, review_form
+from memalign_graph.memory.feedback import clear_drafts, remember
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, now
-from memalign_graph.memory.learning import GuidelineOperation, learn
-from memalign_graph.memory.operations import clear_drafts, remember
+from memalign_graph.memory.learning import learn
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.words import said_after
 from memalign_graph.models import ask, max_input_tokens

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.learning import GuidelineOperation, plain_words
-from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS
+from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, plain_words
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS, read_question
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines

@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.learning import GuidelineOperation, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, plain_words
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
 from memalign_graph.prompts.judge import ANSWER_TOKENS

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from memalign_graph.agreement import majority_value
-from memalign_graph.memory.learning import plain_words
+from memalign_graph.memory.guidelines import plain_words
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"

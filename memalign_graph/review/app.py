@@ -21,8 +21,14 @@ from starlette.staticfiles import StaticFiles
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.io import AWAITING
-from memalign_graph.memory import history, operations
-from memalign_graph.memory.operations import Selection
+from memalign_graph.memory import history
+from memalign_graph.memory.feedback import Selection, forget, revise
+from memalign_graph.memory.guidelines import (
+    add_guideline,
+    check_name,
+    edit_guideline,
+    remove_guideline,
+)
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.review import effect, standing
 from memalign_graph.review.blocks import sections_of
@@ -250,7 +256,7 @@ async def ask_name(visit: _Visit) -> Response:
 
 
 async def take_name(visit: _Visit) -> Response:
-    name = operations.check_name(_name(visit.form.get("who", "")), "name") or ""
+    name = check_name(_name(visit.form.get("who", "")), "name") or ""
     response = _to(_back(visit))
     cookie: Any = {"path": "/review", "httponly": True, "samesite": "lax", "max_age": _YEAR_S}
     response.set_cookie("memalign_name", quote(name), **cookie)
@@ -444,14 +450,14 @@ async def change_rules(visit: _Visit) -> Response:
     rule, text = form.get("guideline_id", ""), form.get("text", "")
     match visit.request.path_params["action"]:
         case "add":
-            await operations.add_guideline(AWAITING, access, text, author=who)
+            await add_guideline(AWAITING, access, text, author=who)
         case "edit":
-            await operations.edit_guideline(AWAITING, access, rule, text, author=who)
+            await edit_guideline(AWAITING, access, rule, text, author=who)
         case "remove":
-            await operations.remove_guideline(AWAITING, access, rule, author=who)
+            await remove_guideline(AWAITING, access, rule, author=who)
         case "take-back":
             own = Selection(episode_ids=[form.get("episode_id", "")], author=who)
-            await operations.forget(AWAITING, access, own, author=who)
+            await forget(AWAITING, access, own, author=who)
         case "rollback" if visit.who.may_roll_back:
             await history.rollback(AWAITING, access, form.get("version", ""), author=who)
         case _:
@@ -495,7 +501,7 @@ async def change_mine(visit: _Visit) -> Response:
     if episode is None or episode.author != visit.who.name:
         raise InvalidInputError("That is no answer of yours.")
     words = {name: visit.form.get(name, "").strip() or None for name in ("value", "rationale")}
-    await operations.revise(AWAITING, access, key, words)
+    await revise(AWAITING, access, key, words)
     return _to(f"/review/mine/{quote(visit.criterion)}")
 
 

@@ -33,9 +33,9 @@ from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import CASE, REASONS, case_of
 from memalign_graph.io import AWAITING
 from memalign_graph.memory.access import MemoryAccess, search_of
+from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE
-from memalign_graph.memory.operations import remember
 from memalign_graph.prompts.clarify import Question as AskedBack
 from memalign_graph.prompts.clarify import clarified
 from memalign_graph.prompts.fences import as_text

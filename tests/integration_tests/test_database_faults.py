@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
-from memalign_graph.memory import operations
 from memalign_graph.memory.facts import clock
+from memalign_graph.memory.guidelines import add_guideline
 from memalign_graph.memory.standing import stand
 from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
+from tests.unit_tests.memory.driver import recalled
 from tests.unit_tests.memory.stores import commits, interleaved
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
-from tests.unit_tests.memory.test_in_step import recalled
 
 pytestmark = pytest.mark.postgres
 
@@ -245,7 +245,7 @@ def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_f
         monkeypatch.setattr(clock, "now_us", now_us)
 
     def waiting(io: Any) -> Any:
-        return operations.add_guideline(io, behind.access, "By a clock behind.", author=None)
+        return add_guideline(io, behind.access, "By a clock behind.", author=None)
 
     interleaved(waiting, commits, later)
     assert len(reader.guidelines()) == 2

@@ -10,7 +10,7 @@ from memalign_graph import Criterion, Numeric
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.checking import note_answers
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn as commit
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth

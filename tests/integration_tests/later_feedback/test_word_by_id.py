@@ -15,8 +15,8 @@ from memalign_graph import (
     create_feedback_graph,
 )
 from memalign_graph.io import AWAITING
+from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment, log_review
-from memalign_graph.memory.operations import remember
 from memalign_graph.types import ReviewChoice, read_feedback
 from tests.conftest import (
     CASE,

@@ -6,7 +6,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
 from memalign_graph.alignment.merging import Merged, Merging, settle
-from memalign_graph.memory.learning import GuidelineOperation, applied, guideline_id
+from memalign_graph.memory.guidelines import GuidelineOperation, applied, guideline_id
 from memalign_graph.prompts.compare import Relations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")

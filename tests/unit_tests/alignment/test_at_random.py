@@ -7,7 +7,8 @@ from typing import Any
 from memalign_graph import Guideline, JudgeMemory
 from memalign_graph.alignment.merging import Merging
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.learning import GuidelineOperation, applied, learn, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, applied, plain_words
+from memalign_graph.memory.learning import learn
 from tests.unit_tests.alignment.alignment_cases import (
     BY_ANN,
     add,

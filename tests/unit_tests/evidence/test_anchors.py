@@ -24,7 +24,8 @@ from memalign_graph.evidence.anchors import (
 )
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.checking import note_answers
-from memalign_graph.memory.learning import GuidelineOperation, learn
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import learn
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
 

@@ -107,9 +107,9 @@ def opening(path: Path) -> Iterator[Opener]:
         connection.close()
 
 
-def in_memory() -> Opener:
+def in_memory(first: InMemoryStore | None = None) -> Opener:
     """Open any number of stores on the same data in memory."""
-    first = InMemoryStore()
+    first = InMemoryStore() if first is None else first
 
     def opener() -> BaseStore:
         store = InMemoryStore()

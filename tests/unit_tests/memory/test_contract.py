@@ -9,7 +9,7 @@ from memalign_graph import EmbeddingError
 from memalign_graph.io import AWAITING, BLOCKING, run
 from memalign_graph.memory.history import Commit, Tally
 from tests.loopback import error
-from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
 from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op, said
 

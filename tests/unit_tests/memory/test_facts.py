@@ -17,7 +17,7 @@ from memalign_graph import (
 )
 from memalign_graph.io import BLOCKING, run
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.stores import WatchedStore
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said

@@ -14,19 +14,19 @@ from unittest.mock import Mock
 
 import aiosqlite
 import pytest
-from langgraph.store.base import GetOp, SearchOp
+from langgraph.store.base import GetOp
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, learning, operations, standing
+from memalign_graph.memory import access, feedback, guidelines, learning, standing
 from memalign_graph.memory.facts import Fact
-from memalign_graph.memory.learning import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
-from tests.unit_tests.memory.acting import KINDS, Actor
+from tests.unit_tests.memory.driver import KINDS, Actor, check_same, memories, recalled
 from tests.unit_tests.memory.stores import (
     Meanwhile,
     Opener,
@@ -38,21 +38,11 @@ from tests.unit_tests.memory.stores import (
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, op, said
 
 
-def memories(opener: Opener, count: int) -> list[JudgeMemory]:
-    """The same memory through several stores, as in several processes."""
-    return [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(count)]
-
-
-def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
-    found = memory.recall(QUERY, k=100)
-    return {(one.example.inputs, word.rationale) for one in found for word in one.episodes}
-
-
 def lesson(memory: JudgeMemory, *changes: GuidelineOperation) -> Operation:
     """Learn from what the changes come from, as it stands."""
-    sources = {key for change in changes for key in change.episode_ids}
-    words = {one.id: one.word for one in memory.episodes() if one.id in sources}
-    return lambda io: learning.learn(io, memory.access, changes, words)
+    words = {one.id: one.word for one in memory.episodes()}
+    read = {key: words[key] for change in changes for key in change.episode_ids}
+    return lambda io: learning.learn(io, memory.access, changes, read)
 
 
 class Shifted:
@@ -101,17 +91,12 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
         warm = memories(opener, 3)
         kinds = f"{KINDS} purge"
         actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(warm)]
-        for _ in range(60):
+        for _ in range(80):
             one, other = order.sample(actors, 2)
-            beside = Meanwhile(commits, partial(beside_another, other))
+            beside = Meanwhile(commits, partial(act, other))
             run(one.act(beside if order.random() < 0.5 else BLOCKING))
         [cold] = memories(opener, 1)
-        for memory in warm:
-            assert memory.version() == cold.version()
-            assert memory.episodes() == cold.episodes()
-            assert memory.guidelines() == cold.guidelines()
-            assert memory.access.view.answers() == cold.access.view.answers()
-            assert recalled(memory) == recalled(cold)
+        check_same(warm, cold)
 
         facts, words = cold.access.view.facts()
         facts.sort(key=lambda fact: fact.id)
@@ -127,7 +112,7 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
             assert view.version == cold.version()
 
 
-def beside_another(actor: Actor) -> None:
+def act(actor: Actor) -> None:
     run(actor.act(BLOCKING))
 
 
@@ -142,21 +127,6 @@ def check_in_step(view: MemoryView, scratch: Standing) -> None:
     assert view.missing_texts().keys() == texts
     at = {row.id for key in texts for row in view.rows_at(key)}
     assert at == scratch.rows.keys()
-
-
-def test_a_slow_reader_brings_nothing_back(any_opener: Opener, reopen: Any) -> None:
-    [memory] = memories(any_opener, 1)
-    one, _ = memory.remember([said("one"), said("two")])
-    reopen()
-
-    def forget() -> None:
-        memory.forget(one.id)
-        memory.version()
-
-    interleaved(memory.access.refresh, lambda _: True, forget, after=True)
-    [cold] = memories(any_opener, 1)
-    assert memory.version() == cold.version()
-    assert recalled(memory) == {("two", "Too cold.")}
 
 
 def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later() -> None:
@@ -174,31 +144,6 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later()
     assert len(memory.recall(one.example, k=1)) == 1
 
 
-def reads_facts(asked: Any) -> bool:
-    return isinstance(asked[0], SearchOp)
-
-
-def test_a_reader_that_looks_while_another_commits_sees_a_version_that_was(
-    any_opener: Opener,
-) -> None:
-    here, there = memories(any_opener, 2)
-    for after in (False, True):
-        here.remember([said(f"one {after}"), said(f"two {after}")])
-        there.version()
-        here.remember(said(f"one {after}", "Word 1."))
-        second = [said(f"one {after}", "Word 2."), said(f"two {after}", "Word 2.")]
-        interleaved(
-            there.access.refresh,
-            reads_facts,
-            partial(here.remember, second),
-            after=after,
-        )
-        then = here.at(there.access.view.version)
-        seen = {one.rationale for one in then.episodes if f"{after}" in str(one.example.inputs)}
-        assert seen == ({"Word 1.", "Too cold."} if after else {"Word 2."})
-        assert here.version() == there.version()
-
-
 def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
     first, second, reader = memories(any_opener, 3)
     first.remember(said("known"))
@@ -212,9 +157,7 @@ def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Open
             versions.append(second.version())
 
     words = said("late", value=False), said("late as well")
-    interleaved(
-        partial(operations.remember, access=first.access, feedback=words), commits, meanwhile
-    )
+    interleaved(partial(feedback.remember, access=first.access, feedback=words), commits, meanwhile)
     second.remember(said("last"))
     for number, version in enumerate(versions):
         then = reader.at(version)
@@ -263,7 +206,7 @@ def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
         return is_head and next(looks) == 2
 
     interleaved(
-        partial(operations.remember, access=here.access, feedback=[older]),
+        partial(feedback.remember, access=here.access, feedback=[older]),
         looks_last,
         partial(there.remember, newer),
         after=True,
@@ -352,18 +295,5 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {each.id: each.status for each in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
-        texts = [learning.plain_words(rule.text) for rule in one.guidelines()]
+        texts = [guidelines.plain_words(rule.text) for rule in one.guidelines()]
         assert len(set(texts)) == len(texts)
-
-
-def test_what_is_learned_beside_a_rewording_keeps_one_wording_a_lesson() -> None:
-    one, other = memories(in_memory(), 2)
-    ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
-    run(lesson(one, op("add", ids[0], text="Old."))(BLOCKING))
-    [rule] = one.guidelines()
-    interleaved(
-        lesson(one, op("revise", *ids[1:], text="New.", guideline_id=rule.id)),
-        commits,
-        partial(run, lesson(other, op("add", *ids[1:], text="Another."))(BLOCKING)),
-    )
-    assert taught(one) == dict.fromkeys(ids, 1)

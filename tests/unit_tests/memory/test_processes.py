@@ -10,9 +10,9 @@ import pytest
 from memalign_graph import JudgeMemory
 from memalign_graph.memory.standing import stand
 from tests.loopback import LoopbackServer
+from tests.unit_tests.memory.driver import check_same
 from tests.unit_tests.memory.stores import Opener
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
-from tests.unit_tests.memory.test_in_step import recalled
 from tests.unit_tests.memory.worker import FORKS, act, die, start, store_at
 
 COUNT = 3
@@ -50,10 +50,7 @@ def test_processes_at_random_lose_nothing_and_see_the_same(
     assert all(written)
     assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)
     assert stand(facts, words, memory.access.embedder.id).version == memory.version()
-    assert (cold.version(), cold.guidelines()) == (memory.version(), rules)
-    assert cold.episodes() == episodes
-    assert recalled(cold) == recalled(memory)
-    assert memory.at(memory.version()).guidelines == rules
+    check_same([memory], cold)
 
 
 def test_killed_before_its_commit_a_writer_leaves_the_old_memory(

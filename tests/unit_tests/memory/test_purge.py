@@ -12,10 +12,10 @@ from langgraph.types import Command
 from memalign_graph import Episode, JudgeMemory, create_review_graph
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import remove_traces
-from memalign_graph.memory.learning import GuidelineOperation
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
 from tests.unit_tests.memory.stores import WatchedStore

@@ -14,7 +14,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from tests.unit_tests.memory.acting import Actor
+from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.stores import connect, is_content
 from tests.unit_tests.memory.support import CRITERION, hashed, said
 

@@ -1,7 +1,7 @@
-"""What is done to a memory: remembering, revising, forgetting, and guidelines by hand.
+"""Operations on feedback: remember, revise and forget it, and keep judgments of its cases.
 
-Each reads what stands, works out a fact as plain data, and writes it. Two writers at one moment
-change nothing of each other's: what comes of both is worked out by whoever reads.
+Each reads the memory, builds a fact as plain data, and writes it. Concurrent writers do not
+overwrite each other: readers work out what follows from all facts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,14 +11,11 @@ from typing import Any
 
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.facts import Retirement, Wording, clock
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
-from memalign_graph.memory.learning import plain_words
 from memalign_graph.memory.standing import EpisodeRow, effective
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.memory.words import newer_word, said_after
@@ -32,12 +29,6 @@ from memalign_graph.types import (
     Judgment,
     read_feedback,
 )
-
-MAX_GUIDELINE_CHARS = 2_000
-"""The longest guideline, in characters."""
-
-MAX_QUESTION_CHARS = 300
-"""The longest question that asks the same as a guideline, in characters."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +62,42 @@ async def remember(
     its expert said later, or took back, stands. Without `embeds` new cases get their vectors when
     the memory is next searched.
     """
-    checked = [check_feedback(one, access.criterion) for one in feedback]
+    checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
-    ids = [one.episode_id for one in checked]
+    ids = [item.episode_id for item in checked]
     if is_table:
-        known = _feedback_in_log(view) - {(old.id, old.word) for old in view.episodes(ids).values()}
-        checked = [one for one in checked if not _is_said_before(one, known)]
-    fresh = [one.example for one in checked if not view.holds(one.episode_id)]
+        logged = _feedback_in_log(view) - {
+            (old.id, old.word) for old in view.episodes(ids).values()
+        }
+        checked = [item for item in checked if not _is_said_before(item, logged)]
+    new_examples = [item.example for item in checked if not view.holds(item.episode_id)]
     if embeds:
-        await _store_missing_vectors(io, access, fresh, known_vectors or {})
+        await _store_missing_vectors(io, access, new_examples, known_vectors or {})
     view = await access.refresh(io)
     stored = view.episodes(ids)
-    said: dict[str, Episode] = {}
-    for one in checked:
-        is_dated = "given_at" in one.model_fields_set
-        dated = one if is_dated else said_after(stored.get(one.episode_id), one)
-        episode = Episode.from_feedback(dated, "distilled" if one.agrees else "pending")
-        said[episode.id] = newer_word(said.get(episode.id), episode)
-    after = {key: newer_word(stored.get(key), episode) for key, episode in said.items()}
+    submitted: dict[str, Episode] = {}
+    for item in checked:
+        is_dated = "given_at" in item.model_fields_set
+        dated = item if is_dated else said_after(stored.get(item.episode_id), item)
+        episode = Episode.from_feedback(dated, "distilled" if item.agrees else "pending")
+        submitted[episode.id] = newer_word(submitted.get(episode.id), episode)
+    after = {key: newer_word(stored.get(key), episode) for key, episode in submitted.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
     if not note_threads:
         same = (after.keys() & stored) - changed
         after |= {key: stored[key] for key in same if after[key].verdicts == stored[key].verdicts}
-    authors = {one.author for one in checked}
+    authors = {item.author for item in checked}
     by = authors.pop() if len(authors) == 1 else None
-    words = [said[key] for key, episode in after.items() if episode != stored.get(key)]
-    await say(io, access, words, reason="remember", author=by)
+    words = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
+    await write_feedback(io, access, words, reason="remember", author=by)
     standing = {**stored, **after}
     episodes = [standing[key] for key in ids if key in standing]
     return Remembered(episodes, after.keys() - stored.keys(), changed)
 
 
-def _is_said_before(feedback: Feedback, known: Collection[tuple[str, str]]) -> bool:
+def _is_said_before(feedback: Feedback, logged: Collection[tuple[str, str]]) -> bool:
     key = feedback.episode_id, Episode.from_feedback(feedback).word
-    return "given_at" not in feedback.model_fields_set and key in known
+    return "given_at" not in feedback.model_fields_set and key in logged
 
 
 def _feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
@@ -117,10 +110,10 @@ def _feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
     }
 
 
-async def say(
+async def write_feedback(
     io: IO, access: MemoryAccess, episodes: Sequence[Episode], *, reason: str, author: str | None
 ) -> None:
-    """Write down what experts said, if anything."""
+    """Write experts' feedback, if there is any."""
     if episodes:
         await access.write(io, reason, {}, author=author, words=episodes)
 
@@ -128,7 +121,7 @@ async def say(
 async def revise(
     io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Episode:
-    """Change what an expert said."""
+    """Replace what an expert said."""
     if not isinstance(episode_id, str):
         raise InvalidInputError("episode_id: give an episode's id, which is text.")
     stored = (await access.episodes(io, [episode_id])).get(episode_id)
@@ -137,35 +130,35 @@ async def revise(
             f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
             "`episodes()` lists them."
         )
-    said = read_feedback(_revision(stored, feedback))
-    if (said.episode_id, said.id) != (stored.id, stored.feedback_id):
+    revised = read_feedback(_revision(stored, feedback))
+    if (revised.episode_id, revised.id) != (stored.id, stored.feedback_id):
         raise InvalidInputError(
             "feedback: it is another expert's, or on another example: give `value` and "
             "`rationale` alone, or use `remember`."
         )
-    said = check_feedback(said, access.criterion)
-    threads = [*stored.thread_ids, *([said.thread_id] if said.thread_id else [])]
+    revised = check_feedback(revised, access.criterion)
+    threads = [*stored.thread_ids, *([revised.thread_id] if revised.thread_id else [])]
     after = stored.model_copy(
         update={
-            "value": said.value,
-            "rationale": said.rationale,
+            "value": revised.value,
+            "rationale": revised.rationale,
             "status": "pending",
             "thread_ids": list(dict.fromkeys(threads)),
-            "given_at": max(said.given_at, stored.given_at),
+            "given_at": max(revised.given_at, stored.given_at),
             "updated_at": datetime.now(UTC),
         }
     )
     if stored.says_the_same_as(after):
         return stored
-    await say(io, access, [after], reason="revise", author=stored.author)
+    await write_feedback(io, access, [after], reason="revise", author=stored.author)
     return after
 
 
 def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(feedback, Feedback):
-        given = {name: getattr(feedback, name) for name in feedback.model_fields_set}
+        changes = {name: getattr(feedback, name) for name in feedback.model_fields_set}
     elif isinstance(feedback, Mapping):
-        given = dict(feedback)
+        changes = dict(feedback)
     else:
         raise InvalidInputError(
             "feedback: give what is said instead, as Feedback or as an object with `value`, "
@@ -177,12 +170,12 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
         "author": stored.author,
         "id": stored.feedback_id,
     }
-    names_example = given.keys() & {"example", *Example.model_fields}
-    return {**kept, **({} if names_example else {"example": stored.example}), **given}
+    names_example = changes.keys() & {"example", *Example.model_fields}
+    return {**kept, **({} if names_example else {"example": stored.example}), **changes}
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
-    """Bring a feedback's value onto the criterion's scale."""
+    """Convert a feedback's value to the criterion's scale."""
     if feedback.value is None:
         return feedback
     try:
@@ -193,7 +186,7 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
 
 
 async def _store_missing_vectors(
-    io: IO, access: MemoryAccess, examples: Sequence[Example], known: Mapping[str, Vector]
+    io: IO, access: MemoryAccess, examples: Sequence[Example], known_vectors: Mapping[str, Vector]
 ) -> None:
     texts: dict[str, str] = {}
     vectors: dict[str, Vector] = {}
@@ -202,8 +195,8 @@ async def _store_missing_vectors(
         key = vector_key(access.embedder.id, text)
         if key in access.view.index:
             continue
-        if example.id in known:
-            vectors[key] = known[example.id]
+        if example.id in known_vectors:
+            vectors[key] = known_vectors[example.id]
         else:
             texts[key] = text
     stored = await stored_vectors(io, access, texts)
@@ -255,7 +248,7 @@ class Forgotten:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which episodes are meant: those that meet all that is given."""
+    """The episodes that meet all conditions given."""
 
     episode_ids: Sequence[str] | None = None
     """By id."""
@@ -271,7 +264,8 @@ class Selection:
 
     def __post_init__(self) -> None:
         if all(
-            one is None for one in (self.episode_ids, self.feedback_ids, self.author, self.where)
+            condition is None
+            for condition in (self.episode_ids, self.feedback_ids, self.author, self.where)
         ):
             raise InvalidInputError(
                 "episode_ids: say which episodes to forget: `episode_ids`, `feedback_ids`, "
@@ -286,16 +280,16 @@ class Selection:
             )
 
     def unknown(self, episodes: Collection[Episode]) -> list[str]:
-        """Tell which ids name nothing."""
-        known = {episode.id for episode in episodes}
-        known_feedback = {episode.feedback_id for episode in episodes}
+        """Return the ids that name nothing."""
+        ids = {episode.id for episode in episodes}
+        feedback_ids = {episode.feedback_id for episode in episodes}
         return [
-            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in known),
-            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in known_feedback),
+            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in ids),
+            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in feedback_ids),
         ]
 
-    def meets(self, episode: Episode) -> bool:
-        """Tell whether an episode is meant."""
+    def matches(self, episode: Episode) -> bool:
+        """Tell whether an episode is selected."""
         if self.episode_ids is not None and episode.id not in self.episode_ids:
             return False
         if self.feedback_ids is not None and episode.feedback_id not in self.feedback_ids:
@@ -308,18 +302,18 @@ class Selection:
 async def forget(
     io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
 ) -> Forgotten:
-    """Take episodes back, and every guideline that rests on them alone."""
+    """Remove episodes, and every guideline that rests on them alone."""
     view = await access.refresh(io)
-    everything = view.episodes(_wanted(selection)).values()
-    ids = [episode.id for episode in everything if selection.meets(episode)]
+    candidates = view.episodes(_wanted(selection)).values()
+    ids = [episode.id for episode in candidates if selection.matches(episode)]
     before = view.guidelines
     if ids:
         await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_drafts(io, access)
     touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
-    removed, reduced = left_without(touched, view.guidelines)
-    return Forgotten(ids, selection.unknown(list(everything)), removed, reduced)
+    removed, reduced = split_removed(touched, view.guidelines)
+    return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)
 
 
 def _wanted(selection: Selection) -> Sequence[str] | None:
@@ -327,127 +321,23 @@ def _wanted(selection: Selection) -> Sequence[str] | None:
     return selection.episode_ids if by_ids_alone else None
 
 
-def left_without(
-    touched: Sequence[Guideline], after: Sequence[Guideline]
+def split_removed(
+    guidelines: Sequence[Guideline], after: Sequence[Guideline]
 ) -> tuple[list[Guideline], list[Guideline]]:
-    """Tell which of some guidelines are gone, and how the others stand now."""
-    standing = {guideline.id: guideline for guideline in after}
-    removed = [one for one in touched if one.id not in standing]
-    return removed, [standing[one.id] for one in touched if one.id in standing]
+    """Return which of some guidelines are gone, and the others as they are now."""
+    left = {guideline.id: guideline for guideline in after}
+    removed = [guideline for guideline in guidelines if guideline.id not in left]
+    return removed, [left[guideline.id] for guideline in guidelines if guideline.id in left]
 
 
 async def clear_drafts(io: IO, access: MemoryAccess) -> None:
-    """Remove answers of models that wait to be committed."""
+    """Remove models' replies that wait to be committed."""
     [items] = await access.search(io, access.layout.of("drafts"))
     await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
 
 
-async def add_guideline(
-    io: IO, access: MemoryAccess, text: str, *, author: str | None
-) -> Guideline:
-    """Write a guideline by hand; in words that stand already it is that guideline."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    words = plain_words(text)
-    for guideline in view.guidelines:
-        if plain_words(guideline.text) == words:
-            return guideline
-    now, position = datetime.now(UTC), clock.now_us()
-    guideline = Guideline(
-        id=digest(["guideline", text, position]),
-        text=text,
-        origin="expert",
-        author=author,
-        position=position,
-        created_at=now,
-        updated_at=now,
-    )
-    change = {"guidelines": [Wording.of(guideline, {})]}
-    await access.write(io, "add_guideline", change, author=author)
-    return guideline
-
-
-async def edit_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
-) -> Guideline:
-    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    if guideline.text == text:
-        return guideline
-    for other in view.guidelines:
-        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
-            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
-    after = guideline.model_copy(
-        update={
-            "text": text,
-            "question": None,
-            "status": "standing",
-            "origin": "expert",
-            "author": author,
-            "updated_at": datetime.now(UTC),
-        }
-    )
-    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
-    await access.write(io, "edit_guideline", change, author=author)
-    return after
-
-
-async def remove_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
-) -> Guideline:
-    """Take a guideline away; the episodes it came from stay."""
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
-    await access.write(io, "remove_guideline", change, author=author)
-    return guideline
-
-
-def check_guideline_text(text: Any) -> str:
-    """Check a guideline's text, and put it on one line."""
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInputError("text: a guideline is a sentence, not empty.")
-    if len(text) > MAX_GUIDELINE_CHARS:
-        raise InvalidInputError(
-            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
-        )
-    try:
-        check_json(text, "text")
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    return " ".join(text.split())
-
-
-def check_name(given: Any, name: str) -> str | None:
-    """Check who does something."""
-    if given is None:
-        return None
-    if not isinstance(given, str) or not given.strip():
-        raise InvalidInputError(f"{name}: give a name, which is text.")
-    try:
-        check_json(given, name)
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    return given.strip()
-
-
-def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
-    for guideline in view.guidelines:
-        if guideline.id == guideline_id:
-            return guideline
-    raise InvalidInputError(
-        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
-        "`guidelines()` lists them."
-    )
-
-
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
-    """Find the cases that an expert valued and no judge has judged."""
+    """Return the cases that have an expert's value and no verdict, with their episodes."""
     cases: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         cases.setdefault(row.example_id, []).append(row)
@@ -460,8 +350,8 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     }
 
 
-async def note_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
-    """Keep judgments on the episodes of their cases: the experts' words again, with a verdict."""
+async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
+    """Store judgments on the episodes of their cases: the same feedback, with a verdict."""
     view = await access.refresh(io)
     now = datetime.now(UTC)
     judged = [
@@ -472,4 +362,4 @@ async def note_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, J
         for row in view.rows()
         if row.example_id in judgments and row.judged is None
     ]
-    await say(io, access, judged, reason="judge cases", author=None)
+    await write_feedback(io, access, judged, reason="judge cases", author=None)

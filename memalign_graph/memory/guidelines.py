@@ -1,0 +1,429 @@
+"""Operations on guidelines: by an expert's hand, and as distilling proposes them."""
+
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import check_json, digest
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import Retirement, Wording, Words, clock
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.types import Guideline
+
+MAX_GUIDELINE_CHARS = 2_000
+"""The longest guideline, in characters."""
+
+MAX_QUESTION_CHARS = 300
+"""The longest question that asks the same as a guideline, in characters."""
+
+_FULL_STOPS = ".\u3002\u0964\u06d4"
+"""Also the Chinese, the Hindi and the Urdu one."""
+
+Action = Literal["add", "revise", "retire", "merge"]
+"""What an operation does to a guideline.
+
+- `add`: a new rule; in words that stand already it is that guideline, with the new sources.
+- `revise`: another wording for a guideline.
+- `retire`: a guideline that does not hold.
+- `merge`: a guideline that says in other words what another says; that one gets its sources.
+"""
+
+
+class GuidelineOperation(BaseModel):
+    """One small change of the guidelines, with the episodes that call for it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    action: Action
+    """What is done."""
+
+    guideline_id: str | None = None
+    """The guideline revised, retired or merged; of one added, the id it is to have, if known."""
+
+    text: str | None = None
+    """The new wording; of a guideline retired, the rule that holds in its place, if any."""
+
+    question: str | None = None
+    """The same as a yes/no question about one case, if it can be asked so."""
+
+    episode_ids: list[str] = []
+    """The episodes the operation comes from; none where it only tidies up."""
+
+    before: str | None = None
+    """The wording of the guideline to be revised, as the model was shown it."""
+
+    superseded_by: str | None = None
+    """The guideline that takes the place of this one, where it is known by its id."""
+
+    reason: str | None = None
+    """Why a guideline goes."""
+
+    settled: bool = False
+    """Whether an expert decided it: then also what an expert wrote by hand can be retired."""
+
+
+async def add_guideline(
+    io: IO, access: MemoryAccess, text: str, *, author: str | None
+) -> Guideline:
+    """Write a guideline by hand; in words that stand already it is that guideline."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    words = plain_words(text)
+    for guideline in view.guidelines:
+        if plain_words(guideline.text) == words:
+            return guideline
+    now, position = datetime.now(UTC), clock.now_us()
+    guideline = Guideline(
+        id=digest(["guideline", text, position]),
+        text=text,
+        origin="expert",
+        author=author,
+        position=position,
+        created_at=now,
+        updated_at=now,
+    )
+    change = {"guidelines": [Wording.of(guideline, {})]}
+    await access.write(io, "add_guideline", change, author=author)
+    return guideline
+
+
+async def edit_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
+) -> Guideline:
+    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    if guideline.text == text:
+        return guideline
+    for other in view.guidelines:
+        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
+            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
+    after = guideline.model_copy(
+        update={
+            "text": text,
+            "question": None,
+            "status": "standing",
+            "origin": "expert",
+            "author": author,
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
+    await access.write(io, "edit_guideline", change, author=author)
+    return after
+
+
+async def remove_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
+) -> Guideline:
+    """Take a guideline away; the episodes it came from stay."""
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
+    await access.write(io, "remove_guideline", change, author=author)
+    return guideline
+
+
+def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
+    for guideline in view.guidelines:
+        if guideline.id == guideline_id:
+            return guideline
+    raise InvalidInputError(
+        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
+        "`guidelines()` lists them."
+    )
+
+
+def check_guideline_text(text: Any) -> str:
+    """Check a guideline's text, and put it on one line."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInputError("text: a guideline is a sentence, not empty.")
+    if len(text) > MAX_GUIDELINE_CHARS:
+        raise InvalidInputError(
+            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
+        )
+    try:
+        check_json(text, "text")
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    return " ".join(text.split())
+
+
+def check_name(value: Any, name: str) -> str | None:
+    """Check who does something."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInputError(f"{name}: give a name, which is text.")
+    try:
+        check_json(value, name)
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    return value.strip()
+
+
+def applied(
+    guidelines: Iterable[Guideline], operations: Sequence[GuidelineOperation]
+) -> list[Guideline]:
+    """Return the guidelines as some operations would leave them."""
+    active = {guideline.id: guideline for guideline in guidelines}
+    live = {key for operation in operations for key in operation.episode_ids}
+    position = max((guideline.position for guideline in active.values()), default=0) + 1
+    table = GuidelineTable(active, live=live, position=position)
+    for operation in operations:
+        table.apply(operation)
+    return list(table.after.values())
+
+
+class GuidelineTable:
+    """The guidelines while operations are applied to them."""
+
+    def __init__(
+        self,
+        guidelines: Mapping[str, Guideline],
+        *,
+        live: set[str],
+        position: int,
+        relearn: bool = False,
+    ) -> None:
+        self.outcome: list[dict[str, Any]] = []
+        self.after: dict[str, Guideline] = dict(guidelines)
+        """Those that stand, in their order; new ones come last."""
+        self.read_with: dict[str, str] = {}
+        """An episode of the prompt in which a new one was worded."""
+        self.retired: dict[str, Retirement] = {}
+        self._before = dict(guidelines)
+        self._gone: dict[str, Guideline] = {}
+        self._callers: dict[str, list[str]] = {}
+        self._live = live
+        self._relearn = relearn
+        self._now = datetime.now(UTC)
+        self._position = position
+
+    def apply(self, operation: GuidelineOperation) -> None:
+        """Apply an operation, unless nothing that calls for it stands."""
+        sources = [key for key in operation.episode_ids if key in self._live]
+        if operation.episode_ids and not sources:
+            return
+        match operation.action:
+            case "add":
+                self.add(operation, sources)
+            case "revise":
+                self._revise(operation, sources)
+            case "retire":
+                self._retire(operation, sources)
+            case "merge":
+                self._merge(operation)
+
+    def changed(self) -> list[Guideline]:
+        """Return the guidelines that are new or other than before, also new ones that lost."""
+        changed = [
+            guideline for key, guideline in self.after.items() if self._before.get(key) != guideline
+        ]
+        known = self._before.keys() | self.after.keys()
+        return [*(guideline for key, guideline in self._gone.items() if key not in known), *changed]
+
+    def retirements(self, words: Words) -> list[Retirement]:
+        """Return what became of the guidelines that are gone."""
+        gone = [
+            retirement
+            for key, retirement in self.retired.items()
+            if key in self._before or key not in self.after
+        ]
+        return [
+            retirement.model_copy(
+                update={
+                    "sources": {
+                        key: words[key] for key in self._calling(retirement) if key in words
+                    }
+                }
+            )
+            for retirement in gone
+        ]
+
+    def _calling(self, gone: Retirement) -> list[str]:
+        callers, by = self._callers.get(gone.id), gone.by or ""
+        if callers or by in self.after:
+            return callers or self.after[by].episode_ids
+        return self._calling(self.retired[by]) if by in self.retired else []
+
+    def callers(self, key: str) -> list[str]:
+        """Return the episodes that call for the retirement of a guideline."""
+        return self._callers.get(key, [])
+
+    def keeper(self, key: str) -> str:
+        """Return the guideline that holds in the place of one that is gone."""
+        while key not in self.after and key in self.retired and self.retired[key].by is not None:
+            key = self.retired[key].by or ""
+        return key
+
+    def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
+        """Bring in a rule; returns the id of the guideline that says it."""
+        text, wanted = operation.text or "", operation.guideline_id
+        same = self._in_words(text)
+        if same is None:
+            free = wanted if wanted and wanted not in self.after else free_id(text, self.after)
+            same = Guideline(
+                id=free,
+                text=text,
+                question=operation.question,
+                position=self._position,
+                created_at=self._now,
+                updated_at=self._now,
+            )
+            self._position += 1
+            self.after[free] = same
+            self.read_with |= {free: sources[0]} if sources else {}
+        elif same.origin == "expert":
+            return same.id  # it stands already, and is the expert's to change
+        same = self._with_sources(self._asked(same, operation), sources)
+        self._report(operation, same, sources)
+        return same.id
+
+    def _revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
+        target = self._target(operation)
+        if target is None:
+            return
+        text = operation.text or target.text
+        same = self._in_words(text)
+        if same is not None and same.id != target.id:
+            # Another says just that already.
+            self._drop(target.id, by=same.id)
+            if same.origin == "expert":
+                self._callers[target.id] = sources
+            else:
+                same = self._asked(same, operation)
+                same = self._with_sources(same, [*target.episode_ids, *sources])
+            self._report(operation, same, sources)
+            return
+        if text != target.text:
+            # What it was measured at was said of other words.
+            status = "standing" if target.status == "unproven" else target.status
+            words = {"text": text, "question": operation.question}
+            target = self._set(target, **words, status=status, worth=None)
+        else:
+            target = self._asked(target, operation)
+        if self._relearn:
+            target = self._set(target, status="standing")
+        self._report(operation, self._with_sources(target, sources), sources)
+
+    def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
+        key = operation.guideline_id or ""
+        if key not in self.after:
+            # Gone already: by an earlier attempt at this lesson, or by an expert meanwhile.
+            self._report(operation, None, sources)
+            return
+        target = self._target(operation)
+        if target is None:
+            return
+        instead = operation.superseded_by
+        if operation.text:
+            added = operation.model_copy(update={"action": "add", "guideline_id": None})
+            instead = self.add(added, sources)
+        if instead == key or (instead is not None and instead not in self.after):
+            return  # what was to take its place is not there after all
+        self._callers[key] = sources
+        reason = operation.reason or "Newer feedback says otherwise."
+        self._drop(key, by=instead, reason=reason, settled=operation.settled)
+        reported = operation.model_copy(update={"text": None, "reason": reason})
+        self._report(reported, target, sources, by=instead)
+
+    def _merge(self, operation: GuidelineOperation) -> None:
+        loser = self.after.get(operation.guideline_id or "")
+        winner = self.after.get(operation.superseded_by or "")
+        if loser is None or winner is None or loser.id == winner.id or loser.origin == "expert":
+            return
+        self._drop(loser.id, by=winner.id, reason=operation.reason)
+        if winner.origin != "expert":
+            self._with_sources(winner, loser.episode_ids)
+        self._report(operation, loser, loser.episode_ids, by=winner.id)
+
+    def _target(self, operation: GuidelineOperation) -> Guideline | None:
+        target = self.after.get(operation.guideline_id or "")
+        if target is not None and target.origin == "expert" and not operation.settled:
+            return None  # what an expert wrote is the expert's to change
+        return target
+
+    def _in_words(self, text: str) -> Guideline | None:
+        words = plain_words(text)
+        return next(
+            (
+                guideline
+                for guideline in self.after.values()
+                if plain_words(guideline.text) == words
+            ),
+            None,
+        )
+
+    def _drop(
+        self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
+    ) -> None:
+        self._gone[key] = self.after.pop(key)
+        self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
+
+    def _asked(self, guideline: Guideline, operation: GuidelineOperation) -> Guideline:
+        """Fill in the question of a guideline that has none."""
+        if guideline.question is not None or operation.question is None:
+            return guideline
+        return self._set(guideline, question=operation.question)
+
+    def _with_sources(self, guideline: Guideline, sources: Iterable[str]) -> Guideline:
+        merged = list(dict.fromkeys([*guideline.episode_ids, *sources]))
+        if merged == guideline.episode_ids:
+            return guideline
+        return self._set(guideline, episode_ids=merged)
+
+    def _set(self, guideline: Guideline, **changes: Any) -> Guideline:
+        if "text" in changes:
+            self.read_with.pop(guideline.id, None)
+        after = guideline.model_copy(update={**changes, "updated_at": self._now})
+        self.after[guideline.id] = after
+        return after
+
+    def _report(
+        self,
+        operation: GuidelineOperation,
+        guideline: Guideline | None,
+        sources: list[str],
+        *,
+        by: str | None = None,
+    ) -> None:
+        entry: dict[str, Any] = {
+            "action": operation.action,
+            "guideline_id": guideline.id if guideline else operation.guideline_id,
+            "text": guideline.text if guideline is not None else operation.text,
+            "episode_ids": sources,
+        }
+        if by is not None:
+            entry["superseded_by"] = by
+        if operation.reason is not None:
+            entry["reason"] = operation.reason
+        self.outcome.append(entry)
+
+
+def guideline_id(text: str) -> str:
+    """Name a guideline that is distilled: the same words are the same guideline."""
+    return digest(["guideline", plain_words(text)])
+
+
+def free_id(text: str, taken: Collection[str]) -> str:
+    """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id."""
+    key, number = guideline_id(text), 0
+    while key in taken:
+        number += 1
+        key = digest(["guideline", plain_words(text), number])
+    return key
+
+
+def plain_words(text: str) -> str:
+    """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(_FULL_STOPS)

@@ -1,0 +1,293 @@
+"""The driver of the memory's tests: operations by name and at random, alone and interleaved."""
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache
+from itertools import count
+from typing import Any
+
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
+from memalign_graph.io import BLOCKING, IO, run
+from memalign_graph.memory import checking, feedback, guidelines, history, learning, portable, purge
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.feedback import Selection
+from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
+from tests.unit_tests.memory.stores import Asked, Meanwhile, Opener, commits, in_memory
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, op, said
+
+EMPTY = "0" * 32
+"""The version of an empty memory."""
+
+Operation = Callable[[IO, MemoryAccess], Coroutine[Any, Any, Any]]
+
+
+def memories(opener: Opener, count: int) -> list[JudgeMemory]:
+    """The same memory through several stores, as in several processes."""
+    return [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(count)]
+
+
+def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
+    matches = memory.recall(QUERY, k=100)
+    return {(match.example.inputs, one.rationale) for match in matches for one in match.episodes}
+
+
+def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
+    """Assert that all processes see the same memory, and that its version can be read."""
+    for memory in (cold, *warm):
+        assert memory.version() == cold.version()
+        assert memory.episodes() == cold.episodes()
+        assert memory.guidelines() == cold.guidelines()
+        assert memory.access.view.answers() == cold.access.view.answers()
+        assert recalled(memory) == recalled(cold)
+    then = warm[-1].at(cold.version())
+    assert then.missing == []
+    assert (then.episodes, then.guidelines) == (cold.episodes(), cold.guidelines())
+
+
+def interleave(
+    operation: Operation,
+    access: MemoryAccess,
+    other: Callable[[], object],
+    moment: int | None = None,
+) -> None:
+    """Run an operation, and another before its first or n-th call, or else after it.
+
+    Without a moment the other runs just before the operation writes its fact.
+    """
+    calls = count(1)
+
+    def when(asked: Asked) -> bool:
+        return commits(asked) if moment is None else next(calls) == moment
+
+    meanwhile = Meanwhile(when, other)
+    run(operation(meanwhile, access))
+    if not meanwhile.done:
+        other()
+
+
+FEEDBACK = [said("one", "zqxone", author="zqxann"), said("two", "Two."), said("three", "Three.")]
+ONE, TWO, THREE = map(Episode.from_feedback, FEEDBACK)
+NUMBERS = count(1)
+OF_ONE, OF_BOTH, OF_TWO, OLD = map(guideline_id, ("Of zqxone.", "Of both.", "Of two.", "Old."))
+
+
+def judge(io: IO, access: MemoryAccess) -> Coroutine[Any, Any, None]:
+    fields: dict[str, Any] = {
+        "criterion": "tone",
+        "value": True,
+        "rationale": f"Seen {next(NUMBERS)}.",
+    }
+    judgments = {
+        key: Judgment(example_id=key, memory_version="", **fields)
+        for key in (ONE.example_id, THREE.example_id)
+    }
+    return feedback.record_judgments(io, access, judgments)
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Operation:
+    return lambda io, access: function(io, access, *args, **kwargs)
+
+
+def learn(*changes: GuidelineOperation) -> Operation:
+    sources = {key for change in changes for key in change.episode_ids}
+    words = {one.id: one.word for one in (ONE, TWO, THREE) if one.id in sources}
+    return call(learning.learn, changes, words)
+
+
+@cache
+def begun() -> tuple[InMemoryStore, str, list[str]]:
+    """A store that is filled once, and an earlier version and export of its memory."""
+    store = InMemoryStore()
+    [memory] = memories(lambda: store, 1)
+    memory.remember(FEEDBACK)
+    rules = [
+        op("add", ONE, text="Of zqxone."),
+        op("add", ONE, TWO, text="Of both.", question="Is it zqxone?"),
+        op("add", TWO, text="Of two."),
+        op("add", TWO, text="Old."),
+    ]
+    run(learn(*rules)(BLOCKING, memory.access))
+    run(learn(op("retire", guideline_id=OLD, superseded_by=OF_TWO))(BLOCKING, memory.access))
+    version = memory.version()
+    forgotten = memory.remember([said(f"forgotten {n}") for n in range(3)])
+    exported = memory.export_jsonl().split("\n")
+    memory.forget([one.id for one in forgotten])
+    memory.remember(said("four"))
+    return store, version, exported
+
+
+OPERATIONS: dict[str, Operation] = {
+    "say another word": lambda io, access: feedback.remember(
+        io, access, [said("one", "Word 2.", author="zqxann")]
+    ),
+    "say something new": lambda io, access: feedback.remember(
+        io, access, [said(f"new {n}") for n in range(3)]
+    ),
+    "revise one": call(feedback.revise, ONE.id, {"rationale": "Word 3."}),
+    "revise two": call(feedback.revise, TWO.id, {"rationale": "Word 4."}),
+    "forget one": call(feedback.forget, Selection(episode_ids=[ONE.id])),
+    "forget two": call(feedback.forget, Selection(episode_ids=[TWO.id])),
+    "purge one": call(purge.purge, Selection(episode_ids=[ONE.id]), None),
+    "learn from one": learn(op("add", ONE, text="Again of zqxone.")),
+    "learn from three": learn(op("add", THREE, text="Of three.")),
+    "reword of two": learn(op("revise", THREE, guideline_id=OF_TWO, text="Of two and three.")),
+    "merge": learn(op("merge", guideline_id=OF_TWO, superseded_by=OF_BOTH)),
+    "merge the other way": learn(op("merge", guideline_id=OF_BOTH, superseded_by=OF_TWO)),
+    "retire": learn(op("retire", guideline_id=OF_TWO, superseded_by=OF_ONE)),
+    "word by hand": call(guidelines.edit_guideline, OF_TWO, "By hand.", author=None),
+    "take away by hand": call(guidelines.remove_guideline, OF_TWO, author=None),
+    "write by hand": call(guidelines.add_guideline, "New.", author=None),
+    "ask": call(checking.note_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
+    "check": call(checking.note_answers, {"q": {ONE.example_id: 0.5}}),
+    "judge": judge,
+    "roll back to nothing": call(history.rollback, EMPTY),
+    "roll back": lambda io, access: history.rollback(io, access, begun()[1]),
+    "import": lambda io, access: portable.import_jsonl(io, access, begun()[2]),
+}
+"""By name, on the memory that `start` makes."""
+
+
+def start(store: InMemoryStore | None = None) -> list[JudgeMemory]:
+    """Fill a store; returns its memory as two processes know it, and as a third will read it."""
+    store = InMemoryStore() if store is None else store
+    store._data.update({key: dict(items) for key, items in begun()[0]._data.items()})
+    here, there, cold = memories(in_memory(store), 3)
+    here = JudgeMemory(store, CRITERION, embeddings=hashed)
+    here.version()
+    there.version()
+    return [here, there, cold]
+
+
+KINDS = (
+    "remember remember remember forget learn learn reword improve retire revise write edit "
+    "take_away roll_back export bring_in ask check check"
+)
+
+
+class Actor:
+    """A writer that acts at random; what it did before, it may undo or import again."""
+
+    def __init__(self, memory: JudgeMemory, seed: object, kinds: str = KINDS) -> None:
+        self.access = memory.access
+        self.random = random.Random(str(seed))  # noqa: S311 - a test's choices
+        self.versions = [EMPTY]
+        self.exports: list[str] = []
+        self.done: list[str] = []
+        self._kinds = kinds.split()
+
+    async def act(self, io: IO) -> None:
+        """Do one thing, if it can be done."""
+        self.done.append(self.random.choice(self._kinds))
+        try:
+            await getattr(self, self.done[-1])(io)
+        except InvalidInputError as error:
+            # What it speaks of is gone meanwhile, or was never seen but in a race.
+            assert any(words in str(error) for words in ("names no", "already", "never had"))  # noqa: PT017
+        self.versions.append((await self.access.refresh(io)).version)
+
+    async def do(self, io: IO, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return await function(io, self.access, *args, **kwargs)
+
+    def some(self, among: Any, most: int) -> list[Any]:
+        return self.random.sample(list(among), min(self.random.randint(0, most), len(among)))
+
+    async def episodes(self, io: IO, most: int) -> list[Episode]:
+        return self.some(await self.access.all_episodes(io), most)
+
+    async def rules(self, io: IO, most: int) -> list[Any]:
+        return self.some(await self.access.guidelines(io), most)
+
+    def rationale(self) -> str:
+        return f"Word {self.random.randrange(3)}."
+
+    def feedback(self) -> Feedback:
+        return said(
+            f"case {self.random.randrange(8)}",
+            rationale := self.rationale(),
+            value={"Word 0.": True, "Word 1.": False}.get(rationale),
+            author=self.random.choice(("ann", None)),
+            thread_id=self.random.choice(("t", None)),
+        )
+
+    async def remember(self, io: IO) -> None:
+        await self.do(io, feedback.remember, [self.feedback() for _ in range(2)])
+
+    async def forget(self, io: IO) -> None:
+        ids = [one.id for one in await self.episodes(io, 2)]
+        await self.do(io, feedback.forget, Selection(episode_ids=[*ids, "no such"]))
+
+    async def purge(self, io: IO) -> None:
+        ids = [one.id for one in await self.episodes(io, 2)]
+        await self.do(io, purge.purge, Selection(episode_ids=ids), None)
+
+    async def revise(self, io: IO) -> None:
+        for one in await self.episodes(io, 1):
+            rationale = self.random.choice((self.rationale(), one.rationale))
+            await self.do(io, feedback.revise, one.id, {"rationale": rationale})
+
+    def lesson(self) -> str:
+        return f"Lesson {self.random.randrange(12)}."
+
+    async def learn(self, io: IO) -> None:
+        episodes, text = await self.episodes(io, 3), self.lesson()
+        question = self.random.choice((None, f"Is it {text}?"))
+        rules = [op("add", *episodes, text=text, question=question)] if episodes else []
+        await self._learn(io, *rules)
+
+    async def reword(self, io: IO) -> None:
+        """Word a pending guideline again, as distilling it from its sources does."""
+        everything = await self.access.guidelines(io)
+        for rule in [one for one in everything if one.status == "pending"][:1]:
+            text = self.lesson()
+            await self._learn(io, op("revise", *rule.episode_ids, guideline_id=rule.id, text=text))
+
+    async def improve(self, io: IO) -> None:
+        for rule in await self.rules(io, 1):
+            change = op("revise", *await self.episodes(io, 2), guideline_id=rule.id, text="Better.")
+            await self._learn(io, change, relearn=False)
+
+    async def retire(self, io: IO) -> None:
+        rules = await self.rules(io, 2)
+        if len(rules) == 2:
+            kind = self.random.choice(("merge", "retire"))
+            sources = await self.episodes(io, 1) if kind == "retire" else []
+            change = op(kind, *sources, guideline_id=rules[0].id, superseded_by=rules[1].id)
+            await self._learn(io, change)
+
+    async def write(self, io: IO) -> None:
+        text = f"By hand {self.random.randrange(6)}."
+        await self.do(io, guidelines.add_guideline, text, author=None)
+
+    async def edit(self, io: IO) -> None:
+        for rule in await self.rules(io, 1):
+            text = f"Edit {self.random.random()}."
+            await self.do(io, guidelines.edit_guideline, rule.id, text, author="ann")
+
+    async def take_away(self, io: IO) -> None:
+        for rule in await self.rules(io, 1):
+            await self.do(io, guidelines.remove_guideline, rule.id, author=None)
+
+    async def roll_back(self, io: IO) -> None:
+        await self.do(io, history.rollback, self.random.choice(self.versions[-15:]))
+
+    async def ask(self, io: IO) -> None:
+        rules = await self.rules(io, 2)
+        questions = {rule.text: self.random.choice(("", f"{rule.text}?")) for rule in rules}
+        await self.do(io, checking.note_questions, questions)
+
+    async def check(self, io: IO) -> None:
+        answers = {one.example_id: self.random.random() for one in await self.episodes(io, 4)}
+        await self.do(io, checking.note_answers, {self.random.choice("ab"): answers})
+
+    async def export(self, io: IO) -> None:
+        self.exports.append(await portable.export_jsonl(io, self.access))
+
+    async def bring_in(self, io: IO) -> None:
+        for text in self.some(self.exports, 1):
+            await self.do(io, portable.import_jsonl, text.split("\n"))
+
+    async def _learn(self, io: IO, *changes: GuidelineOperation, relearn: bool = True) -> None:
+        words = {one.id: one.word for one in await self.access.all_episodes(io)}
+        await self.do(io, learning.learn, changes, words, relearn=relearn)
