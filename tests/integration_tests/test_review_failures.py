@@ -62,7 +62,10 @@ async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Benc
     assert len(distillings(bench.server)) == 1
     assert len(judgings(bench.server)) == 2
     again = await bench.review(graph, APPROVE, on="b")
-    assert again["learned"]["memory_version"] == given["learned"]["memory_version"]
+    assert again["learned"]["guidelines"] == []
+    assert await bench.guidelines() == guidelines
+    [episode] = await bench.episodes()
+    assert len(episode.verdicts) == 3  # each judgment that was answered
 
 
 async def test_bare_value_fills_in_what_the_words_left_open_and_the_opposite_takes_them_back(
