@@ -30,6 +30,9 @@ FACT = "fact"
 PURGE = "purge"
 """The reason of facts that purge."""
 
+JUDGE_CASES = "judge cases"
+"""The reason of facts that repeat feedback with a verdict of the judge."""
+
 _SAID_ANEW = {"status", "created_at", "updated_at"}
 
 

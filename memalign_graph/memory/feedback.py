@@ -14,6 +14,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.facts import JUDGE_CASES, PURGE, purged_word
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
 from memalign_graph.memory.standing import EpisodeRow, effective
@@ -353,7 +354,7 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
 async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
     """Store judgments on the episodes of their cases: the same feedback, with a verdict."""
     view = await access.refresh(io)
-    now = datetime.now(UTC)
+    purges, now = view.purges(), datetime.now(UTC)
     judged = [
         # As it was said, whether or not it was learned from since.
         Episode.model_validate(
@@ -362,4 +363,13 @@ async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str,
         for row in view.rows()
         if row.example_id in judgments and row.judged is None
     ]
-    await write_feedback(io, access, judged, reason="judge cases", author=None)
+    if not judged:
+        return
+    fact = await access.write(io, JUDGE_CASES, {}, words=judged)
+    view = await access.refresh(io)
+    gone = [key for episode_id, key in fact.said.items() if not view.holds(episode_id)]
+    if gone and view.purges() - purges:
+        _, items = view.facts()
+        await access.write(io, PURGE, {"purged": gone})
+        erased = {key: purged_word(items[key]) for key in gone}
+        await access.put(io, access.layout.of("words"), erased)

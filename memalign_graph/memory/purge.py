@@ -20,7 +20,16 @@ from memalign_graph.memory.erasure import (
     erase_threads,
     vacuum,
 )
-from memalign_graph.memory.facts import PURGE, Fact, Item, Wording, purged_word, read_fact, unnamed
+from memalign_graph.memory.facts import (
+    JUDGE_CASES,
+    PURGE,
+    Fact,
+    Item,
+    Wording,
+    purged_word,
+    read_fact,
+    unnamed,
+)
 from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, split_removed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
@@ -174,11 +183,11 @@ def _episode(item: Mapping[str, Any]) -> Episode:
 
 
 def _words_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str]) -> set[str]:
-    """Return the keys of what was said on some episodes before a purge."""
+    """Return the keys of what was said on some episodes before a purge, or repeated after it."""
     return {
         key
         for fact in facts
-        if fact.id < purge.id
+        if fact.id < purge.id or fact.reason == JUDGE_CASES
         for episode_id, key in fact.said.items()
         if episode_id in episode_ids
     }

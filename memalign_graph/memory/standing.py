@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from sys import intern
 from typing import Any
 
-from memalign_graph.memory.facts import Fact, Item, Retirement, Wording, Words, answered
+from memalign_graph.memory.facts import (
+    JUDGE_CASES,
+    Fact,
+    Item,
+    Retirement,
+    Wording,
+    Words,
+    answered,
+)
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
@@ -175,6 +183,8 @@ class Standing:
         for episode_id, key in fact.said.items():
             item = self._words[key]
             row, before = row_of(episode_id, item, self._embedder), self.rows.get(episode_id)
+            if before is None and fact.reason == JUDGE_CASES:
+                continue  # forgotten while the judge was asked
             if row.is_purged and not self._with_purged:
                 is_touched |= self._set(episode_id, None)
             elif before is None or row.is_purged or before.given_at <= row.given_at:
