@@ -18,6 +18,7 @@ from memalign_graph.evidence.process import (
     Process,
     current_process,
     divisions,
+    fit,
 )
 from memalign_graph.evidence.trust import (
     LEFT_OUT_LEVEL,
@@ -57,6 +58,7 @@ async def choose_review(
     try:
         version, key = judgment.memory_version, judgment.judge_key
         process = await current_process(io, access, version, key)
+        await fit(io, process, decide)
         near = process.nearest(vector) if looked else None
         with process.lock:
             source, evidence = judgment.confidence_source, judgment.evidence
@@ -90,6 +92,7 @@ async def choose_review(
 async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
     process = await current_process(io, access)
+    await fit(io, process, decide)
     with process.lock:
         return _trust(process, decide, target, None)
 

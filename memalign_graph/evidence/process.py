@@ -9,6 +9,7 @@ D. H. Wolpert, Stacked generalization, 1992; J. Platt, Probabilistic outputs for
 machines, 1999.
 """
 
+import asyncio
 import logging
 import re
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from math import floor, isnan, log10, nan
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
 from memalign_graph.evidence.trust import Trust
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.cache import evict_views
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.standing import EpisodeRow, JudgedRow
@@ -318,6 +320,22 @@ class Process:
         self._stated = np.array([self.encoding.stated(one) for one in said])
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
         self.trusts: dict[tuple[Kind, bool, float], Trust] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it takes: those of its arrays."""
+        parts = [*vars(self).values(), *vars(vars(self).get("regression", object)).values()]
+        return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
+
+    def is_fitted(self, mode: Decide) -> bool:
+        """Tell whether a decision needs no fit any more, or none at all."""
+        needs_none = mode == "verdict" and self.encoding.choices
+        return bool(needs_none or self._has_few_verdicts(mode) or "weighing" in vars(self))
+
+    def fit(self) -> None:
+        """Fit what decisions need: for 1,000 cases it takes some tenths of a second."""
+        with self.lock:
+            _ = self.weighing
 
     def turned_by(self, new: Case) -> list[tuple[Case, Value, Value]]:
         """Tell which other cases would be estimated otherwise if memory had a case, or had it so.
@@ -696,18 +714,28 @@ def _process_of(access: MemoryAccess, judge_key: str | None) -> Process:
     """Return what decides with a memory and a judge, fitted only where the version changed."""
     view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
-    known = view.derived.get(("evidence", scale))
-    if known is None or known[0] != version or judge_key not in known[1]:
-        vectors = access.view.vectors(newest(view))
+    known: _Fitted | None = view.derived.get(("evidence", scale))
+    if known is None or known.version != version or judge_key not in known.processes:
+        vectors = view.vectors(newest(view))
         with _lock:
             known = view.derived.get(("evidence", scale))
-            if known is None or known[0] != version or len(known[1]) >= _MOST_JUDGES:
-                known = version, dict[str | None, Process]()
-                view.derived["evidence", scale] = known
-            if judge_key not in known[1]:
-                known[1][judge_key] = Process(view, scale, vectors, judge_key=judge_key)
-    process: Process = known[1][judge_key]
-    return process
+            if known is None or known.version != version or len(known.processes) >= _MOST_JUDGES:
+                view.derived["evidence", scale] = known = _Fitted(version, {})
+            if judge_key not in known.processes:
+                known.processes[judge_key] = Process(view, scale, vectors, judge_key=judge_key)
+    return known.processes[judge_key]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What was fitted to one version of a memory, by the judge's key."""
+
+    version: tuple[str, int]
+    processes: dict[str | None, Process]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(process.nbytes for process in list(self.processes.values()))
 
 
 _MOST_JUDGES = 4  # of one memory that are fitted at the same time
@@ -728,6 +756,13 @@ async def current_process(
         view = await access.refresh(io)
     await index_missing(io, access, view)
     return _process_of(access, judge_key)
+
+
+async def fit(io: IO, process: Process, mode: Decide) -> None:
+    """Fit what a decision needs; awaited, in a thread, so that the event loop goes on."""
+    if not process.is_fitted(mode):
+        await io.call(process.fit, partial(asyncio.to_thread, process.fit))
+        evict_views()
 
 
 async def weigh_case(
@@ -755,6 +790,7 @@ async def weigh_case(
     if besides and any(case.example_id in besides for case in process.cases):
         vectors = access.view.vectors(newest(access.view, besides))
         process = Process(access.view, access.criterion.scale, vectors, besides, judge_key)
+    await fit(io, process, mode)
 
     def decide(said: Said) -> Decision:
         with process.lock:

@@ -147,7 +147,8 @@ class MemoryView:
     @property
     def nbytes(self) -> int:
         """About how many bytes it takes."""
-        return self._item_bytes + self.index.nbytes
+        derived = sum(getattr(part, "nbytes", 0) for part in list(self.derived.values()))
+        return int(self._item_bytes + self.index.nbytes + derived)
 
     @property
     def is_empty(self) -> bool:

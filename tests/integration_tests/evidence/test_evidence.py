@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.errors import EmbeddingError
+from memalign_graph.evidence.process import Process
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -236,6 +238,30 @@ def gate(bench: Bench, draft: int = NEXT, **options: Any) -> Graph:
     )
 
 
+@EVERY_WAY
+async def test_the_fit_is_shared_counted_and_leaves_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.server.responder = Judge()
+    await fill(bench)
+    threads = []
+    fit = Process.fit
+
+    def noted(process: Process) -> None:
+        threads.append(threading.current_thread())
+        fit(process)
+
+    monkeypatch.setattr(Process, "fit", noted)
+    view = bench.memory().access.view
+    for number in range(2):
+        await judged(bench, on=f"t{number}", decide="auto")
+    assert len(threads) == 1  # one version of the memory is fitted once
+    assert (threads[0] is threading.main_thread()) is not bench.awaits
+    fitted = sum(getattr(part, "nbytes", 0) for part in view.derived.values())
+    assert fitted > 0
+    assert view.nbytes >= fitted + view.index.nbytes
+
+
 async def test_the_evidence_routes_a_gate(bench: Bench) -> None:
     await taught(bench, confidence=True)
     found = (await bench.invoke(gate(bench, confidence=True), asked()))["quality_gate"]
@@ -301,6 +327,7 @@ async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     program = """
 import sys
+import threading
 from memalign_graph import Criterion, create_review_graph
 create_review_graph(Criterion(name="a", instructions="b")).compile()
 import memalign_graph.nodes.judge
