@@ -10,15 +10,14 @@ import logging
 from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import (
+from memalign_graph.evidence.deciding import current_evidence, fit
+from memalign_graph.evidence.model import (
     COMPARED,
     SMALL,
     UNLIKE_SHARE,
+    EvidenceModel,
     Near,
-    Process,
-    current_process,
     divisions,
-    fit,
 )
 from memalign_graph.evidence.trust import (
     LEFT_OUT_LEVEL,
@@ -57,15 +56,15 @@ async def choose_review(
     trust = trusted([], uncertain.target_agreement)
     try:
         version, key = judgment.memory_version, judgment.judge_key
-        process = await current_process(io, access, version, key)
-        await fit(io, process, decide)
-        near = process.nearest(vector) if looked else None
-        with process.lock:
+        model = await current_evidence(io, access, version, key)
+        await fit(io, model, decide)
+        near = model.nearest(vector) if looked else None
+        with model.lock:
             source, evidence = judgment.confidence_source, judgment.evidence
             decides = evidence is not None and evidence.decided_by == "evidence"
-            every = _trust(process, decide, trust.target, source, decides=decides)
-            trust = every.verdicts.get(process.encoding.class_of(judgment.value), trust)
-            reasons = [] if near is None else flags_of(process, near)
+            every = _trust(model, decide, trust.target, source, decides=decides)
+            trust = every.verdicts.get(model.encoding.class_of(judgment.value), trust)
+            reasons = [] if near is None else flags_of(model, near)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -91,10 +90,10 @@ async def choose_review(
 
 async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
-    process = await current_process(io, access)
-    await fit(io, process, decide)
-    with process.lock:
-        return _trust(process, decide, target, None)
+    model = await current_evidence(io, access)
+    await fit(io, model, decide)
+    with model.lock:
+        return _trust(model, decide, target, None)
 
 
 def is_drawn(judgment_id: str, share: float) -> bool:
@@ -103,25 +102,25 @@ def is_drawn(judgment_id: str, share: float) -> bool:
     return number < share * (1 << 64)
 
 
-def flags_of(process: Process, near: Near) -> list[ReviewReason]:
+def flags_of(model: EvidenceModel, near: Near) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
     rows, similarities = near
     if not len(rows):
         return ["no_similar_episode"]
-    own, count = process.regression.closest, 1 + len(process.cases)
+    own, count = model.regression.closest, 1 + len(model.cases)
     flags: list[ReviewReason] = []
     if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
-    [division] = divisions(process.opinions([process.cases[row] for row in rows[:COMPARED]])[None])
-    bound = _WIDE if process.encoding.is_ordered else _MINORITY
-    rare = 1 + (process.divisions >= division - SMALL).sum() <= _DIVIDED_SHARE * count
+    [division] = divisions(model.opinions([model.cases[row] for row in rows[:COMPARED]])[None])
+    bound = _WIDE if model.encoding.is_ordered else _MINORITY
+    rare = 1 + (model.divisions >= division - SMALL).sum() <= _DIVIDED_SHARE * count
     if rare and division > bound + SMALL:
         flags.append("episodes_disagree")
     return flags
 
 
 def _trust(
-    process: Process,
+    model: EvidenceModel,
     decide: Decide,
     target: float,
     source: ConfidenceSource | None,
@@ -132,14 +131,14 @@ def _trust(
 
     `decides` tells whether the evidence decided, where that was another matter for one case.
     """
-    kind = process.usual_kind(decide)
+    kind = model.usual_kind(decide)
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
-    decides = process.decides(decide) if decides is None else decides
-    is_scored = kind == "evidence" and process.weighing is not None
+    decides = model.decides(decide) if decides is None else decides
+    is_scored = kind == "evidence" and model.leave_one_out is not None
     level = LEFT_OUT_LEVEL if is_scored else LEVEL
     key = kind, decides, target
-    if key not in process.trusts:
-        past = process.past_decisions(kind, decides=decides)
-        process.trusts[key] = trusted_by_verdict(past, target, level)
-    return process.trusts[key]
+    if key not in model.trusts:
+        past = model.past_decisions(kind, decides=decides)
+        model.trusts[key] = trusted_by_verdict(past, target, level)
+    return model.trusts[key]

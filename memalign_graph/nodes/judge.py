@@ -166,7 +166,7 @@ async def judge(
     moved: str | None = None
     decide: Callable[[confidence.Said], confidence.Decision] = confidence.at_its_word
     if settings.measures:
-        from memalign_graph.evidence.process import weigh_case
+        from memalign_graph.evidence.deciding import weigh_case
 
         vector = memory.known_vector(retrieved.vector)
         shown: Any = {"version": retrieved.version, "vector": vector, "besides": besides}

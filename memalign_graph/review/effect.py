@@ -6,8 +6,10 @@ from typing import Any
 from memalign_graph.agreement import agree, majority, on_scale
 from memalign_graph.alignment.redistill import distil
 from memalign_graph.errors import EmbeddingError, excerpt
+from memalign_graph.evidence.cases import Case
 from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import MIN_CASES, Case, current_process
+from memalign_graph.evidence.deciding import current_evidence
+from memalign_graph.evidence.model import MIN_CASES
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -80,7 +82,7 @@ async def turned_by(
     scale, key = access.criterion.scale, key_of(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
-        process = await current_process(io, access, judge_key=judge_key)
+        process = await current_evidence(io, access, judge_key=judge_key)
         vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:

@@ -16,7 +16,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.process import Process
+from memalign_graph.evidence.model import EvidenceModel
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -245,13 +245,13 @@ async def test_the_fit_is_shared_counted_and_leaves_the_event_loop(
     bench.server.responder = Judge()
     await fill(bench)
     threads = []
-    fit = Process.fit
+    fit = EvidenceModel.fit
 
-    def noted(process: Process) -> None:
+    def noted(process: EvidenceModel) -> None:
         threads.append(threading.current_thread())
         fit(process)
 
-    monkeypatch.setattr(Process, "fit", noted)
+    monkeypatch.setattr(EvidenceModel, "fit", noted)
     view = bench.memory().access.view
     for number in range(2):
         await judged(bench, on=f"t{number}", decide="auto")
@@ -332,7 +332,7 @@ from memalign_graph import Criterion, create_review_graph
 create_review_graph(Criterion(name="a", instructions="b")).compile()
 import memalign_graph.nodes.judge
 assert not {"sklearn", "scipy", "numpy", "faiss"} & {*sys.modules}
-import memalign_graph.evidence.process
+import memalign_graph.evidence.deciding
 assert not {"sklearn", "scipy"} & {*sys.modules}
 """
     subprocess.run([sys.executable, "-c", program], check=True)

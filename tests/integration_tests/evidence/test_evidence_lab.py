@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from memalign_graph.evaluation.results import ALIGNED, BASE
-from memalign_graph.evidence import process
 from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.evaluation.support import Caller, answers, memory_of, remember
 from tests.integration_tests.evidence.judging_support import (
@@ -29,7 +28,7 @@ GIVEN = words(32)
 @pytest.fixture(autouse=True)
 def _nothing_is_unlike(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no case is by chance less like the others than they are like each other."""
-    monkeypatch.setattr(process, "UNLIKE_SHARE", 0.0)
+    monkeypatch.setattr("memalign_graph.evidence.model.UNLIKE_SHARE", 0.0)
 
 
 def wrong_half(number: int) -> bool:

@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
 from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.process import weigh_case
+from memalign_graph.evidence.deciding import weigh_case
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.checking import note_answers, note_questions

@@ -20,7 +20,7 @@ from memalign_graph import (
     Numeric,
 )
 from memalign_graph.evidence.asking import flags_of, is_drawn
-from memalign_graph.evidence.process import current_process
+from memalign_graph.evidence.deciding import current_evidence
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -73,7 +73,7 @@ def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(example_at(degrees))
     vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
-    process = run(current_process(BLOCKING, memory.access))
+    process = run(current_evidence(BLOCKING, memory.access))
     return list(flags_of(process, process.nearest(vector)))
 
 
@@ -82,7 +82,7 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     memory = filled(*map(valued, [*range(40), 150]), embeddings=embeddings)
     places = (20.5, 39.9, 150, 100, -60)
     assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
-    process = run(current_process(BLOCKING, memory.access))
+    process = run(current_evidence(BLOCKING, memory.access))
     assert flags_of(process, process.nearest(None)) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
     for _ in range(4):

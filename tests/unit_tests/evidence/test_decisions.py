@@ -95,7 +95,7 @@ def test_near_duplicates_are_too_few_cases() -> None:
     past, _ = twins(0.5, 6)(np.random.default_rng(2), 48, 0)
     process = process_of(view_of(past), Boolean())
     assert len(set(process.regression.groups.tolist())) == 8
-    assert process.weighing is None
+    assert process.leave_one_out is None
     assert not process.decides("evidence")
 
 

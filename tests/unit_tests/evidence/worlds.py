@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
+from memalign_graph.evidence.cases import newest
 from memalign_graph.evidence.confidence import Decision, Said
-from memalign_graph.evidence.process import Process, newest
+from memalign_graph.evidence.model import EvidenceModel
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
@@ -149,13 +150,13 @@ def fact(view: MemoryView, **change: Any) -> Fact:
 
 def process_of(
     view: MemoryView, scale: Scale, besides: Container[str] = (), judge_key: str | None = None
-) -> Process:
+) -> EvidenceModel:
     """What decides with a memory."""
     vectors = view.vectors(newest(view, besides))
-    return Process(view, scale, vectors, besides, judge_key)
+    return EvidenceModel(view, scale, vectors, besides, judge_key)
 
 
-def decided(process: Process, item: Item, mode: Any = "evidence") -> Decision:
+def decided(process: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"

@@ -8,7 +8,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgment
-from memalign_graph.evidence.process import current_process
+from memalign_graph.evidence.deciding import current_evidence
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.review.effect import nearest_to, others_on, rules_from, title_of, turned_by
@@ -61,7 +61,7 @@ def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
-    found = run(current_process(BLOCKING, memory.access)).left_out()
+    found = run(current_evidence(BLOCKING, memory.access)).left_out()
     rows = {row.example_id: row for row in memory.access.view.rows()}
     return {title_of(rows[key]): value for key, (value, _) in found.items()}
 

@@ -10,12 +10,10 @@ import pytest
 
 from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import agree
-from memalign_graph.evidence import process as module
-from memalign_graph.evidence.process import (
-    MIN_CALIBRATING,
-    MIN_CASES,
-    Calibration,
-)
+from memalign_graph.evidence import cases as module
+from memalign_graph.evidence.calibration import Calibration
+from memalign_graph.evidence.encoding import Encoding
+from memalign_graph.evidence.model import MIN_CALIBRATING, MIN_CASES
 from memalign_graph.evidence.regression import VOTERS, Regression
 from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.scales import Scale, Value
@@ -122,7 +120,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     ]
     view, truth = (
         view_of(items[:80]),
-        module.Encoding(scale).numbers([item.truth for item in items]),
+        Encoding(scale).numbers([item.truth for item in items]),
     )
     process = process_of(view, scale)
     if not process.encoding.is_ordered:
