@@ -56,6 +56,8 @@ _PARTS = (1.0, 0.75, 0.5, 0.25)  # of the way that are tried where a class would
 Near = tuple[Floats, Floats]
 """The places of the cases that are most similar to another, and how similar they are to it."""
 
+_NOWHERE: Near = (np.zeros(0, int), np.zeros(0))
+
 
 @dataclass(frozen=True)
 class LeaveOneOut:
@@ -254,7 +256,7 @@ class EvidenceModel:
     def nearest(self, vector: Vector | None) -> Near:
         """Find the cases that are most similar to a new one."""
         if vector is None or not self.cases:
-            return np.zeros(0, int), np.zeros(0)
+            return _NOWHERE
         similarities = self._vectors @ vector
         # Beyond some digits the order of a sum shows.
         rows = np.argsort(-np.round(similarities, 6), kind="stable")[:VOTERS]
@@ -341,7 +343,7 @@ class EvidenceModel:
         score, decides = log_odds(confidence), False
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            near = self.nearest(vector)
+            near = _NOWHERE if self._has_few_verdicts(mode) else self.nearest(vector)
             decides = self.decides(mode) and self.is_like(near[1])
             evidence, score_of = self._evidence(said, vector, mode, near, decides=decides)
             if score_of is not None and (decides or isnan(confidence)):
