@@ -135,8 +135,9 @@ class Evidence(FrozenModel):
     neighbours: list[Neighbour] = Field(default_factory=list)
     """The most similar of the cases that voted, most similar first."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """How far `judge` and `neighbours` move the estimate; without `judge` where it has too few
-    verdicts. With checks also by how much cases are alike in `checks`, and not in their texts."""
+    """The shares of `judge` and `neighbours` in the value. Without `judge`, which has too few
+    verdicts, the rest is the median's. With checks also by how much cases are alike in `checks`,
+    and not in their texts."""
     cases: int = 0
     """How many cases with an expert's value it was fitted to."""
     verdict_error: float | None = None

@@ -72,8 +72,8 @@ class LeaveOneOut:
     numbers: Floats
     errors: Floats
     baseline_errors: Floats
-    curve: Calibration
-    """How often choices that have some share of an estimate are the experts'."""
+    curve: Calibration | None
+    """How often unordered choices with some share of an estimate are the experts'."""
 
 
 class EvidenceModel:
@@ -232,7 +232,9 @@ class EvidenceModel:
             estimates = _blend(baseline, estimates, weight)
         numbers = self._numbers(estimates)
         errors, others = (encoding.errors(those, truth) for those in (numbers, baseline))
-        curve = Calibration.fitted(estimates.ravel(), (experts > 0).ravel())
+        curve = None
+        if not encoding.is_ordered:
+            curve = Calibration.fitted(estimates.ravel(), (experts > 0).ravel())
         return LeaveOneOut(rows, judge, weight, estimates, numbers, errors, others, curve)
 
     def _left_out_usual(self, truth: Floats) -> Floats:
@@ -393,12 +395,12 @@ class EvidenceModel:
         encoding = self.encoding
         if not encoding.choices:
             return None
-        if encoding.is_ordered:
+        if leave_one_out.curve is not None:
+            chances = leave_one_out.curve.confidences(estimate)
+        else:
             off = leave_one_out.estimates[:, 0] - self.truth[leave_one_out.rows]
             ranks = np.arange(len(encoding.names))
             chances = np.exp(-((ranks - estimate) ** 2) / (2 * (off**2).mean() + 0.1))
-        else:
-            chances = leave_one_out.curve.confidences(estimate)
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
