@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated
@@ -120,6 +121,8 @@ def run(arguments: Sequence[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.NO_READER
     except KeyboardInterrupt:
+        # What is cut off before its first step (a connection, with anyio) else warns at the exit.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         terminal.error("stopped; what was committed before stays.")
         return stopped
     except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
