@@ -34,7 +34,7 @@ from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.cache import get_view
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
-from memalign_graph.memory.erasure import note_batch
+from memalign_graph.memory.external_traces import note_batch
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
@@ -380,7 +380,7 @@ async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, st
     view = await access.refresh(io)
     clients = Clients(judge.embeddings)
     if asks_checks(judge.checks, clients.judge_model(judge)):
-        from memalign_graph.evidence.questions import fill_questions
+        from memalign_graph.evidence.checks import fill_questions
 
         rules = [rule for rule in await access.guidelines(io) if rule.question is None]
         model = clients.distill_model(judge)

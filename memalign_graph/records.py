@@ -1,7 +1,7 @@
 """What graphs and memories return, by name: for annotations, and to read results with."""
 
 from memalign_graph.alignment.report import AlignmentReport
-from memalign_graph.evidence.trust import Trust
+from memalign_graph.evidence.threshold import Trust
 from memalign_graph.gate import GateStatus
 from memalign_graph.memory.feedback import Forgotten
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot

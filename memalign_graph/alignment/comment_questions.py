@@ -12,13 +12,13 @@ from statistics import fmean
 
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence.anchors import log_odds_of, share_of_scale
+from memalign_graph.evidence.check_value import log_odds_of, share_of_scale
 from memalign_graph.evidence.checks import LIKELY, ask_questions
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import note_answers
 from memalign_graph.models import BaseChatModel, ask, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, Merged, Merging, Side, settle, unsettled
 from memalign_graph.alignment.redistill import redistill
+from memalign_graph.alignment.reply_cache import KeepReplies
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
-from memalign_graph.alignment.drafts import KeepReplies
+from memalign_graph.alignment.reply_cache import KeepReplies
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
@@ -18,7 +18,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Forgotten, clear_drafts, split_removed
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
-from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import (
     BaseChatModel,
     ask,

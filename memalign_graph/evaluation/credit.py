@@ -28,8 +28,8 @@ from memalign_graph.io import IO, twin_functions
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.history import Snapshot, snapshot
+from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.memory.portable import export_jsonl, import_jsonl
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.runtime import Parts, Run, Step
 from memalign_graph.types import Guideline, Judgment

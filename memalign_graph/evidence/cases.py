@@ -10,7 +10,7 @@ from itertools import islice
 from memalign_graph.agreement import majority, on_scale
 from memalign_graph.evidence.confidence import Said
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.standing import EpisodeRow, JudgedRow
+from memalign_graph.memory.memory_state import EpisodeRow, JudgedRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Scale, Value

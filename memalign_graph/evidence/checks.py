@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import on_scale
-from memalign_graph.errors import ChatModelError, ModelAnswerError
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.confidence import (
     ask_with_logprobs,
     still_telling,
@@ -21,8 +21,8 @@ from memalign_graph.evidence.confidence import (
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
-from memalign_graph.memory.checking import note_answers
-from memalign_graph.memory.worth import answers_in
+from memalign_graph.memory.checks import answers_in
+from memalign_graph.memory.learning import note_answers, note_questions
 from memalign_graph.models import (
     BaseChatModel,
     ask,
@@ -32,8 +32,14 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.prompts import checks as prompts
+from memalign_graph.prompts.distill_small import (
+    WORDINGS,
+    expert_questions_schema,
+    read_wordings,
+    wordings_prompt,
+)
 from memalign_graph.tracing import PURPOSE, Told
-from memalign_graph.types import Check, Example, Guideline
+from memalign_graph.types import Check, Criterion, Example, Guideline
 
 logger = logging.getLogger(__name__)
 
@@ -195,3 +201,58 @@ def probabilities(checks: Sequence[Check]) -> dict[str, float]:
         for check in checks
         if check.held is not None
     }
+
+
+_RULES = 20
+"""How many rules are shown at a time; to a small model, one."""
+
+_TOGETHER = 8
+
+
+async def fill_questions(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    criterion: Criterion,
+    guidelines: Sequence[Guideline],
+) -> str | None:
+    """Note a question for each guideline that has none; returns a warning where that fails."""
+    texts = list(dict.fromkeys(one.text for one in guidelines if one.question is None))
+    size = 1 if is_small(chat) else _RULES
+
+    async def attempt(rules: Sequence[str]) -> dict[str, str] | MemAlignError:
+        try:
+            return dict(zip(rules, await _ask(io, chat, criterion, rules), strict=True))
+        except MemAlignError as error:
+            return error
+
+    asking = [attempt(texts[at : at + size]) for at in range(0, len(texts), size)]
+    outcomes: list[dict[str, str] | MemAlignError] = await io.gather(asking, _TOGETHER)
+    found = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+    questions = {text: question for answer in found for text, question in answer.items()}
+    if questions:
+        await note_questions(io, access, questions)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, MemAlignError)]
+    if not failed:
+        return None
+    count = len(texts) - len(questions)
+    return f"{count} guideline(s) could not be made questions, and are not checked: {failed[0]}"
+
+
+async def _ask(
+    io: IO, chat: BaseChatModel, criterion: Criterion, rules: Sequence[str]
+) -> list[str]:
+    def read(answer: dict[str, Any], last: bool) -> list[str]:  # noqa: FBT001 - as `ask` calls it
+        if is_small(chat):
+            return read_wordings(answer, criterion, rules[0], last=last)[:1] or [""]
+        return prompts.read_questions(answer, len(rules))
+
+    if is_small(chat):
+        schema, messages = expert_questions_schema(WORDINGS), wordings_prompt(criterion, rules[0])
+    else:
+        schema, messages = (
+            prompts.questions_schema(len(rules)),
+            prompts.question_prompt(criterion, rules),
+        )
+    purpose = "put guidelines as questions"
+    return (await ask(io, with_schema(chat, schema), messages, read, purpose=purpose))[0]

@@ -11,8 +11,8 @@ import numpy as np
 
 from memalign_graph.agreement import majority, on_scale
 from memalign_graph.evidence.regression import Floats
+from memalign_graph.memory.checks import answers_in, is_of, measured
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.memory.worth import answers_in, is_of, measured
 from memalign_graph.prompts.judge import nearest
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Probabilities

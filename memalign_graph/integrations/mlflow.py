@@ -25,8 +25,8 @@ from memalign_graph.integrations.feedback import (
     scale_of,
 )
 from memalign_graph.memory.guidelines import check_guideline_text
+from memalign_graph.memory.jsonl import FORMAT
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.memory.portable import FORMAT
 from memalign_graph.scales import Boolean, Numeric, Scale
 from memalign_graph.types import Criterion, Episode, Guideline
 

@@ -2,13 +2,14 @@
 
 - `judge_memory`: `JudgeMemory`, what users call. Everything else is what it does, as operations
   (see `memalign_graph.io`) and pure functions:
-- `facts`, `standing`, `words`: what the log holds, and what stands by it; pure.
+- `facts`, `memory_state`, `feedback_merge`: the log, and the state that it adds up to; pure.
 - `view`: the state of one memory in a process; `cache`: this process's views. `index`,
   `embedding`: their vectors.
 - `access`, `layout`: the way to the store, and what lies where; only `access` writes facts.
 - `feedback`: what experts say, revise and take back. `guidelines`: operations on guidelines, by
-  hand and as models propose them. `learning`: the commit of what was distilled.
-- `recall`: what is like a case. `history`, `portable`: what was before, and how a memory moves.
-- `purge`, `erasure`: what is erased for good, in the memory and outside of it.
+  hand and as models propose them. `learning`: commits of what models said. `checks`: the answers
+  to check questions in memory, and the AUC of guidelines by them.
+- `recall`: what is like a case. `history`, `jsonl`: what was before, and how a memory moves.
+- `purge`, `external_traces`: what is erased for good, in the memory and outside of it.
 - `judgments`, `review_report`: verdicts kept for a while, and what experts were asked, and why.
 """

@@ -17,6 +17,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
 from memalign_graph.memory.cache import discard_view, evict_views, get_view
+from memalign_graph.memory.checks import measured
 from memalign_graph.memory.facts import (
     FACT,
     Fact,
@@ -29,7 +30,6 @@ from memalign_graph.memory.facts import (
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
 from memalign_graph.memory.view import OVERLAP_US, MemoryView
-from memalign_graph.memory.worth import measured
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
 

@@ -15,11 +15,11 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE, purged_word
+from memalign_graph.memory.feedback_merge import newer_word, said_after
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
-from memalign_graph.memory.standing import EpisodeRow, effective
+from memalign_graph.memory.memory_state import EpisodeRow, effective
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.memory.words import newer_word, said_after
 from memalign_graph.scales import Scale
 from memalign_graph.types import (
     Criterion,

@@ -11,9 +11,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.trust import Trust
+from memalign_graph.evidence.threshold import Trust
 from memalign_graph.io import AWAITING, BLOCKING, IO, run, twins
-from memalign_graph.memory import history, portable, review_report
+from memalign_graph.memory import history, jsonl, review_report
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Forgotten, Selection, forget, remember, revise
 from memalign_graph.memory.guidelines import (
@@ -440,7 +440,7 @@ class JudgeMemory:
         Returns:
             The text.
         """
-        return _write(await portable.export_jsonl(io, self.access), path)
+        return _write(await jsonl.export_jsonl(io, self.access), path)
 
     export_jsonl, aexport_jsonl = twins(_export_jsonl)
 
@@ -463,7 +463,7 @@ class JudgeMemory:
             InvalidInputError: If a line can't be used, by its number.
         """
         lines = _lines(source)
-        return await portable.import_jsonl(io, self.access, lines, author=author)
+        return await jsonl.import_jsonl(io, self.access, lines, author=author)
 
     import_jsonl, aimport_jsonl = twins(_import_jsonl)
 
@@ -488,7 +488,7 @@ class JudgeMemory:
                 with another embedder.
         """
         # Imported where it is needed: evidence is built on memory.
-        from memalign_graph.evidence.asking import current_trust
+        from memalign_graph.evidence.review_policy import current_trust
         from memalign_graph.settings import Uncertain
 
         if decide not in get_args(Decide):

@@ -1,11 +1,12 @@
-"""The commit of a lesson: what distilling proposed, as one fact."""
+"""Commits of what models said: lessons, questions for guidelines, and answers to them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import PURGE, Wording, clock
+from memalign_graph.memory.facts import PURGE, Wording, clock, unnamed
 from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, plain_words
 from memalign_graph.types import Guideline
 
@@ -123,3 +124,48 @@ def _learned_before(
             entry = {"action": operation.action, "guideline_id": key, "text": operation.text}
             report.append({**entry, "episode_ids": sources})
     return report
+
+
+async def note_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
+    """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
+    view = await access.refresh(io)
+    purges, now = view.purges(), datetime.now(UTC)
+    asked = [
+        Wording.of(
+            one.model_copy(update={"question": questions[one.text], "updated_at": now}),
+            view.sources(one.id),
+            replaces=one,
+        )
+        for one in view.guidelines
+        if one.question is None and one.text in questions
+    ]
+    if not asked:
+        return
+    fact = await access.write(io, "ask", {"guidelines": asked})
+    if (await access.refresh(io)).purges() - purges:
+        # Purged meanwhile: what was asked may repeat it.
+        worded = [wording.id for wording in asked]
+        await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
+        await access.overwrite(io, [fact.scrub(worded)])
+
+
+async def note_answers(
+    io: IO, access: MemoryAccess, answers: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Keep how likely cases in memory meet guidelines, by `asked_id` and example id."""
+    view = await access.refresh(io)
+    purges, cases = view.purges(), {row.example_id for row in view.rows()}
+    known = {asked: dict(found) for asked, found in answers.items()}
+    for found in known.values():
+        for gone in found.keys() - cases:
+            del found[gone]
+    if not any(known.values()):
+        return
+    fact = await access.write(io, "check", {"answers": known})
+    view = await access.refresh(io)
+    if view.purges() - purges:
+        # Purged meanwhile.
+        left = {row.example_id for row in view.rows()}
+        unanswered = sorted(map(unnamed, cases - left))
+        await access.write(io, PURGE, {"unanswered": unanswered})
+        await access.overwrite(io, [fact.without_answers(unanswered)])

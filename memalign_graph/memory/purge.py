@@ -12,7 +12,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cache import discard_view
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.erasure import (
+from memalign_graph.memory.external_traces import (
     Mark,
     batches_outside,
     carries,

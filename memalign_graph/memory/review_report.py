@@ -9,7 +9,7 @@ from pydantic import Field
 
 from memalign_graph.agreement import agree, majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.trust import interval, is_blind
+from memalign_graph.evidence.threshold import interval, is_blind
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import ReviewItem, all_reviews

@@ -18,9 +18,9 @@ from memalign_graph.memory.facts import (
     purged_word,
     word_item,
 )
+from memalign_graph.memory.feedback_merge import newer_word, takes_back
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
-from memalign_graph.memory.standing import EpisodeRow, Standing, stand
-from memalign_graph.memory.words import newer_word, takes_back
+from memalign_graph.memory.memory_state import EpisodeRow, Standing, stand
 from memalign_graph.types import Episode, Guideline
 
 OVERLAP_US = 120_000_000

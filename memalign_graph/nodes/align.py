@@ -13,7 +13,6 @@ from typing import Any
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.consolidate import merge_proposals
-from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.merging import Conflict, settle, unsettled
 from memalign_graph.alignment.redistill import (
     MAX_ATTEMPTS,
@@ -26,6 +25,7 @@ from memalign_graph.alignment.redistill import (
     reword,
 )
 from memalign_graph.alignment.replay import replay
+from memalign_graph.alignment.reply_cache import KeepReplies
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import (
     ChatModelError,
@@ -33,8 +33,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
     is_about_prompt,
 )
-from memalign_graph.evidence.checks import check_memory
-from memalign_graph.evidence.questions import fill_questions
+from memalign_graph.evidence.checks import check_memory, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from memalign_graph.alignment.drafts import KeepReplies
+from memalign_graph.alignment.reply_cache import KeepReplies
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -16,14 +16,13 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.evidence import confidence
-from memalign_graph.evidence.anchors import (
+from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,
     anchor_checks,
     explain_checks,
 )
-from memalign_graph.evidence.checks import check_case, probabilities
-from memalign_graph.evidence.questions import fill_questions
+from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
 from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
@@ -31,7 +30,7 @@ from memalign_graph.memory.embedding import key_of
 from memalign_graph.memory.facts import revision_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import ask, is_small, judge_key, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     PROMPT_VERSION,

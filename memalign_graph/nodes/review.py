@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from memalign_graph.alignment.drafts import KeepReplies
 from memalign_graph.alignment.redistill import (
     Reading,
     attempts,
@@ -15,6 +14,7 @@ from memalign_graph.alignment.redistill import (
     reword_all,
     words_read,
 )
+from memalign_graph.alignment.reply_cache import KeepReplies
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
@@ -23,11 +23,11 @@ from memalign_graph.errors import (
 )
 from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.memory.feedback import clear_drafts, remember
+from memalign_graph.memory.feedback_merge import said_after
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import learn
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.memory.words import said_after
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify
@@ -41,7 +41,7 @@ _QUESTION = clarify.clarify_schema()
 
 
 async def decide_review(step: Step) -> Update:
-    from memalign_graph.evidence.asking import choose_review
+    from memalign_graph.evidence.review_policy import choose_review
 
     io, access, judge, at = step.io, step.access, step.parts.judge, now()
     judgment, review = step.judgment, step.parts.review

@@ -9,13 +9,13 @@ from memalign_graph.errors import EmbeddingError, excerpt
 from memalign_graph.evidence.cases import Case
 from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.deciding import current_evidence
-from memalign_graph.evidence.model import MIN_CASES
+from memalign_graph.evidence.evidence_model import MIN_CASES
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.standing import EpisodeRow
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import BaseChatModel
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.review.forms import shown_value

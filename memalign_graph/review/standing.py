@@ -9,10 +9,10 @@ from memalign_graph.agreement import agree, on_scale
 from memalign_graph.evidence.checks import LIKELY
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.checks import answers_in, is_of
 from memalign_graph.memory.history import Commit, recent
 from memalign_graph.memory.judgments import all_reviews, now
-from memalign_graph.memory.standing import EpisodeRow
-from memalign_graph.memory.worth import answers_in, is_of
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.review.effect import Shown, title_of, word_of
 
 _COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14

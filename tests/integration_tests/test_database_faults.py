@@ -12,7 +12,7 @@ import pytest
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.guidelines import add_guideline
-from memalign_graph.memory.standing import stand
+from memalign_graph.memory.memory_state import stand
 from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer

@@ -10,7 +10,7 @@ from memalign_graph import Boolean, Categorical, Criterion, Numeric
 from memalign_graph.evaluation.dataset import group_of
 from memalign_graph.evaluation.metrics import Comparison, Estimate
 from memalign_graph.memory import judgments
-from memalign_graph.memory.standing import Standing, stand
+from memalign_graph.memory.memory_state import Standing, stand
 from memalign_graph.review.forms import value_field
 from memalign_graph.settings import Alignment
 from memalign_graph.types import Example

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Guideline
-from memalign_graph.evidence.questions import fill_questions
+from memalign_graph.evidence.checks import fill_questions
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.models import declare_small
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench

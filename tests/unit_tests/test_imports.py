@@ -12,7 +12,7 @@ PACKAGE = Path(memalign_graph.__file__).parent
 
 ORDER = (
     "errors identity scales types agreement io models tracing state memory settings "
-    "prompts evidence.trust memory.review_report evidence alignment memory.judge_memory "
+    "prompts evidence.threshold memory.review_report evidence alignment memory.judge_memory "
     "interrupts runtime nodes graphs conversation gate panel agents records studio "
     "bulk local integrations evaluation review cli.files cli.terminal demo cli demo.__main__"
 )

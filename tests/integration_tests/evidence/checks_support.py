@@ -6,7 +6,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Guideline
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_questions
+from memalign_graph.memory.learning import note_questions
 from tests.conftest import CASE, CRITERION, Bench
 from tests.loopback import ChatRequest, Reply, answer, with_logprobs
 

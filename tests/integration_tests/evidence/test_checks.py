@@ -9,9 +9,9 @@ from langchain_core.messages import AIMessage
 from memalign_graph import Criterion, Numeric
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn as commit
+from memalign_graph.memory.learning import note_answers
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth
 from tests.conftest import COLD, Bench, judgings

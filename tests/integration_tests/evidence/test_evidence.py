@@ -16,7 +16,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.model import EvidenceModel
+from memalign_graph.evidence.evidence_model import EvidenceModel
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,

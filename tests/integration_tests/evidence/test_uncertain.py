@@ -14,7 +14,7 @@ from memalign_graph import (
     Judgment,
     Uncertain,
 )
-from memalign_graph.evidence.trust import interval
+from memalign_graph.evidence.threshold import interval
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem
 from memalign_graph.memory.review_report import report_of

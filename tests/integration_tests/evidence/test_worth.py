@@ -13,7 +13,7 @@ from memalign_graph.evidence.confidence import Said
 from memalign_graph.evidence.deciding import weigh_case
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers, note_questions
+from memalign_graph.memory.learning import note_answers, note_questions
 from memalign_graph.scales import Scale
 from memalign_graph.types import Evidence, Worth
 from tests.conftest import Bench

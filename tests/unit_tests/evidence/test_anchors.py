@@ -15,7 +15,7 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from memalign_graph.evidence.anchors import (
+from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,
     anchor_checks,
@@ -23,9 +23,8 @@ from memalign_graph.evidence.anchors import (
     log_odds_of,
 )
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import learn, note_answers
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
 

@@ -19,8 +19,8 @@ from memalign_graph import (
     JudgeMemory,
     Numeric,
 )
-from memalign_graph.evidence.asking import flags_of, is_drawn
 from memalign_graph.evidence.deciding import current_evidence
+from memalign_graph.evidence.review_policy import flags_of, is_drawn
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text

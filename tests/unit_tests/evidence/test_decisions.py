@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean
-from memalign_graph.evidence.asking import _trust
 from memalign_graph.evidence.compare import is_better
+from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,

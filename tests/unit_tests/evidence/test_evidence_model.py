@@ -13,9 +13,9 @@ from memalign_graph.agreement import agree
 from memalign_graph.evidence import cases as module
 from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.encoding import Encoding
-from memalign_graph.evidence.model import MIN_CALIBRATING, MIN_CASES
+from memalign_graph.evidence.evidence_model import MIN_CALIBRATING, MIN_CASES
 from memalign_graph.evidence.regression import VOTERS, Regression
-from memalign_graph.evidence.trust import LEFT_OUT_LEVEL, LEVEL, trusted
+from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, LEVEL, trusted
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
     SCALES,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
+from memalign_graph.memory.checking import note_answers
 
 from memalign_graph import JudgeMemory
 from memalign_graph.evidence.features import pooled, vote
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers
 from tests.conftest import CASE, CRITERION
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from memalign_graph.evidence.trust import interval, trusted, trusted_by_verdict
+from memalign_graph.evidence.threshold import interval, trusted, trusted_by_verdict
 
 TARGET = 0.9
 

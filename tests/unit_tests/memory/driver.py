@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, IO, run
-from memalign_graph.memory import checking, feedback, guidelines, history, learning, portable, purge
+from memalign_graph.memory import feedback, guidelines, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection
 from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
@@ -139,12 +139,12 @@ OPERATIONS: dict[str, Operation] = {
     "word by hand": call(guidelines.edit_guideline, OF_TWO, "By hand.", author=None),
     "take away by hand": call(guidelines.remove_guideline, OF_TWO, author=None),
     "write by hand": call(guidelines.add_guideline, "New.", author=None),
-    "ask": call(checking.note_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
-    "check": call(checking.note_answers, {"q": {ONE.example_id: 0.5}}),
+    "ask": call(learning.note_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
+    "check": call(learning.note_answers, {"q": {ONE.example_id: 0.5}}),
     "judge": judge,
     "roll back to nothing": call(history.rollback, EMPTY),
     "roll back": lambda io, access: history.rollback(io, access, begun()[1]),
-    "import": lambda io, access: portable.import_jsonl(io, access, begun()[2]),
+    "import": lambda io, access: jsonl.import_jsonl(io, access, begun()[2]),
 }
 """By name, on the memory that `start` makes."""
 
@@ -275,18 +275,18 @@ class Actor:
     async def ask(self, io: IO) -> None:
         rules = await self.rules(io, 2)
         questions = {rule.text: self.random.choice(("", f"{rule.text}?")) for rule in rules}
-        await self.do(io, checking.note_questions, questions)
+        await self.do(io, learning.note_questions, questions)
 
     async def check(self, io: IO) -> None:
         answers = {one.example_id: self.random.random() for one in await self.episodes(io, 4)}
-        await self.do(io, checking.note_answers, {self.random.choice("ab"): answers})
+        await self.do(io, learning.note_answers, {self.random.choice("ab"): answers})
 
     async def export(self, io: IO) -> None:
-        self.exports.append(await portable.export_jsonl(io, self.access))
+        self.exports.append(await jsonl.export_jsonl(io, self.access))
 
     async def bring_in(self, io: IO) -> None:
         for text in self.some(self.exports, 1):
-            await self.do(io, portable.import_jsonl, text.split("\n"))
+            await self.do(io, jsonl.import_jsonl, text.split("\n"))
 
     async def _learn(self, io: IO, *changes: GuidelineOperation, relearn: bool = True) -> None:
         words = {one.id: one.word for one in await self.access.all_episodes(io)}

@@ -10,7 +10,7 @@ from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import checking, learning
+from memalign_graph.memory import learning
 from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
 
 MARK = "zqx"
@@ -85,7 +85,7 @@ def fill(
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="bob")
     answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
-    run(checking.note_answers(BLOCKING, memory.access, answers))
+    run(learning.note_answers(BLOCKING, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
     run(memory.access.put(BLOCKING, memory.access.layout.of("drafts"), drafts))
     return memory, one

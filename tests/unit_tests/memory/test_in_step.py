@@ -20,11 +20,11 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory import access, feedback, guidelines, learning, standing
+from memalign_graph.memory import access, feedback, guidelines, learning, memory_state
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.memory_state import Standing, stand
 from memalign_graph.memory.recall import recall
-from memalign_graph.memory.standing import Standing, stand
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.driver import KINDS, Actor, check_same, memories, recalled
 from tests.unit_tests.memory.stores import (
@@ -181,8 +181,8 @@ def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.Mon
     for number in range(30):
         memory.remember(said(f"case {number}"))
         versions.append(memory.version())
-    weigh = Mock(side_effect=standing.weight_of)
-    monkeypatch.setattr(standing, "weight_of", weigh)
+    weigh = Mock(side_effect=memory_state.weight_of)
+    monkeypatch.setattr(memory_state, "weight_of", weigh)
     commits = memory.history()
     assert [commit.version for commit in commits[:31]] == versions[::-1]
     assert [commit.guidelines.added for commit in commits[::-1]] == [1] * 20 + [0] * 30

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.memory.standing import stand
+from memalign_graph.memory.memory_state import stand
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import check_same
 from tests.unit_tests.memory.stores import Opener

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.history import recent
 from memalign_graph.memory.judgments import log_review, now
+from memalign_graph.memory.learning import note_answers
 from memalign_graph.review.standing import answers_of, learned, standing
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op

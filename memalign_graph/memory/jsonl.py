@@ -19,10 +19,10 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.facts import Item, Wording
+from memalign_graph.memory.feedback_merge import newer_word
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
-from memalign_graph.memory.words import newer_word
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.deciding import current_evidence, fit
-from memalign_graph.evidence.model import (
+from memalign_graph.evidence.evidence_model import (
     COMPARED,
     SMALL,
     UNLIKE_SHARE,
@@ -19,7 +19,7 @@ from memalign_graph.evidence.model import (
     Near,
     divisions,
 )
-from memalign_graph.evidence.trust import (
+from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
     LEVEL,
     Trust,

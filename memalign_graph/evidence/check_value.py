@@ -11,8 +11,8 @@ from math import exp, log
 from statistics import fmean
 
 from memalign_graph.agreement import majority, on_scale
+from memalign_graph.memory.checks import answers_in
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.memory.worth import answers_in
 from memalign_graph.prompts.judge import nearest
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Check, Guideline, Probabilities

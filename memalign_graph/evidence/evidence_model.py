@@ -26,7 +26,7 @@ from memalign_graph.evidence.confidence import Decision, Said
 from memalign_graph.evidence.encoding import Encoding
 from memalign_graph.evidence.features import Features, log_odds
 from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
-from memalign_graph.evidence.trust import Trust
+from memalign_graph.evidence.threshold import Trust
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
