@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
-from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.learning import note_answers
 
 from memalign_graph import JudgeMemory
 from memalign_graph.evidence.features import pooled, vote
