@@ -367,7 +367,7 @@ class _Batch:
         example, failed = read_case(step), case["failed"]
         known = EmbeddingError(failed) if failed else known_vector(case["vector"])
         found = await retrieve(step, example, known)
-        _, standing = await self._pinned.standing_guidelines(io, found.version)
+        _, standing = await self._pinned.guidelines_at(io, found.version)
         judgment = await judge_case(step, example, found.with_guidelines(standing, step))
         key = digest([self._header["batch"], case["number"]])
         judgment = judgment.model_copy(update={"id": key})
@@ -420,7 +420,7 @@ async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> 
     # Its store tells that nothing is new.
     own = replace(access, store=InMemoryStore())
     await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
-    view.was_read, view.head = True, newest
+    view.is_loaded, view.head = True, newest
     vars(own)["view"] = get_view(own.store, own.layout, own.embedder.id, made=view)
     if view.version != version:
         logger.warning(

@@ -273,7 +273,7 @@ class _Panel:
         async def read(step: Step) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
             access = step.access
-            await (access.standing_guidelines(io) if own.use_guidelines else access.refresh(io))
+            await (access.guidelines_at(io) if own.use_guidelines else access.refresh(io))
             return access
 
         accesses, unread = await self._each(step, dict.fromkeys(self.parts, step.state), read)

@@ -41,7 +41,7 @@ class Case:
         return self.episodes[0].example
 
 
-async def choose_cases(
+async def select_cases(
     io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation], cases: int
 ) -> list[Case]:
     """Choose the seen cases that are nearest to what is new, and a sample of the others."""
@@ -54,7 +54,7 @@ async def choose_cases(
         for near, similarity in view.index.search(vector, _NEAR):
             nearness[near] = max(nearness.get(near, -1.0), similarity)
     ranked = sorted(nearness, key=lambda key: (-nearness[key], key))
-    ids = [episode for key in ranked for episode in view.episodes_at(key)]
+    ids = [episode for key in ranked for episode in view.episode_ids_for_vector(key)]
     near_cases = _cases(await access.episodes(io, ids), ids, access.criterion.scale)
     picked = near_cases[: max(cases - cases // _SAMPLE_SHARE, 1)]
     rest = [row.id for row in view.rows() if row.id not in set(ids)]

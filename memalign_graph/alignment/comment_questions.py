@@ -13,12 +13,12 @@ from statistics import fmean
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.check_value import log_odds_of, share_of_scale
-from memalign_graph.evidence.checks import LIKELY, ask_questions
+from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import note_answers
+from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.models import BaseChatModel, ask, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
@@ -102,9 +102,9 @@ async def drop_refuted(
             for key in by_source
             if (level := share_of_scale(on_scale(sources[key].value, scale), scale)) is not None
         }
-        low = [by_source[key] for key in levels if levels[key] < LIKELY]
+        low = [by_source[key] for key in levels if levels[key] < YES_THRESHOLD]
         high = [by_source[key] for key in levels if levels[key] == 1]
-        if low and fmean(low) >= LIKELY and not (high and fmean(high) > fmean(low)):
+        if low and fmean(low) >= YES_THRESHOLD and not (high and fmean(high) > fmean(low)):
             why = "it is answered yes for cases that the experts rejected"
             refused.append(prompts.not_kept(operation.text or "", why))
             continue
@@ -112,7 +112,7 @@ async def drop_refuted(
         recorded[asked_id(operation.question or "", model_name_of(chat))] = {
             sources[key].example_id: answer for key, answer in by_source.items()
         }
-    await note_answers(io, access, recorded)
+    await record_check_answers(io, access, recorded)
     return Proposal(kept, refused)
 
 
@@ -139,7 +139,7 @@ async def _choose(
         return difference if abs(difference) >= _MIN_CONTRAST else 0.0
 
     def works(wording: str) -> bool:
-        is_as_valued = (answers[wording] >= LIKELY) == is_accepted
+        is_as_valued = (answers[wording] >= YES_THRESHOLD) == is_accepted
         return contrast(wording) > 0 or (contrast(wording) == 0 and is_as_valued)
 
     known = [wording for wording in wordings if wording in answers]
@@ -147,14 +147,14 @@ async def _choose(
         chosen = max(working, key=contrast)
         answer = answers[chosen]
     elif about_fault := [
-        wording for wording in known if answers[wording] >= LIKELY and contrast(wording) < 0
+        wording for wording in known if answers[wording] >= YES_THRESHOLD and contrast(wording) < 0
     ]:
         asked = min(about_fault, key=contrast)
         chosen, answer = turn_around(asked), 1 - answers[asked]
     else:
         return None
     key = asked_id(chosen, model_name_of(chat))
-    await note_answers(io, access, {key: {episode.example_id: answer}})
+    await record_check_answers(io, access, {key: {episode.example_id: answer}})
     return chosen
 
 

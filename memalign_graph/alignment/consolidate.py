@@ -6,13 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from memalign_graph.alignment.merging import Conflict, Merged, Merging, Side, settle, unsettled
+from memalign_graph.alignment.merging import (
+    Conflict,
+    Merged,
+    ProposalMerger,
+    Side,
+    settle,
+    unsettled,
+)
 from memalign_graph.alignment.redistill import redistill
-from memalign_graph.alignment.reply_cache import KeepReplies
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
-from memalign_graph.memory.feedback import clear_drafts
+from memalign_graph.memory.feedback import clear_cached_replies
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
 from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
@@ -55,7 +62,7 @@ async def merge_proposals(
     given_at = {row.id: row.given_at for row in rows}
     # Without a name, each system that feedback comes from tells its experts apart by its ids.
     authors = {row.id: row.content.get("author") or row.content.get("feedback_id") for row in rows}
-    merging = Merging(view.guidelines, proposals, given_at, authors)
+    merging = ProposalMerger(view.guidelines, proposals, given_at, authors)
     relations = Relations([], [])
     fresh: Sequence[int] = merging.touched if proposals else range(len(merging.rules))
     if compare and not is_small(chat) and fresh and len(merging.rules) >= _SMALLEST:
@@ -129,11 +136,11 @@ async def find_relations(
 async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Tidy a memory's guidelines up."""
     again = await redistill(io, access, chat)
-    merged = await merge_proposals(KeepReplies(io, access), access, chat, [], compare=True)
+    merged = await merge_proposals(CachedRepliesIO(io, access), access, chat, [], compare=True)
     settled = settle(merged.conflicts)
     operations = [*merged.operations, *settled]
     learned = await learn(io, access, operations, {}, reason="consolidate")
-    await clear_drafts(io, access)
+    await clear_cached_replies(io, access)
     return {
         "guidelines": [*again["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],

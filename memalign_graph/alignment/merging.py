@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
 from memalign_graph.prompts.compare import Relations
 from memalign_graph.types import Guideline
 
@@ -76,7 +76,7 @@ class Merged:
     """The guidelines that were to be retired by feedback of fewer experts than support them."""
 
 
-class Merging:
+class ProposalMerger:
     """Rules that stand, and what is proposed of them, brought together step by step."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Merging:
             self._retiring.append(operation)
             return
         if operation.action == "revise" and target is not None and self._agrees(operation, target):
-            if plain_words(operation.text or "") == plain_words(target.text):
+            if normalize_text(operation.text or "") == normalize_text(target.text):
                 operation = operation.model_copy(update={"text": target.text})
             self._table.apply(operation)
             self._touched.add(self._table.keeper(target.id))
@@ -153,7 +153,7 @@ class Merging:
     def _agrees(self, operation: GuidelineOperation, target: Guideline) -> bool:
         """Tell whether a guideline can get these words: none others yet, and none by hand."""
         is_reworded = target.text != self._before[target.id].text
-        same = plain_words(operation.text or "") == plain_words(target.text)
+        same = normalize_text(operation.text or "") == normalize_text(target.text)
         return target.origin != "expert" and (same or not is_reworded)
 
     def _retire(self, operation: GuidelineOperation) -> None:

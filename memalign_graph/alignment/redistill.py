@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from memalign_graph.alignment.batches import pack
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
-from memalign_graph.alignment.reply_cache import KeepReplies
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import Forgotten, clear_drafts, split_removed
+from memalign_graph.memory.feedback import Forgotten, clear_cached_replies, split_removed
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
 from memalign_graph.memory.memory_state import EpisodeRow
@@ -256,8 +256,8 @@ async def reword_all(
 
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Distil all pending guidelines again; raises what failed when the others are done."""
-    waiting = await access.outdated_guidelines(io)
-    rewordings = await reword_all(KeepReplies(io, access), access, chat, waiting)
+    waiting = await access.pending_guidelines(io)
+    rewordings = await reword_all(CachedRepliesIO(io, access), access, chat, waiting)
     failures = [rewording.failure for rewording in rewordings if rewording.failure]
     for failure in failures:
         logger.warning("%s", failure)
@@ -265,7 +265,7 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
             raise failure.error
     learned = await learn_again(io, access, operations_of(rewordings), words_read(rewordings))
     if waiting:
-        await clear_drafts(io, access)
+        await clear_cached_replies(io, access)
     refused = [why for rewording in rewordings for why in rewording.refused]
     return {**learned, "warnings": [*refused, *map(str, failures)]}
 
@@ -295,7 +295,7 @@ async def learn_again(
     """Commit what was made of pending guidelines; their sources were learned from before."""
     prompts = [operation.episode_ids for operation in operations]
     return await learn(
-        io, access, operations, read, prompts=prompts, relearn=True, reason="redistill"
+        io, access, operations, read, prompts=prompts, is_redistilling=True, reason="redistill"
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.agreement import agree
-from memalign_graph.alignment.cases import Case, choose_cases
+from memalign_graph.alignment.cases import Case, select_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.memory.access import MemoryAccess
@@ -52,7 +52,7 @@ async def replay(
     calls = io.usage.chat_calls
     proposed = [one for one in rewordings if one.action != "retire"]
     retired = [one for one in rewordings if one.action == "retire"]
-    chosen = await choose_cases(io, access, [*proposed, *operations], cases)
+    chosen = await select_cases(io, access, [*proposed, *operations], cases)
     run = _Run(io, access, judge, limit)
     report(0, len(chosen))
     agreed = await run.agreeing(chosen, [*before], frozenset(new_episodes))

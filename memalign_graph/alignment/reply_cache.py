@@ -16,16 +16,16 @@ from memalign_graph.io import IO, ChatReply, StructuredModel
 from memalign_graph.memory.access import MemoryAccess
 
 
-class KeepReplies(IO):
+class CachedRepliesIO(IO):
     """An `IO` that keeps chat models' replies, so that made again nothing is asked twice.
 
     Where it asks anew, a reply that was no use before is not taken again.
     """
 
-    def __init__(self, io: IO, access: MemoryAccess, *, asks_anew: bool = False) -> None:
+    def __init__(self, io: IO, access: MemoryAccess, *, bypass_cache: bool = False) -> None:
         super().__init__(io)
         self._access = access
-        self._asks_anew = asks_anew
+        self._asks_anew = bypass_cache
         self._asked: Counter[str] = Counter()
         self._fresh: dict[int, tuple[str, ChatReply]] = {}
         self._lock = threading.Lock()

@@ -112,12 +112,14 @@ class _Copy:
         io: IO,
         case: Case,
         guidelines: Sequence[Guideline],
-        besides: AbstractSet[str] = frozenset(),
+        excluded_episode_ids: AbstractSet[str] = frozenset(),
     ) -> _Verdict | None:
         """Judge a case with some guidelines; None where the model gives no usable answer."""
         step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
         try:
-            said = await judge_again(step, case.example, guidelines=guidelines, besides=besides)
+            said = await judge_again(
+                step, case.example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
+            )
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise
@@ -125,11 +127,11 @@ class _Copy:
         return _Verdict(said, agree(self.access.criterion.scale, said.value, case.expected))
 
     async def without(
-        self, io: IO, case: Case, key: str, besides: AbstractSet[str] = frozenset()
+        self, io: IO, case: Case, key: str, excluded_episode_ids: AbstractSet[str] = frozenset()
     ) -> _Verdict | None:
         """Judge a case without one guideline."""
         others = [guideline for guideline in self.guidelines if guideline.id != key]
-        return await self.verdict(io, case, others, besides)
+        return await self.verdict(io, case, others, excluded_episode_ids)
 
 
 async def find_flips(

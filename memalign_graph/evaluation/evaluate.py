@@ -23,8 +23,8 @@ from memalign_graph.evaluation.experiment import (
 )
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
 from memalign_graph.evaluation.report import Report, score_cases
-from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.deciding import current_evidence
+from memalign_graph.evidence.confidence import RawVerdict
+from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, twin_functions
 from memalign_graph.memory.feedback import remember
@@ -193,12 +193,12 @@ async def _baselines(
         return [plain for _ in fold.test]
     access, k = subject.empty().memory.access, max(subject.way.judge.k, 1)
     await remember(io, access, [one.model_copy(update={"judgment": None}) for one in fold.train])
-    process = await current_evidence(io, access)
+    process = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:
         similar = await recall(io, access, case.example, k, embeds=True)
         predicted = dataset.baselines(values, similar.examples, scale)
-        said = Said(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
+        said = RawVerdict(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
         vector = known_vector(similar.vector)
         with process.lock:
             decision = process.decide(said, vector, "evidence")

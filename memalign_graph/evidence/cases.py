@@ -8,9 +8,9 @@ from datetime import datetime
 from itertools import islice
 
 from memalign_graph.agreement import majority, on_scale
-from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.memory_state import EpisodeRow, JudgedRow
+from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Scale, Value
@@ -29,12 +29,12 @@ class Case:
     episode_ids: list[str]
     given: list[Value]
     value: Value
-    said: Said | None
+    said: RawVerdict | None
     judged_at: datetime
     """When feedback on that verdict was given."""
 
 
-IsPresent = Callable[[JudgedRow], bool]
+IsPresent = Callable[[PastVerdict], bool]
 """Whether a stored verdict is the present judge's."""
 
 
@@ -45,7 +45,7 @@ def is_present(view: MemoryView, judge_key: str | None) -> IsPresent:
         newest = next((row.judged for row in view.newest() if row.judged is not None), None)
         judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
 
-    def is_its(judged: JudgedRow) -> bool:
+    def is_its(judged: PastVerdict) -> bool:
         if judged.judge_key is not None or not (name or judge_key is None):
             return judged.judge_key == judge_key
         # Stored by an earlier version: the model's name has to do.
@@ -62,7 +62,7 @@ def cases_at(
 ) -> list[Case]:
     """Return the cases whose examples have a vector."""
     by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
-    for row in sorted(view.rows_at(key), key=lambda row: (row.given_at, row.id)):
+    for row in sorted(view.rows_for_vector(key), key=lambda row: (row.given_at, row.id)):
         by_example[row.example_id].append(row)
     cases = (_case_of(key, vector, by_example[one], scale, is_its) for one in sorted(by_example))
     return [case for case in cases if case]
@@ -80,12 +80,12 @@ def _case_of(
         if judged is not None and is_its(judged) and set(ids).isdisjoint(judged.shown):
             verdict = on_scale(judged.verdict, scale)
             if verdict is not None:
-                said, judged_at = Said(verdict, judged.probabilities), row.given_at
+                said, judged_at = RawVerdict(verdict, judged.probabilities), row.given_at
     value = majority(given, scale) if given[1:] else given[0]
     return Case(key, vector, rows[0].example_id, ids, given, value, said, judged_at)
 
 
-def newest(view: MemoryView, besides: Container[str] = ()) -> list[str]:
+def newest(view: MemoryView, excluded_ids: Container[str] = ()) -> list[str]:
     """Return the vector keys of the newest cases, but for examples that have no vote."""
-    keys = (row.vector_key for row in view.newest() if row.example_id not in besides)
+    keys = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
     return list(islice(dict.fromkeys(keys), MAX_CASES))

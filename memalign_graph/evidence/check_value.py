@@ -11,7 +11,7 @@ from math import exp, log
 from statistics import fmean
 
 from memalign_graph.agreement import majority, on_scale
-from memalign_graph.memory.checks import answers_in
+from memalign_graph.memory.checks import check_answers
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.prompts.judge import nearest
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
@@ -70,7 +70,7 @@ def anchor_checks(
     excluded_keys: Container[str],
 ) -> list[AnchoredCheck]:
     """Compare answers with those on cases in memory, without the cases of excluded vector keys."""
-    answers = answers_in(view)
+    answers = check_answers(view)
     valued: dict[str, list[Value]] = {}
     sources: dict[str, str] = {}
     for row in view.rows():

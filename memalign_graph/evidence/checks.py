@@ -15,14 +15,14 @@ from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.confidence import (
     ask_with_logprobs,
-    still_telling,
     token_probabilities,
+    usable_logprob_model,
 )
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
-from memalign_graph.memory.checks import answers_in
-from memalign_graph.memory.learning import note_answers, note_questions
+from memalign_graph.memory.checks import check_answers
+from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.models import (
     BaseChatModel,
     ask,
@@ -47,7 +47,7 @@ MEASURED_CASES = 50
 """How many of the newest cases that experts valued guidelines are measured on."""
 
 _KEPT_AT_ONCE = 10  # cases, so that little is lost where an alignment is cut off
-LIKELY = 0.5  # from here on rather yes than no
+YES_THRESHOLD = 0.5  # from here on rather yes than no
 _SAID = 0.5  # the least probability of yes and no together
 
 
@@ -73,7 +73,7 @@ async def check_case(
         Check(
             guideline_id=guideline.id,
             asked=asked_id(question, name),
-            held=None if answer is None else answer >= LIKELY,
+            held=None if answer is None else answer >= YES_THRESHOLD,
             probability=None if isinstance(answer, bool) else answer,
         )
         for guideline, question, answer in zip(asked, questions, answers, strict=True)
@@ -90,7 +90,7 @@ async def ask_questions(
 
     The probability of a question that was answered with neither yes nor no is None.
     """
-    io, model = Told(io, lambda: {PURPOSE: "check"}), still_telling(chat)
+    io, model = Told(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
     if model is None:
         return None
     window, has_logprobs = max_input_tokens(chat), False
@@ -145,7 +145,7 @@ async def _together(
     ]
 
 
-async def check_memory(
+async def fill_check_answers(
     io: IO,
     access: MemoryAccess,
     chat: BaseChatModel,
@@ -160,7 +160,7 @@ async def check_memory(
     valued.sort(key=lambda row: (row.given_at, row.id), reverse=True)
     sources = {row.example_id: row for row in reversed(valued)}
     newest = list(dict.fromkeys(row.example_id for row in valued))[:MEASURED_CASES]
-    known = answers_in(view)
+    known = check_answers(view)
     guidelines = [rule for rule in await access.guidelines(io) if rule.question]
     missing = {
         key: [
@@ -188,7 +188,7 @@ async def check_memory(
             warnings += told
             for asked, answer in probabilities(checks).items():
                 answers.setdefault(asked, {})[key] = answer
-        await note_answers(io, access, answers)
+        await record_check_answers(io, access, answers)
         done += len(keys)
         tell(done, len(waiting))
     return list(dict.fromkeys(warnings))
@@ -231,7 +231,7 @@ async def fill_questions(
     found = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     questions = {text: question for answer in found for text, question in answer.items()}
     if questions:
-        await note_questions(io, access, questions)
+        await record_questions(io, access, questions)
     failed = [outcome for outcome in outcomes if isinstance(outcome, MemAlignError)]
     if not failed:
         return None

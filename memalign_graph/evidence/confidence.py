@@ -54,7 +54,7 @@ _TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True)
-class Measured:
+class ConfidenceMeasurement:
     """How likely the judge holds each value; of a continuous scale its verdict alone."""
 
     probabilities: Probabilities | None = None
@@ -63,7 +63,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Said:
+class RawVerdict:
     """What the judge said of a case."""
 
     verdict: Value
@@ -83,7 +83,7 @@ class Decision:
     evidence: Evidence | None = None
 
 
-def at_its_word(said: Said) -> Decision:
+def verdict_only(said: RawVerdict) -> Decision:
     return Decision(said.verdict)
 
 
@@ -96,18 +96,18 @@ async def measure_confidence(
     *,
     samples: int,
     limit: int,
-) -> Measured:
+) -> ConfidenceMeasurement:
     """Measure how sure a judge is of its verdict."""
     io = Told(io, lambda: {PURPOSE: "confidence"})
     values = permitted_values(criterion.scale)
-    measured = Measured(warning=f"the scale has over {MAX_VALUES} values")
+    measured = ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
     if values:
         *before, last = messages
         names = map(criterion.scale.render, values)
         lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
         again = [*before, HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))]
-        model, kind = telling(chat), type(chat).__name__
-        measured = Measured(warning=f"{kind} has no `logprobs` and `top_logprobs`")
+        model, kind = logprob_model(chat), type(chat).__name__
+        measured = ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
         if model is not None:
             measured = await ask_letter(io, model, criterion.scale, again, values)
     if measured.probabilities is not None:
@@ -126,15 +126,17 @@ async def measure_confidence(
     return replace(measured, warning=warning)
 
 
-def in_both_orders(straight: Measured, swapped: Measured) -> Measured:
+def average_orders(
+    straight: ConfidenceMeasurement, swapped: ConfidenceMeasurement
+) -> ConfidenceMeasurement:
     """Bring together what was measured with two outputs in both orders."""
     one, other = straight.probabilities, swapped.probabilities
     if one is None or other is None:
-        return Measured(warning=straight.warning or swapped.warning)
+        return ConfidenceMeasurement(warning=straight.warning or swapped.warning)
     back = {"A": "B", "B": "A"}
     mean = {name: (share + other[back.get(name, name)]) / 2 for name, share in one.items()}
     source = straight.source if straight.source == swapped.source else "samples"
-    return Measured(mean, source, straight.warning or swapped.warning)
+    return ConfidenceMeasurement(mean, source, straight.warning or swapped.warning)
 
 
 def permitted_values(scale: Scale) -> list[Value]:
@@ -219,7 +221,7 @@ class _AnyAnswer:
         return None if result[0].message.additional_kwargs.get("refusal") else {}
 
 
-def telling(chat: BaseChatModel) -> StructuredModel | None:
+def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
     """Return a chat model that is asked for a token with its alternatives; None if it has none."""
     if not {"logprobs", "top_logprobs"} <= type(chat).model_fields.keys():
         return None
@@ -240,9 +242,9 @@ _silent: dict[str, tuple[int, float]] = {}
 """Replies in a row without log-probabilities by the model's key, and when the last one came."""
 
 
-def still_telling(chat: BaseChatModel) -> StructuredModel | None:
-    """Return what `telling` does, but for models that lately gave no alternatives."""
-    model = telling(chat)
+def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
+    """Return what `logprob_model` does, but for models that lately gave no alternatives."""
+    model = logprob_model(chat)
     if model is None:
         return None
     count, last = _silent.get(model.key, (0, 0.0))
@@ -252,7 +254,7 @@ def still_telling(chat: BaseChatModel) -> StructuredModel | None:
 
 def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
     """Return whether a model is asked checks; `auto` asks small ones with log-probabilities."""
-    return is_small(chat) and still_telling(chat) is not None if checks == "auto" else checks
+    return is_small(chat) and usable_logprob_model(chat) is not None if checks == "auto" else checks
 
 
 async def ask_with_logprobs(
@@ -281,22 +283,22 @@ async def ask_letter(
     scale: Scale,
     messages: Sequence[BaseMessage],
     values: Sequence[Value],
-) -> Measured:
+) -> ConfidenceMeasurement:
     """Ask a model that tells of alternatives for one of some values by its letter."""
     try:
         reply = await ask_with_logprobs(io, model, messages)
     except ChatModelError as error:
-        return Measured(warning=str(error))
+        return ConfidenceMeasurement(warning=str(error))
     probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
     if probabilities is not None:
         await io.keep(reply)
-        return Measured(probabilities, "logprobs")
+        return ConfidenceMeasurement(probabilities, "logprobs")
     why = f"a permitted value is not among the alternatives that {model.name} gave"
     if reply.problem is not None:
         why = f"{model.name} gave no answer that can be used: {reply.problem}"
     elif not reply.logprobs:
         why = f"{model.name} answered without them"
-    return Measured(warning=why)
+    return ConfidenceMeasurement(warning=why)
 
 
 class _NumberedCache(BaseCache):
@@ -344,11 +346,15 @@ def _sampling(
     return sample
 
 
-def _counted(answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Value) -> Measured:
+def _counted(
+    answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Value
+) -> ConfidenceMeasurement:
     values = [answer for answer in answers if not isinstance(answer, MemAlignError)]
     failed = [answer for answer in answers if isinstance(answer, MemAlignError)]
     if not values:
-        return Measured(warning=f"No confidence by samples: none was an answer. {failed[0]}")
+        return ConfidenceMeasurement(
+            warning=f"No confidence by samples: none was an answer. {failed[0]}"
+        )
     warning = None
     if failed:
         warning = f"Only {len(values)} of {len(answers)} samples were answers. {failed[0]}"
@@ -357,4 +363,6 @@ def _counted(answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Va
     if not names:
         names = [scale.render(verdict)]
         counts = Counter({names[0]: sum(agree(scale, value, verdict) for value in values)})
-    return Measured({name: counts[name] / len(values) for name in names}, "samples", warning)
+    return ConfidenceMeasurement(
+        {name: counts[name] / len(values) for name in names}, "samples", warning
+    )

@@ -9,7 +9,7 @@ from functools import partial
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import newest
-from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -58,7 +58,7 @@ _MOST_JUDGES = 4  # of one memory that are fitted at the same time
 _lock = threading.Lock()
 
 
-async def current_evidence(
+async def current_evidence_model(
     io: IO, access: MemoryAccess, version: str | None = None, judge_key: str | None = None
 ) -> EvidenceModel:
     """Return the model of a memory as it is, or at a version, where that is still known.
@@ -80,34 +80,34 @@ async def fit(io: IO, model: EvidenceModel, mode: Decide) -> None:
         evict_views()
 
 
-async def weigh_case(
+async def prepare_decision(
     io: IO,
     access: MemoryAccess,
     mode: Decide,
     *,
     version: str,
     vector: Vector | None,
-    besides: Container[str] = (),
+    excluded_ids: Container[str] = (),
     judge_key: str | None = None,
-) -> tuple[Callable[[Said], Decision], str | None]:
+) -> tuple[Callable[[RawVerdict], Decision], str | None]:
     """Look for what decides on a case, before the judge is asked; returns it, and a warning.
 
-    `version` is what the judge is shown; `besides` are ids of examples without a vote.
+    `version` is what the judge is shown; `excluded_ids` are ids of examples without a vote.
     """
     try:
-        model = await current_evidence(io, access, version, judge_key)
+        model = await current_evidence_model(io, access, version, judge_key)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
         model = _model_of(access, judge_key)
-    if besides and any(case.example_id in besides for case in model.cases):
-        vectors = access.view.vectors(newest(access.view, besides))
-        model = EvidenceModel(access.view, access.criterion.scale, vectors, besides, judge_key)
+    if excluded_ids and any(case.example_id in excluded_ids for case in model.cases):
+        vectors = access.view.vectors(newest(access.view, excluded_ids))
+        model = EvidenceModel(access.view, access.criterion.scale, vectors, excluded_ids, judge_key)
     await fit(io, model, mode)
 
-    def decide(said: Said) -> Decision:
+    def decide(said: RawVerdict) -> Decision:
         with model.lock:
             return model.decide(said, vector, mode)
 

@@ -6,14 +6,14 @@ from math import nan
 import numpy as np
 
 from memalign_graph.agreement import on_scale, reach
-from memalign_graph.evidence.confidence import Said
+from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 _THIRDS = ("low", "middle", "high")
 
 
-class Encoding:
+class ValueEncoding:
     """How values are regressed on: numbers and choices in order as positions, others one-hot."""
 
     def __init__(self, scale: Scale) -> None:
@@ -60,7 +60,7 @@ class Encoding:
         off = np.abs(numbers - truth)
         return (off > 0).astype(float) if self.choices else off
 
-    def believed(self, said: Sequence[Said]) -> Floats:
+    def believed(self, said: Sequence[RawVerdict]) -> Floats:
         """Return the judge's probabilities as rows of targets; its verdicts where it has none.
 
         In an order they come to the mean of the values that they name.
@@ -78,6 +78,6 @@ class Encoding:
                 rows[at] = [shares[name] for name in self.names]
         return rows
 
-    def stated(self, said: Said) -> float:
+    def stated(self, said: RawVerdict) -> float:
         """Return how likely the judge holds its verdict; NaN where that was not measured."""
         return (said.probabilities or {}).get(self.scale.render(said.verdict), nan)

@@ -22,10 +22,15 @@ from memalign_graph.agreement import agree, majority
 from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.cases import Case, cases_at, is_present
 from memalign_graph.evidence.compare import COUNTED, is_better, loses
-from memalign_graph.evidence.confidence import Decision, Said
-from memalign_graph.evidence.encoding import Encoding
-from memalign_graph.evidence.features import Features, log_odds
-from memalign_graph.evidence.regression import VOTERS, Floats, Regression, soft
+from memalign_graph.evidence.confidence import Decision, RawVerdict
+from memalign_graph.evidence.encoding import ValueEncoding
+from memalign_graph.evidence.features import CheckFeatures, log_odds
+from memalign_graph.evidence.regression import (
+    MAX_NEIGHBORS,
+    Floats,
+    KernelRegression,
+    softmax_weights,
+)
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
@@ -92,9 +97,9 @@ class EvidenceModel:
         Verdicts count that the judge of this key gave; without one, that which gave the newest.
         """
         self.version = view.version
-        self.encoding = Encoding(scale)
+        self.encoding = ValueEncoding(scale)
         self.lock = threading.RLock()  # held while it is used: much of it is fitted then
-        self.like: Regression | None = None
+        self.like: KernelRegression | None = None
         is_its = is_present(view, judge_key)
         cases = [
             case
@@ -104,7 +109,7 @@ class EvidenceModel:
         ]
         self.take(sorted(cases, key=lambda case: case.example_id))
         example_ids = [case.example_id for case in self.cases]
-        self.features = Features(view, scale, example_ids, least=MIN_CASES)
+        self.features = CheckFeatures(view, scale, example_ids, least=MIN_CASES)
 
     def take(self, cases: list[Case]) -> None:
         self.cases = cases
@@ -135,7 +140,7 @@ class EvidenceModel:
         with self.lock:
             _ = self.leave_one_out
 
-    def turned_by(self, new: Case) -> list[tuple[Case, Value, Value]]:
+    def values_changed_by(self, new: Case) -> list[tuple[Case, Value, Value]]:
         """Tell which other cases would be estimated otherwise if memory had a case, or had it so.
 
         Each is left out, with what it is estimated at before and after; what moves most is first.
@@ -166,12 +171,12 @@ class EvidenceModel:
         return dict(zip(keys, zip(values, leave_one_out.estimates, strict=True), strict=True))
 
     @cached_property
-    def regression(self) -> Regression:
+    def regression(self) -> KernelRegression:
         """What the experts said of like cases; there has to be one."""
         width, features = self._targets.shape[1] // 2, None
         if self.features.count:
             features = self.features.rows([case.example_id for case in self.cases])
-        return Regression(self._vectors, self._targets, width, features, like=self.like)
+        return KernelRegression(self._vectors, self._targets, width, features, like=self.like)
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut | None:
@@ -245,11 +250,11 @@ class EvidenceModel:
         return np.array([np.median(np.delete(truth, at)) for at in range(len(truth))])
 
     @cached_property
-    def divisions(self) -> Floats:
+    def value_spread(self) -> Floats:
         """How far the values of the cases most similar to each other one are apart."""
-        return divisions(self.opinions(self.cases)[self.regression.nearest[:, :COMPARED]])
+        return value_spread(self.expert_means(self.cases)[self.regression.nearest[:, :COMPARED]])
 
-    def opinions(self, cases: Sequence[Case]) -> Floats:
+    def expert_means(self, cases: Sequence[Case]) -> Floats:
         """Return what experts say of each: a share of the range, or the share of each choice."""
         return np.array([self.encoding.rows(case.given).mean(axis=0) for case in cases]) / (
             self.encoding.span if self.encoding.is_ordered else 1.0
@@ -261,7 +266,7 @@ class EvidenceModel:
             return _NOWHERE
         similarities = self._vectors @ vector
         # Beyond some digits the order of a sum shows.
-        rows = np.argsort(-np.round(similarities, 6), kind="stable")[:VOTERS]
+        rows = np.argsort(-np.round(similarities, 6), kind="stable")[:MAX_NEIGHBORS]
         return rows, similarities[rows]
 
     def decides(self, mode: Decide) -> bool:
@@ -337,7 +342,7 @@ class EvidenceModel:
             return "stated"
         return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
 
-    def decide(self, said: Said, vector: Vector | None, mode: Decide) -> Decision:
+    def decide(self, said: RawVerdict, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case, by the cases nearest to it."""
         encoding, value, source = self.encoding, said.verdict, said.source
         confidence, evidence = encoding.stated(said), None
@@ -370,7 +375,7 @@ class EvidenceModel:
     def _targets_of(self, cases: Sequence[Case]) -> Floats:
         """Return what experts say, then the judge: where it was not asked it counts as right."""
         experts = self.encoding.rows([case.value for case in cases])
-        judge = self.encoding.believed([case.said or Said(case.value) for case in cases])
+        judge = self.encoding.believed([case.said or RawVerdict(case.value) for case in cases])
         return np.hstack((experts, judge))
 
     def _numbers(self, estimates: Floats) -> Floats:
@@ -404,7 +409,7 @@ class EvidenceModel:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, said: Said, vector: Vector | None, mode: Decide, near: Near, *, decides: bool
+        self, said: RawVerdict, vector: Vector | None, mode: Decide, near: Near, *, decides: bool
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -425,7 +430,7 @@ class EvidenceModel:
         if vector is None or not len(rows):
             reason = _UNKNOWN if self.cases else self._reason(mode)
             return Evidence(decided_by="verdict", reason=reason, **fields), None
-        shares = soft(similarities[None], self.regression.temperature)
+        shares = softmax_weights(similarities[None], self.regression.temperature)
         cases = [self.cases[row] for row in rows[:_SHOWN]]
         votes = zip(cases, similarities.tolist(), shares[0].tolist(), strict=False)
         fields["neighbours"] = [
@@ -497,13 +502,13 @@ class EvidenceModel:
         )
 
 
-def divisions(opinions: Floats) -> Floats:
+def value_spread(expert_means: Floats) -> Floats:
     """Measure how far values are apart: the span of their middle half, or the minority's share."""
-    if not opinions.shape[1]:
-        return np.zeros(len(opinions))
-    if opinions.shape[2] == 1:
-        return np.quantile(opinions[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
-    return 1 - opinions.mean(axis=1).max(axis=1)
+    if not expert_means.shape[1]:
+        return np.zeros(len(expert_means))
+    if expert_means.shape[2] == 1:
+        return np.quantile(expert_means[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
+    return 1 - expert_means.mean(axis=1).max(axis=1)
 
 
 def _blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 
 from memalign_graph.agreement import majority, on_scale
 from memalign_graph.evidence.regression import Floats
-from memalign_graph.memory.checks import answers_in, is_of, measured
+from memalign_graph.memory.checks import check_answers, is_answer_to, measure_guidelines
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.prompts.judge import nearest
 from memalign_graph.scales import Scale, Value
@@ -26,20 +26,20 @@ _LEAST_SPREAD = 0.05
 """Added to that of the answers: what is all but the same on all cases is not blown up."""
 
 
-class Features:
+class CheckFeatures:
     """A column for each question that was asked, of one model, on enough of some cases."""
 
     def __init__(
         self, view: MemoryView, scale: Scale, example_ids: Sequence[str], *, least: int
     ) -> None:
         """Scale them by these cases."""
-        _, guidelines = measured(view, scale)
+        _, guidelines = measure_guidelines(view, scale)
         standing = [one for one in guidelines if one.status != "unproven"]
         questions = {one.question for one in standing if one.question}
         self._answers = {
             asked: found
-            for asked, found in sorted(answers_in(view).items() if questions else ())
-            if any(is_of(asked, question) for question in questions)
+            for asked, found in sorted(check_answers(view).items() if questions else ())
+            if any(is_answer_to(asked, question) for question in questions)
             and sum(key in found for key in example_ids) >= least
         }
         self._mean = self._spread = np.zeros(0)
@@ -82,20 +82,20 @@ def vote(
     criterion: Criterion,
     own: Mapping[str, float],
     values: Sequence[Value],
-    besides: Container[str],
+    excluded_keys: Container[str],
 ) -> tuple[Probabilities, float] | None:
     """Return the share of each value among cases with similar checks, and the weight of that.
 
     `own` has the probability that the case meets each guideline, by `asked_id`. Cases count by how
-    near they are in the log-odds of the checks; `besides` are vector keys of cases with no vote.
-    The weight is learned by leave-one-out, and shrunk where cases are few.
+    near they are in the log-odds of the checks; `excluded_keys` are vector keys of cases without a
+    vote. The weight is learned by leave-one-out, and shrunk where cases are few.
     """
-    known, scale = answers_in(view), criterion.scale
+    known, scale = check_answers(view), criterion.scale
     rows: dict[str, list[Value]] = {}
     for row in sorted(view.rows(), key=lambda row: row.given_at, reverse=True):
         value = on_scale(row.value, scale)
         is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
-        if value is not None and is_asked and row.vector_key not in besides:
+        if value is not None and is_asked and row.vector_key not in excluded_keys:
             rows.setdefault(row.example_id, []).insert(0, value)
     cases = dict(islice(rows.items(), _MAX_VOTERS))
     if not cases:
@@ -137,7 +137,9 @@ def _left_out_weight(shares: Floats, chosen: Floats) -> float:
     return min(_WEIGHTS, key=loss)
 
 
-def pooled(judged: Probabilities, votes: Probabilities, weight: float) -> Probabilities:
+def combine_probabilities(
+    judged: Probabilities, votes: Probabilities, weight: float
+) -> Probabilities:
     """Multiply probabilities with those of a vote to the power of its weight."""
     product = {name: share * votes[name] ** weight for name, share in judged.items()}
     total = sum(product.values()) or 1.0

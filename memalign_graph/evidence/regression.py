@@ -18,7 +18,7 @@ from memalign_graph.memory.index.vectors import Vector
 Floats = Any
 """An array: numpy's types say little of what arithmetic makes of them."""
 
-VOTERS = 50  # of the cases most similar to a new one, of all that memory has, tell of it
+MAX_NEIGHBORS = 50  # of the cases most similar to a new one, of all that memory has, tell of it
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what else is known, beside texts
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -30,7 +30,7 @@ _TWIN_SHARE = 0.1
 embeddings rewordings are at 0.02 to 0.04 of it, the nearest other cases at 0.15 to 0.7."""
 
 
-class Regression:
+class KernelRegression:
     """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Regression:
         width: int,
         features: Floats | None = None,
         *,
-        like: "Regression | None" = None,
+        like: "KernelRegression | None" = None,
     ) -> None:
         """Fit to targets; how closely is chosen by leaving one out of so many first columns.
 
@@ -53,7 +53,7 @@ class Regression:
         self._least, self._most = targets.min(axis=0), targets.max(axis=0)
         self._centre = vectors.mean(axis=0)
         known = _unit(vectors - self._centre)
-        distances, last = -(vectors @ vectors.T), min(VOTERS, len(vectors) - 1)
+        distances, last = -(vectors @ vectors.T), min(MAX_NEIGHBORS, len(vectors) - 1)
         self.groups = _groups(distances + 1)
         """The number of the group of near-duplicates that each case is in."""
         np.fill_diagonal(distances, _FAR)
@@ -71,7 +71,9 @@ class Regression:
         power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
-            votes = _sums(soft(self.similarities[some], temperature), experts[self.nearest[some]])
+            votes = _sums(
+                softmax_weights(self.similarities[some], temperature), experts[self.nearest[some]]
+            )
             return float((np.abs(votes - experts[some]) ** power).mean())
 
         self.temperature: float = like.temperature if like else min(_TEMPERATURES, key=error)
@@ -86,7 +88,7 @@ class Regression:
         self.ridge: float = best[1]
         self.share: float = best[2]
         self._known = known = _joined(known, features, self.share)
-        self.shares = soft(self.similarities, self.temperature)
+        self.shares = softmax_weights(self.similarities, self.temperature)
         """Their shares in the vote."""
         # By the smaller of both products: what is solved is the same.
         is_wide = len(known) <= known.shape[1]
@@ -152,7 +154,7 @@ def _joined(known: Floats, features: Floats | None, share: float) -> Floats:
     return np.hstack((sqrt(1 - share) * known, besides))
 
 
-def soft(similarities: Floats, temperature: float) -> Floats:
+def softmax_weights(similarities: Floats, temperature: float) -> Floats:
     """Share a vote out by similarity."""
     top = similarities.max(axis=1, keepdims=True, initial=-9.0)
     weights = np.exp((similarities - top) / temperature)

@@ -10,21 +10,21 @@ import logging
 from datetime import datetime
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.deciding import current_evidence, fit
+from memalign_graph.evidence.deciding import current_evidence_model, fit
 from memalign_graph.evidence.evidence_model import (
     COMPARED,
     SMALL,
     UNLIKE_SHARE,
     EvidenceModel,
     Near,
-    divisions,
+    value_spread,
 )
 from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
     LEVEL,
     Trust,
-    trusted,
-    trusted_by_verdict,
+    find_threshold,
+    find_threshold_by_verdict,
 )
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -40,7 +40,7 @@ _MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no 
 _WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
 
 
-async def choose_review(
+async def make_review_choice(
     io: IO,
     access: MemoryAccess,
     judgment: Judgment,
@@ -53,10 +53,10 @@ async def choose_review(
 ) -> ReviewChoice:
     """Decide whether an expert is asked about a judgment; nobody is where the budget is spent."""
     reasons: list[ReviewReason] = []
-    trust = trusted([], uncertain.target_agreement)
+    trust = find_threshold([], uncertain.target_agreement)
     try:
         version, key = judgment.memory_version, judgment.judge_key
-        model = await current_evidence(io, access, version, key)
+        model = await current_evidence_model(io, access, version, key)
         await fit(io, model, decide)
         near = model.nearest(vector) if looked else None
         with model.lock:
@@ -64,7 +64,7 @@ async def choose_review(
             decides = evidence is not None and evidence.decided_by == "evidence"
             every = _trust(model, decide, trust.target, source, decides=decides)
             trust = every.verdicts.get(model.encoding.class_of(judgment.value), trust)
-            reasons = [] if near is None else flags_of(model, near)
+            reasons = [] if near is None else review_flags(model, near)
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -77,11 +77,11 @@ async def choose_review(
         reasons.insert(0, "too_little_feedback")
     elif confidence is None or trust.threshold is None or confidence < trust.threshold:
         reasons.insert(0, "unsure")
-    if is_drawn(judgment.id, uncertain.sample_share):
+    if is_sampled(judgment.id, uncertain.sample_share):
         reasons.append("sample")
     asks = bool(reasons)
     if asks and uncertain.per_day is not None:
-        asked = await count_asked(io, access, at.date(), besides=judgment.id)
+        asked = await count_asked(io, access, at.date(), except_id=judgment.id)
         if asked >= uncertain.per_day:
             asks = False
             reasons.append("no_budget")
@@ -90,19 +90,19 @@ async def choose_review(
 
 async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
-    model = await current_evidence(io, access)
+    model = await current_evidence_model(io, access)
     await fit(io, model, decide)
     with model.lock:
         return _trust(model, decide, target, None)
 
 
-def is_drawn(judgment_id: str, share: float) -> bool:
+def is_sampled(judgment_id: str, share: float) -> bool:
     """Draw by chance, but the same for the same judgment."""
     number = int.from_bytes(hashlib.sha256(judgment_id.encode()).digest()[:8])
     return number < share * (1 << 64)
 
 
-def flags_of(model: EvidenceModel, near: Near) -> list[ReviewReason]:
+def review_flags(model: EvidenceModel, near: Near) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
     rows, similarities = near
     if not len(rows):
@@ -111,9 +111,11 @@ def flags_of(model: EvidenceModel, near: Near) -> list[ReviewReason]:
     flags: list[ReviewReason] = []
     if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
         flags.append("no_similar_episode")
-    [division] = divisions(model.opinions([model.cases[row] for row in rows[:COMPARED]])[None])
+    [division] = value_spread(
+        model.expert_means([model.cases[row] for row in rows[:COMPARED]])[None]
+    )
     bound = _WIDE if model.encoding.is_ordered else _MINORITY
-    rare = 1 + (model.divisions >= division - SMALL).sum() <= _DIVIDED_SHARE * count
+    rare = 1 + (model.value_spread >= division - SMALL).sum() <= _DIVIDED_SHARE * count
     if rare and division > bound + SMALL:
         flags.append("episodes_disagree")
     return flags
@@ -140,5 +142,5 @@ def _trust(
     key = kind, decides, target
     if key not in model.trusts:
         past = model.past_decisions(kind, decides=decides)
-        model.trusts[key] = trusted_by_verdict(past, target, level)
+        model.trusts[key] = find_threshold_by_verdict(past, target, level)
     return model.trusts[key]

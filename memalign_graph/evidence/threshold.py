@@ -77,7 +77,9 @@ def interval(agreeing: int, cases: int) -> tuple[float, float]:
     return _lower(agreeing, cases, level), 1 - _lower(cases - agreeing, cases, level)
 
 
-def trusted(decisions: Iterable[tuple[float, float]], target: float, level: float = LEVEL) -> Trust:
+def find_threshold(
+    decisions: Iterable[tuple[float, float]], target: float, level: float = LEVEL
+) -> Trust:
     """Find the lowest confidence from which on a judge is known to agree with the experts.
 
     Each decision has a confidence and whether it agrees: a share, where it stands for several.
@@ -117,11 +119,11 @@ def trusted(decisions: Iterable[tuple[float, float]], target: float, level: floa
     )
 
 
-def trusted_by_verdict(
+def find_threshold_by_verdict(
     decisions: Mapping[str, Sequence[tuple[float, float]]], target: float, level: float = LEVEL
 ) -> Trust:
     """Find such a confidence for each verdict, by past decisions with that verdict alone."""
-    verdicts = {name: trusted(some, target, level) for name, some in decisions.items()}
+    verdicts = {name: find_threshold(some, target, level) for name, some in decisions.items()}
     shown = [trust for trust in verdicts.values() if trust.threshold is not None]
     counted = [trust for trust in shown or verdicts.values() if trust.cases]
     total = sum(trust.decisions for trust in verdicts.values())
@@ -140,7 +142,7 @@ def trusted_by_verdict(
     )
 
 
-def is_blind(reasons: Sequence[str]) -> bool:
+def is_random_sample(reasons: Sequence[str]) -> bool:
     """Tell whether a judgment that was asked about was so by chance alone."""
     return set(reasons) == {"sample"}
 

@@ -17,7 +17,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
 from memalign_graph.memory.cache import discard_view, evict_views, get_view
-from memalign_graph.memory.checks import measured
+from memalign_graph.memory.checks import measure_guidelines
 from memalign_graph.memory.facts import (
     FACT,
     Fact,
@@ -29,7 +29,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace
-from memalign_graph.memory.view import OVERLAP_US, MemoryView
+from memalign_graph.memory.view import CLOCK_SKEW_US, MemoryView
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-EVERYTHING = 1_000_000_000
+NO_LIMIT = 1_000_000_000
 """A search limit above any memory's size: never pages, since items move between them."""
 
 BATCH_ITEMS = 1_000
@@ -73,15 +73,15 @@ class MemoryAccess:
         """Bring the view up to date with the store."""
         view = self.view
         head = await self._head(io)
-        while not view.was_read:
-            reading, is_own = view.begin_reading()
+        while not view.is_loaded:
+            reading, is_own = view.begin_load()
             # One reads it for all; what was written since each began is looked for below.
             if is_own or not await io.call(reading.wait, reading.awaited):
                 try:
                     await self._read(io, head)
                 finally:
                     if is_own:
-                        view.end_reading()
+                        view.end_load()
         if head != view.head:
             facts = await self._since(io, view.latest)
             if facts is None:
@@ -117,7 +117,7 @@ class MemoryAccess:
         if since_us >= _DIGITS_ALIKE:
             dated["at_us"] = {"$gte": since_us}
         namespace = self.layout.of("facts")
-        search = SearchOp(namespace, filter=dated, limit=EVERYTHING, refresh_ttl=False)
+        search = SearchOp(namespace, filter=dated, limit=NO_LIMIT, refresh_ttl=False)
         [below] = await io.batch(self.store, [search])
         own = {item.key: item for item in below if tuple(item.namespace) == namespace}
         if newest and newest not in own:
@@ -134,7 +134,7 @@ class MemoryAccess:
     ) -> None:
         """Bring facts into the view, with their words, some of which are known."""
         view = self.view
-        missing = [key for key in view.unknown_words(facts) if key not in known]
+        missing = [key for key in view.unknown_records(facts) if key not in known]
         known |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
         for fact in facts:
             for key in fact.said.values():
@@ -143,7 +143,7 @@ class MemoryAccess:
         for item in known.values():
             _check_word(item)
         view.add(facts, known, vectors)
-        view.was_read, view.head = True, head
+        view.is_loaded, view.head = True, head
         evict_views()
 
     async def write(
@@ -157,12 +157,12 @@ class MemoryAccess:
     ) -> Fact:
         """Write a fact of what a change holds; the words that experts said go before it."""
         view = self.view
-        items = {one.id: view.word_item(one, replaces=reason == "revise") for one in words}
+        items = {one.id: view.feedback_record(one, replaces=reason == "revise") for one in words}
         said = {key: item["key"] for key, item in items.items()}
         now_us = clock.now_us()
         at_us = max(now_us, view.newest_us + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
-        if at_us > now_us + OVERLAP_US:
+        if at_us > now_us + CLOCK_SKEW_US:
             header["clock_us"] = now_us
         fact = Fact(**{**header, "said": said, **change})
         told = item_of(fact)
@@ -172,7 +172,7 @@ class MemoryAccess:
             except ValueError as error:
                 raise InvalidInputError(f"{reason}: {error}") from error
         by_key = {item["key"]: item for item in items.values()}
-        new = view.unknown_words([fact])
+        new = view.unknown_records([fact])
         await self.put(io, self.layout.of("words"), {key: by_key[key] for key in new})
         # Last, so that whoever sees it sees the fact in any store.
         head = PutOp(self.layout.of("head"), HEAD, {"id": fact.id}, index=False)
@@ -210,19 +210,19 @@ class MemoryAccess:
 
     async def guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines, with their worth, in the order a judge reads them."""
-        return list(measured(await self.refresh(io), self.criterion.scale)[1])
+        return list(measure_guidelines(await self.refresh(io), self.criterion.scale)[1])
 
-    async def outdated_guidelines(self, io: IO) -> list[Guideline]:
+    async def pending_guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines that are to be worded anew."""
         return [one for one in await self.guidelines(io) if one.status == "pending"]
 
-    async def standing_guidelines(
+    async def guidelines_at(
         self, io: IO, version: str | None = None
     ) -> tuple[str, list[Guideline]]:
         """Return the guidelines, with their worth, and of which version: one given, if known."""
         if self.view.version != version:
             await self.refresh(io)
-        return measured(self.view, self.criterion.scale)
+        return measure_guidelines(self.view, self.criterion.scale)
 
     async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
         """Write items, in one order for all: Postgres locks them as it goes."""
@@ -246,7 +246,9 @@ class MemoryAccess:
 
     async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""
-        results = await io.batch(self.store, [search_of(namespace) for namespace in namespaces])
+        results = await io.batch(
+            self.store, [search_namespace(namespace) for namespace in namespaces]
+        )
         # A prefix also finds what lies below it, such as a criterion named like a kind of item.
         return [
             [unpacked(item.value) for item in found if tuple(item.namespace) == namespace]
@@ -259,9 +261,9 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     return (keys[start : start + size] for start in range(0, len(keys), size))
 
 
-def search_of(namespace: Namespace) -> SearchOp:
+def search_namespace(namespace: Namespace) -> SearchOp:
     """Ask for all that lies in and below a namespace, without a write that prolongs its life."""
-    return SearchOp(namespace, limit=EVERYTHING, refresh_ttl=False)
+    return SearchOp(namespace, limit=NO_LIMIT, refresh_ttl=False)
 
 
 def packed(item: Item | None) -> Item | None:

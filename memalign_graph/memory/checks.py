@@ -33,19 +33,19 @@ Answers = Mapping[str, Mapping[str, float]]
 T = TypeVar("T")
 
 
-def measured(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
+def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
     """Return the version, and the guidelines in it with their worth; not to be changed."""
     version, guidelines = view.current()
     compute = partial(_measured, view, guidelines, scale)
     return version, _derived(view, ("guidelines", scale), version, compute)
 
 
-def answers_in(view: MemoryView) -> Answers:
+def check_answers(view: MemoryView) -> Answers:
     """Return how likely cases in memory meet guidelines, the latest answer of each; read-only."""
     return _derived(view, "answers", view.version, partial(_answers, view))
 
 
-def is_of(asked: str, question: str) -> bool:
+def is_answer_to(asked: str, question: str) -> bool:
     """Tell whether an `asked_id` names this question, of whatever model it was asked."""
     return asked.startswith(asked_id(question, ""))
 
@@ -75,7 +75,7 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
     )
     if not is_ordered or not any(guideline.question for guideline in guidelines):
         return guidelines
-    rows, answers = view.rows(), answers_in(view)
+    rows, answers = view.rows(), check_answers(view)
     values = _values(rows, scale) if answers else {}
     example_ids = {row.id: row.example_id for row in rows}
 
@@ -85,7 +85,7 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
         by_model = [
             [(values[key], found[key]) for key in found.keys() & values.keys() - sources]
             for asked, found in sorted(answers.items())
-            if guideline.question and is_of(asked, guideline.question)
+            if guideline.question and is_answer_to(asked, guideline.question)
         ]
         return max(by_model, key=len, default=[])
 

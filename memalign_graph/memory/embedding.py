@@ -8,7 +8,7 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 from memalign_graph.io import IO
 from memalign_graph.memory.access import (
     BATCH_ITEMS,
-    EVERYTHING,
+    NO_LIMIT,
     MemoryAccess,
     chunks,
     read_vector,
@@ -68,9 +68,7 @@ async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vect
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
     """Find the embedders that made vectors for a memory."""
     prefix = access.layout.of("vectors")
-    search = ListNamespacesOp(
-        match_conditions=(MatchCondition("prefix", prefix),), limit=EVERYTHING
-    )
+    search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=NO_LIMIT)
     [namespaces] = await io.batch(access.store, [search])
     found: dict[str, Namespace] = {}
     for namespace in sorted(tuple(one) for one in namespaces):

@@ -36,7 +36,7 @@ JUDGE_CASES = "judge cases"
 _SAID_ANEW = {"status", "created_at", "updated_at"}
 
 
-class Wording(FrozenModel):
+class GuidelineRevision(FrozenModel):
     """A guideline as a fact leaves it."""
 
     id: str
@@ -79,7 +79,7 @@ class Wording(FrozenModel):
         replaces: Guideline | None = None,
         is_anew: bool = False,
         read_with: str | None = None,
-    ) -> "Wording":
+    ) -> "GuidelineRevision":
         """Write a guideline down with its sources' words."""
         fields = guideline.model_dump(exclude={"episode_ids", "status", "worth"})
         return cls(
@@ -92,13 +92,13 @@ class Wording(FrozenModel):
             is_outdated=guideline.status == "pending" and not is_anew,
         )
 
-    def purge(self) -> "Wording":
+    def purge(self) -> "GuidelineRevision":
         """Return it without its words."""
         question = None if self.question is None else ""
         return self.model_copy(update={"text": "", "question": question, "author": None})
 
 
-class Retirement(FrozenModel):
+class GuidelineTombstone(FrozenModel):
     """A guideline that a fact takes away."""
 
     id: str
@@ -138,8 +138,8 @@ class Fact(FrozenModel):
     prompts: list[list[str]] = Field(default_factory=list)
     """The episodes that were read together: what was worded of one may repeat any of them."""
 
-    guidelines: list[Wording] = Field(default_factory=list)
-    retired: list[Retirement] = Field(default_factory=list)
+    guidelines: list[GuidelineRevision] = Field(default_factory=list)
+    retired: list[GuidelineTombstone] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
     """The episodes that were taken back."""
 
@@ -167,7 +167,7 @@ class Fact(FrozenModel):
     """Whether a purge leaves the names of authors on guidelines that rest on no feedback."""
 
     unanswered: list[str] = Field(default_factory=list)
-    """The examples whose answers were erased, by what `unnamed` makes of their ids."""
+    """The examples whose answers were erased, by what `hash_example_id` makes of their ids."""
 
     @property
     def is_lesson(self) -> bool:
@@ -186,7 +186,7 @@ class Fact(FrozenModel):
         named = {*sources}
         return named.union(*(one for one in self.prompts if not named.isdisjoint(one)))
 
-    def worded_of(self, wording: Wording) -> set[str]:
+    def possible_sources(self, wording: GuidelineRevision) -> set[str]:
         """Return the episodes that a wording may repeat."""
         return self.shown(wording.sources if wording.read_with is None else [wording.read_with])
 
@@ -206,7 +206,7 @@ class Fact(FrozenModel):
         """Return the fact without the answers on some examples."""
         if not self.answers:
             return self
-        answers = {asked: answered(found, unanswered) for asked, found in self.answers.items()}
+        answers = {asked: drop_answers(found, unanswered) for asked, found in self.answers.items()}
         return self.model_copy(update={"answers": answers})
 
     def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
@@ -247,14 +247,16 @@ def read_fact(item: Item) -> Fact:
         ) from error
 
 
-def unnamed(example_id: str) -> str:
+def hash_example_id(example_id: str) -> str:
     """Tell an example without its id."""
     return digest(["unanswered", example_id])
 
 
-def answered(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[str, float]:
+def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[str, float]:
     """Leave out the answers on some examples."""
-    return {key: answer for key, answer in answers.items() if unnamed(key) not in unanswered}
+    return {
+        key: answer for key, answer in answers.items() if hash_example_id(key) not in unanswered
+    }
 
 
 def revision_of(guideline: Guideline) -> str:
@@ -262,7 +264,7 @@ def revision_of(guideline: Guideline) -> str:
     return digest([guideline.text, guideline.origin, guideline.author])
 
 
-def word_item(episode: Episode, word: str, taken: Collection[str]) -> Item:
+def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
     """Write what an expert said as an item; its key is the hash of its content, if that is free.
 
     `word` is what lessons know it by.
@@ -274,7 +276,7 @@ def word_item(episode: Episode, word: str, taken: Collection[str]) -> Item:
     return {"key": key, "content": digested, "word": word, "episode": content}
 
 
-def purged_word(item: Mapping[str, Any]) -> Item:
+def redacted_record(item: Mapping[str, Any]) -> Item:
     """Return a word's item without what was said."""
     status = item["episode"]["status"] if "episode" in item else item["status"]
     return {**{name: item[name] for name in ("key", "content", "word")}, "status": status,
@@ -286,7 +288,7 @@ def new_id(at_us: int) -> str:
     return f"{at_us:016d}-{uuid4().hex[:12]}"
 
 
-def date_of(fact_id: str) -> int:
+def timestamp_us(fact_id: str) -> int:
     """Return the date in a fact's key; 0 for no fact."""
     return int(fact_id.partition("-")[0] or 0)
 

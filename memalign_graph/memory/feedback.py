@@ -14,11 +14,11 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
-from memalign_graph.memory.facts import JUDGE_CASES, PURGE, purged_word
-from memalign_graph.memory.feedback_merge import newer_word, said_after
+from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
+from memalign_graph.memory.feedback_merge import merge_feedback, order_after
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
-from memalign_graph.memory.memory_state import EpisodeRow, effective
+from memalign_graph.memory.memory_state import EpisodeRow, without_undone
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
 from memalign_graph.types import (
@@ -79,10 +79,10 @@ async def remember(
     submitted: dict[str, Episode] = {}
     for item in checked:
         is_dated = "given_at" in item.model_fields_set
-        dated = item if is_dated else said_after(stored.get(item.episode_id), item)
+        dated = item if is_dated else order_after(stored.get(item.episode_id), item)
         episode = Episode.from_feedback(dated, "distilled" if item.agrees else "pending")
-        submitted[episode.id] = newer_word(submitted.get(episode.id), episode)
-    after = {key: newer_word(stored.get(key), episode) for key, episode in submitted.items()}
+        submitted[episode.id] = merge_feedback(submitted.get(episode.id), episode)
+    after = {key: merge_feedback(stored.get(key), episode) for key, episode in submitted.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
     if not note_threads:
         same = (after.keys() & stored) - changed
@@ -106,7 +106,7 @@ def _feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
     facts, words = view.facts()
     return {
         (episode_id, words[key]["word"])
-        for fact in effective(facts)
+        for fact in without_undone(facts)
         for episode_id, key in fact.said.items()
     }
 
@@ -311,7 +311,7 @@ async def forget(
     if ids:
         await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
-        await clear_drafts(io, access)
+        await clear_cached_replies(io, access)
     touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
     removed, reduced = split_removed(touched, view.guidelines)
     return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)
@@ -331,7 +331,7 @@ def split_removed(
     return removed, [left[guideline.id] for guideline in guidelines if guideline.id in left]
 
 
-async def clear_drafts(io: IO, access: MemoryAccess) -> None:
+async def clear_cached_replies(io: IO, access: MemoryAccess) -> None:
     """Remove models' replies that wait to be committed."""
     [items] = await access.search(io, access.layout.of("drafts"))
     await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
@@ -371,5 +371,5 @@ async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str,
     if gone and view.purges() - purges:
         _, items = view.facts()
         await access.write(io, PURGE, {"purged": gone})
-        erased = {key: purged_word(items[key]) for key in gone}
+        erased = {key: redacted_record(items[key]) for key in gone}
         await access.put(io, access.layout.of("words"), erased)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from memalign_graph.types import Episode, Feedback
 
 
-def said_after(stored: Episode | None, feedback: Feedback) -> Feedback:
+def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
     """Date what is said now after the word before it, by whichever clock that was dated."""
     if stored is None:
         return feedback
@@ -14,7 +14,7 @@ def said_after(stored: Episode | None, feedback: Feedback) -> Feedback:
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 
-def newer_word(stored: Episode | None, said: Episode, *, replaces: bool = False) -> Episode:
+def merge_feedback(stored: Episode | None, said: Episode, *, replaces: bool = False) -> Episode:
     """Return the episode to keep; `replaces` is an expert's own change of an earlier word."""
     if stored is None:
         return said
@@ -41,6 +41,6 @@ def newer_word(stored: Episode | None, said: Episode, *, replaces: bool = False)
     return stored if kept == stored else kept.model_copy(update={"updated_at": said.updated_at})
 
 
-def takes_back(stored: Episode, after: Episode) -> bool:
+def withdraws_support(stored: Episode, after: Episode) -> bool:
     """Tell whether what a stored word supported has lost its support."""
     return stored.rationale != after.rationale or stored.value not in (None, after.value)

@@ -11,7 +11,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import Retirement, Wording, Words, clock
+from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, Words, clock
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
@@ -74,9 +74,9 @@ async def add_guideline(
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
-    words = plain_words(text)
+    words = normalize_text(text)
     for guideline in view.guidelines:
-        if plain_words(guideline.text) == words:
+        if normalize_text(guideline.text) == words:
             return guideline
     now, position = datetime.now(UTC), clock.now_us()
     guideline = Guideline(
@@ -88,7 +88,7 @@ async def add_guideline(
         created_at=now,
         updated_at=now,
     )
-    change = {"guidelines": [Wording.of(guideline, {})]}
+    change = {"guidelines": [GuidelineRevision.of(guideline, {})]}
     await access.write(io, "add_guideline", change, author=author)
     return guideline
 
@@ -104,7 +104,7 @@ async def edit_guideline(
     if guideline.text == text:
         return guideline
     for other in view.guidelines:
-        if other.id != guideline_id and plain_words(other.text) == plain_words(text):
+        if other.id != guideline_id and normalize_text(other.text) == normalize_text(text):
             raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
     after = guideline.model_copy(
         update={
@@ -116,7 +116,7 @@ async def edit_guideline(
             "updated_at": datetime.now(UTC),
         }
     )
-    change = {"guidelines": [Wording.of(after, view.sources(guideline_id))]}
+    change = {"guidelines": [GuidelineRevision.of(after, view.sources(guideline_id))]}
     await access.write(io, "edit_guideline", change, author=author)
     return after
 
@@ -128,7 +128,7 @@ async def remove_guideline(
     author = check_name(author, "author")
     view = await access.refresh(io)
     guideline = _guideline(view, access, guideline_id)
-    change = {"retired": [Retirement(id=guideline_id, is_settled=True)]}
+    change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
     await access.write(io, "remove_guideline", change, author=author)
     return guideline
 
@@ -193,19 +193,19 @@ class GuidelineTable:
         *,
         live: set[str],
         position: int,
-        relearn: bool = False,
+        is_redistilling: bool = False,
     ) -> None:
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
         """Those that stand, in their order; new ones come last."""
         self.read_with: dict[str, str] = {}
         """An episode of the prompt in which a new one was worded."""
-        self.retired: dict[str, Retirement] = {}
+        self.retired: dict[str, GuidelineTombstone] = {}
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
         self._callers: dict[str, list[str]] = {}
         self._live = live
-        self._relearn = relearn
+        self._relearn = is_redistilling
         self._now = datetime.now(UTC)
         self._position = position
 
@@ -232,7 +232,7 @@ class GuidelineTable:
         known = self._before.keys() | self.after.keys()
         return [*(guideline for key, guideline in self._gone.items() if key not in known), *changed]
 
-    def retirements(self, words: Words) -> list[Retirement]:
+    def retirements(self, words: Words) -> list[GuidelineTombstone]:
         """Return what became of the guidelines that are gone."""
         gone = [
             retirement
@@ -250,7 +250,7 @@ class GuidelineTable:
             for retirement in gone
         ]
 
-    def _calling(self, gone: Retirement) -> list[str]:
+    def _calling(self, gone: GuidelineTombstone) -> list[str]:
         callers, by = self._callers.get(gone.id), gone.by or ""
         if callers or by in self.after:
             return callers or self.after[by].episode_ids
@@ -354,12 +354,12 @@ class GuidelineTable:
         return target
 
     def _in_words(self, text: str) -> Guideline | None:
-        words = plain_words(text)
+        words = normalize_text(text)
         return next(
             (
                 guideline
                 for guideline in self.after.values()
-                if plain_words(guideline.text) == words
+                if normalize_text(guideline.text) == words
             ),
             None,
         )
@@ -368,7 +368,7 @@ class GuidelineTable:
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
     ) -> None:
         self._gone[key] = self.after.pop(key)
-        self.retired[key] = Retirement(id=key, by=by, reason=reason, is_settled=settled)
+        self.retired[key] = GuidelineTombstone(id=key, by=by, reason=reason, is_settled=settled)
 
     def _asked(self, guideline: Guideline, operation: GuidelineOperation) -> Guideline:
         """Fill in the question of a guideline that has none."""
@@ -412,7 +412,7 @@ class GuidelineTable:
 
 def guideline_id(text: str) -> str:
     """Name a guideline that is distilled: the same words are the same guideline."""
-    return digest(["guideline", plain_words(text)])
+    return digest(["guideline", normalize_text(text)])
 
 
 def free_id(text: str, taken: Collection[str]) -> str:
@@ -420,10 +420,10 @@ def free_id(text: str, taken: Collection[str]) -> str:
     key, number = guideline_id(text), 0
     while key in taken:
         number += 1
-        key = digest(["guideline", plain_words(text), number])
+        key = digest(["guideline", normalize_text(text), number])
     return key
 
 
-def plain_words(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(_FULL_STOPS)

@@ -16,7 +16,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, Item, utc
 from memalign_graph.memory.guidelines import check_name
-from memalign_graph.memory.memory_state import VERSION_SPACE, Standing, stand
+from memalign_graph.memory.memory_state import VERSION_SPACE, MemoryState, build_state
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -201,7 +201,7 @@ class _Past:
         )
 
     def _stand(self) -> None:
-        self.standing = stand(self.facts, self.words, self._embedder, with_purged=True)
+        self.standing = build_state(self.facts, self.words, self._embedder, include_purged=True)
         self.standing.changed = set()
 
     def _said(self, keys: Iterable[str]) -> dict[str, object]:
@@ -247,7 +247,7 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
         return _standing_now(view, version, []), []
     facts, words = view.facts()
     ordered = sorted(facts, key=lambda fact: fact.id)
-    nothing = Standing(words, access.embedder.id)
+    nothing = MemoryState(words, access.embedder.id)
     found = (_snapshot(nothing), ordered) if version == nothing.version else None
     past = _Past([], words, access.embedder.id)
     versions = [nothing.version]
@@ -260,7 +260,7 @@ async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, l
     if found is not None:
         return found
     for kept, left_out in _before_arrival(version, versions, ordered):
-        standing = stand(kept, words, access.embedder.id, with_purged=True)
+        standing = build_state(kept, words, access.embedder.id, include_purged=True)
         if standing.version == version:
             return _snapshot(standing), left_out
     raise InvalidInputError(
@@ -291,7 +291,7 @@ def _before_arrival(
             yield [*facts[:late], *facts[late + 1 : end]], [facts[late], *facts[end:]]
 
 
-def _snapshot(standing: Standing) -> Snapshot:
+def _snapshot(standing: MemoryState) -> Snapshot:
     episodes = filter(None, map(standing.episode, standing.rows))
     wordings = sorted(standing.guidelines.values(), key=lambda one: (one.position, one.id))
     purged = [row.id for row in standing.rows.values() if row.is_purged]

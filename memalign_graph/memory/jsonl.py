@@ -18,8 +18,8 @@ from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.facts import Item, Wording
-from memalign_graph.memory.feedback_merge import newer_word
+from memalign_graph.memory.facts import GuidelineRevision, Item
+from memalign_graph.memory.feedback_merge import merge_feedback
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
@@ -70,7 +70,7 @@ async def import_jsonl(
     view = await access.refresh(io)
     stored = view.episodes(read.episodes)
     standing = {guideline.id: guideline for guideline in view.guidelines}
-    episodes = {key: newer_word(stored.get(key), one) for key, one in read.episodes.items()}
+    episodes = {key: merge_feedback(stored.get(key), one) for key, one in read.episodes.items()}
     words = [
         read.episodes[key].model_copy(update={"status": "pending"})
         for key, one in episodes.items()
@@ -78,14 +78,14 @@ async def import_jsonl(
     ]
     # A rule comes with the words that it rests on, or without those of its cases that are not here.
     spoken = {
-        key: view.word_item(one)["word"]
+        key: view.feedback_record(one)["word"]
         for key, one in episodes.items()
         if one.word == read.episodes[key].word
     }
     named = {key for one in read.guidelines.values() for key in one.episode_ids}
-    here = view.all_words()
+    here = view.feedback_hashes()
     spoken |= {key: here[key] for key in named - episodes.keys() if key in here}
-    guidelines: list[Wording] = []
+    guidelines: list[GuidelineRevision] = []
     kept = [key for key, one in read.episodes.items() if one.word != episodes[key].word]
     left_out = 0
     for key, guideline in read.guidelines.items():
@@ -99,7 +99,7 @@ async def import_jsonl(
             is_whole = len(sources) == len(guideline.episode_ids)
             one = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
             left_out += not is_whole
-            guidelines.append(Wording.of(one, sources, replaces=known))
+            guidelines.append(GuidelineRevision.of(one, sources, replaces=known))
     if kept:
         logger.warning(
             "Importing into %r: %d item(s) are here in a version that is not older, which stays: "

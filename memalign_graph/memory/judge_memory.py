@@ -341,7 +341,7 @@ class JudgeMemory:
         from memalign_graph.alignment.redistill import redistill
 
         episode = await revise(io, self.access, episode_id, feedback)
-        if self._model is not None and await self.access.outdated_guidelines(io):
+        if self._model is not None and await self.access.pending_guidelines(io):
             await redistill(io, self.access, self._model.get())
         return episode
 

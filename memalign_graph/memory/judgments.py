@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.io import IO
-from memalign_graph.memory.access import EVERYTHING, MemoryAccess, packed, search_of, unpacked
+from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, packed, search_namespace, unpacked
 from memalign_graph.memory.facts import Item
 from memalign_graph.memory.layout import Namespace
 from memalign_graph.types import (
@@ -72,7 +72,7 @@ class KeptJudgment(BaseModel):
     needed none."""
 
 
-class ReviewItem(FrozenModel):
+class ReviewLogEntry(FrozenModel):
     """What the log has of one judgment."""
 
     judgment_id: str
@@ -184,7 +184,7 @@ async def log_review(
     io: IO, access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
 ) -> None:
     """Log whether an expert is asked about a judgment; the same judgment again is the same item."""
-    item = ReviewItem(
+    item = ReviewLogEntry(
         judgment_id=judgment.id,
         example_id=judgment.example_id,
         at=at,
@@ -201,31 +201,31 @@ async def log_review(
     await _sweep(io, access, at)
 
 
-async def count_asked(io: IO, access: MemoryAccess, day: date, *, besides: str) -> int:
+async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str) -> int:
     """Count the judgments of a day that experts were asked about."""
     [asked] = await access.search(io, access.layout.reviews_on(day_number(day), asked=True))
-    return sum(item.get("judgment_id") != besides for item in asked)
+    return sum(item.get("judgment_id") != except_id for item in asked)
 
 
-async def all_reviews(
+async def read_review_log(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
-) -> list[ReviewItem]:
+) -> list[ReviewLogEntry]:
     """Read the log of reviews."""
     first = 0 if since is None else day_number(since)
-    last = EVERYTHING if until is None else day_number(until)
+    last = NO_LIMIT if until is None else day_number(until)
     days = await _days(io, access)
     found = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
-    items = [_read(ReviewItem, item) for of_day in found for item in of_day]
+    items = [_read(ReviewLogEntry, item) for of_day in found for item in of_day]
     items.sort(key=lambda item: item.at)
     return list({item.judgment_id: item for item in items}.values())
 
 
-async def remove_traces(
+async def delete_matching(
     io: IO, access: MemoryAccess, is_traced: Callable[[Mapping[str, Any]], bool]
 ) -> None:
     """Remove some of what is kept."""
     for namespace in [access.layout.of("judgments"), *await _days(io, access)]:
-        await _remove(io, access, search_of(namespace), is_traced)
+        await _remove(io, access, search_namespace(namespace), is_traced)
 
 
 async def _put(
@@ -244,7 +244,7 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
     view = access.view
     if at - view.swept_at < _SWEEP_EVERY:
         return
-    search = search_of(access.layout.of("judgments"))
+    search = search_namespace(access.layout.of("judgments"))
     search = search._replace(limit=_SWEPT_AT_ONCE, offset=view.sweep_offset)
     removed, read = await _remove(io, access, search, _is_over)
     view.sweep_offset += read - removed
@@ -254,7 +254,7 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
     first = day_number((at - KEEP_REVIEWS).date())
     for namespace, day in (await _days(io, access)).items():
         if day < first:
-            await _remove(io, access, search_of(namespace), lambda _: True)
+            await _remove(io, access, search_namespace(namespace), lambda _: True)
 
 
 async def _remove(
@@ -278,7 +278,7 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
     search = ListNamespacesOp(
         match_conditions=(MatchCondition("prefix", prefix),),
         max_depth=len(prefix) + 1,  # what lies deeper is another memory's
-        limit=EVERYTHING,
+        limit=NO_LIMIT,
     )
     [found] = await io.batch(access.store, [search])
     names = sorted(name for name in map(tuple, found) if len(name) == len(prefix) + 1)

@@ -6,8 +6,8 @@ from typing import Any
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import PURGE, Wording, clock, unnamed
-from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, plain_words
+from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
+from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
 from memalign_graph.types import Guideline
 
 
@@ -19,8 +19,8 @@ async def learn(
     *,
     prompts: Sequence[Collection[str]] | None = None,
     author: str | None = None,
-    relearn: bool = False,
-    passed_over: Collection[str] = (),
+    is_redistilling: bool = False,
+    skipped_episode_ids: Collection[str] = (),
     failed: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
@@ -37,23 +37,23 @@ async def learn(
     # Who read what is purged may repeat it also where something else is named as the source.
     purged = bool(view.purges_of(gone - episodes.keys()))
     valid, spared = ([], same) if purged else _valid(operations, kept, gone)
-    spared = spared | {*passed_over}
+    spared = spared | {*skipped_episode_ids}
     fresh = same - spared
-    if not relearn:
+    if not is_redistilling:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
-    table = GuidelineTable(kept, live=fresh, position=position, relearn=relearn)
+    table = GuidelineTable(kept, live=fresh, position=position, is_redistilling=is_redistilling)
     for operation in valid:
         table.apply(operation)
-    words = view.all_words()
+    words = view.feedback_hashes()
     lesson: dict[str, Any] = {
         "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
-            Wording.of(
+            GuidelineRevision.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
                 replaces=None if guideline.id in table.retired else kept.get(guideline.id),
-                is_anew=relearn and guideline.status == "standing",
+                is_anew=is_redistilling and guideline.status == "standing",
                 read_with=table.read_with.get(guideline.id),
             )
             for guideline in table.changed()
@@ -101,8 +101,8 @@ def _valid(
 
 def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> bool:
     """Tell whether the text of an operation stands already."""
-    words = plain_words(operation.text or "")
-    return any(plain_words(guideline.text) == words for guideline in kept.values())
+    words = normalize_text(operation.text or "")
+    return any(normalize_text(guideline.text) == words for guideline in kept.values())
 
 
 def _learned_before(
@@ -111,13 +111,13 @@ def _learned_before(
     distilled: set[str],
 ) -> list[dict[str, Any]]:
     """Report again what an earlier attempt at the same lesson made of some operations."""
-    by_words = {plain_words(known.text): known for known in active.values()}
+    by_words = {normalize_text(known.text): known for known in active.values()}
     report = []
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in distilled]
         if not sources:
             continue
-        guideline = by_words.get(plain_words(operation.text or ""))
+        guideline = by_words.get(normalize_text(operation.text or ""))
         retired = operation.action == "retire" and operation.guideline_id not in active
         if retired or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
             key = guideline.id if guideline is not None else operation.guideline_id
@@ -126,12 +126,12 @@ def _learned_before(
     return report
 
 
-async def note_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
+async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
     """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
     asked = [
-        Wording.of(
+        GuidelineRevision.of(
             one.model_copy(update={"question": questions[one.text], "updated_at": now}),
             view.sources(one.id),
             replaces=one,
@@ -149,7 +149,7 @@ async def note_questions(io: IO, access: MemoryAccess, questions: Mapping[str, s
         await access.overwrite(io, [fact.scrub(worded)])
 
 
-async def note_answers(
+async def record_check_answers(
     io: IO, access: MemoryAccess, answers: Mapping[str, Mapping[str, float]]
 ) -> None:
     """Keep how likely cases in memory meet guidelines, by `asked_id` and example id."""
@@ -166,6 +166,6 @@ async def note_answers(
     if view.purges() - purges:
         # Purged meanwhile.
         left = {row.example_id for row in view.rows()}
-        unanswered = sorted(map(unnamed, cases - left))
+        unanswered = sorted(map(hash_example_id, cases - left))
         await access.write(io, PURGE, {"unanswered": unanswered})
         await access.overwrite(io, [fact.without_answers(unanswered)])

@@ -11,11 +11,11 @@ from typing import Any
 from memalign_graph.memory.facts import (
     JUDGE_CASES,
     Fact,
+    GuidelineRevision,
+    GuidelineTombstone,
     Item,
-    Retirement,
-    Wording,
     Words,
-    answered,
+    drop_answers,
 )
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
@@ -25,7 +25,7 @@ VERSION_SPACE = 2**128
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRow:
+class PastVerdict:
     """What is kept of the judge's verdict at the time, to be weighed against the expert's word."""
 
     verdict: Any
@@ -74,7 +74,7 @@ class EpisodeRow:
     """The expert's value, as stored; None if there is none."""
 
     given_at: datetime
-    judged: JudgedRow | None
+    judged: PastVerdict | None
 
     @property
     def is_purged(self) -> bool:
@@ -89,15 +89,15 @@ class EpisodeRow:
         return {**self.content.get("other_verdicts", {}), **own}
 
 
-class Standing:
+class MemoryState:
     """What stands after some facts, taken in their order."""
 
     def __init__(
-        self, words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
+        self, words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
     ) -> None:
-        """Begin with nothing; `with_purged` counts also what was purged since, to know versions."""
+        """Begin with nothing; `include_purged` also counts what was purged since."""
         self.rows: dict[str, EpisodeRow] = {}
-        self.guidelines: dict[str, Wording] = {}
+        self.guidelines: dict[str, GuidelineRevision] = {}
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
         """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
@@ -110,13 +110,13 @@ class Standing:
         """Episodes whose rows changed since this was last emptied, or whether they are pending."""
         self._words = words
         self._embedder = embedder
-        self._with_purged = with_purged
+        self._with_purged = include_purged
         self._lessons: list[Fact] = []
         self._named: set[str] = set()
         self._read: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
-        self._weighed: dict[str, tuple[Wording, int]] = {}
+        self._weighed: dict[str, tuple[GuidelineRevision, int]] = {}
         self._total = 0
         self._is_outdated = False
 
@@ -132,7 +132,7 @@ class Standing:
         for key, wording in self.guidelines.items():
             known = weighed.get(key)
             if known is None or known[0] is not wording:
-                known = wording, weight_of(wording)
+                known = wording, guideline_hash_term(wording)
             self._weighed[key] = known
         return {key: weight for key, (_, weight) in self._weighed.items()}
 
@@ -166,7 +166,7 @@ class Standing:
         status = "pending" if key in self.pending else "distilled"
         return Episode.model_validate({**row.content, "status": status})
 
-    def guideline(self, wording: Wording) -> Guideline:
+    def guideline(self, wording: GuidelineRevision) -> Guideline:
         """Return a guideline as it stands."""
         fields = {name: getattr(wording, name) for name in Guideline.model_fields.keys() & _WORDED}
         return Guideline(
@@ -200,7 +200,8 @@ class Standing:
             self.answers.setdefault(asked, {}).update(answers)
         if fact.unanswered:
             self.answers = {
-                asked: answered(answers, fact.unanswered) for asked, answers in self.answers.items()
+                asked: drop_answers(answers, fact.unanswered)
+                for asked, answers in self.answers.items()
             }
 
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
@@ -249,7 +250,7 @@ class Standing:
         scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
         lost = [*scrubbed, *filter(self._is_lost, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
-        fresh -= {key for wording in scrubbed for key in fact.worded_of(wording)}
+        fresh -= {key for wording in scrubbed for key in fact.possible_sources(wording)}
         self._read.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
@@ -271,18 +272,18 @@ class Standing:
                 self._retire(gone)
         for wording in fact.guidelines:
             if wording not in lost:
-                self._word(wording, left(wording.sources), fact.worded_of(wording))
+                self._word(wording, left(wording.sources), fact.possible_sources(wording))
         for gone in retired:
             if gone.id not in stood:
                 self._retire(gone)  # new, and lost at once to what contradicts it
 
-    def _retire(self, gone: Retirement) -> None:
+    def _retire(self, gone: GuidelineTombstone) -> None:
         known = self.guidelines.get(gone.id)
         if gone.is_settled or known is None or known.origin != "expert":
             self.guidelines.pop(gone.id, None)
             self._retired.add(gone.id)
 
-    def _is_lost(self, wording: Wording) -> bool:
+    def _is_lost(self, wording: GuidelineRevision) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
         known = self.guidelines.get(wording.id)
         if wording.origin == "expert":
@@ -297,13 +298,13 @@ class Standing:
             wording.replaces is not None or known.origin == "expert"
         ) and known.revision not in (wording.replaces, wording.revision)
 
-    def _word(self, wording: Wording, sources: Words, worded_of: set[str]) -> None:
+    def _word(self, wording: GuidelineRevision, sources: Words, possible_sources: set[str]) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
         if wording.sources and not sources:
             return
         # A source that only came to these words, from elsewhere or later, can go without a trace.
-        called = (key for key in wording.sources if key in worded_of)
+        called = (key for key in wording.sources if key in possible_sources)
         is_whole = all(self._stands(key, wording.sources[key]) for key in called)
         if known is not None and known.revision == wording.revision and not wording.is_anew:
             is_whole = not known.is_outdated
@@ -326,18 +327,18 @@ class Standing:
 _WORDED = {"id", "text", "question", "origin", "author", "position", "created_at", "updated_at"}
 
 
-def stand(
-    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str, *, with_purged: bool = False
-) -> Standing:
+def build_state(
+    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
+) -> MemoryState:
     """Work out what stands; the facts may come in any order."""
-    standing = Standing(words, embedder, with_purged=with_purged)
-    for fact in effective(facts):
+    standing = MemoryState(words, embedder, include_purged=include_purged)
+    for fact in without_undone(facts):
         standing.apply(fact)
     standing.settle()
     return standing
 
 
-def effective(facts: Iterable[Fact]) -> list[Fact]:
+def without_undone(facts: Iterable[Fact]) -> list[Fact]:
     """Bring facts into their order, without those that were undone."""
     ordered = sorted(facts, key=lambda fact: fact.id)
     undone: set[str] = set()
@@ -367,13 +368,13 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     )
 
 
-def _judged(judgment: Any) -> JudgedRow | None:
+def _judged(judgment: Any) -> PastVerdict | None:
     if not isinstance(judgment, Mapping):
         return None
     evidence = judgment.get("evidence")
     source = evidence if isinstance(evidence, Mapping) and "verdict" in evidence else judgment
     verdict = source["verdict"] if source is evidence else judgment.get("value")
-    return JudgedRow(
+    return PastVerdict(
         verdict,
         judgment.get("probabilities"),
         judgment.get("review"),
@@ -395,7 +396,7 @@ def _weight(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
-def weight_of(wording: Wording) -> int:
+def guideline_hash_term(wording: GuidelineRevision) -> int:
     """Weigh a guideline in a version: it names the guideline as it stands."""
     facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
     return _weight(wording.id, *map(str, facets), *sorted(wording.sources))

@@ -24,16 +24,22 @@ from memalign_graph.memory.facts import (
     JUDGE_CASES,
     PURGE,
     Fact,
+    GuidelineRevision,
     Item,
-    Wording,
-    purged_word,
+    hash_example_id,
     read_fact,
-    unnamed,
+    redacted_record,
 )
-from memalign_graph.memory.feedback import Forgotten, Purged, Selection, clear_drafts, split_removed
+from memalign_graph.memory.feedback import (
+    Forgotten,
+    Purged,
+    Selection,
+    clear_cached_replies,
+    split_removed,
+)
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.judgments import remove_traces
+from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.types import Episode
 
 
@@ -47,10 +53,10 @@ async def purge(
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
     check_checkpointer(checkpointer)
-    await clear_drafts(io, access)
+    await clear_cached_replies(io, access)
     found, threads, warnings = await _erase_threads(io, access, selection, checkpointer)
     view, meant, gone = access.view, found.meant, found.gone
-    await remove_traces(io, access, found.is_traced)
+    await delete_matching(io, access, found.is_traced)
     removed = await _remove_vectors(io, access, list(gone.values()), found.kept)
     before, standing = view.guidelines, view.episodes(meant)
     facts, wordings, read_along = found.facts, found.wordings, found.read_along
@@ -61,7 +67,7 @@ async def purge(
             "forgotten": sorted(meant),
             "purged": sorted(gone),
             "scrubbed": found.scrubs,
-            "unanswered": sorted(map(unnamed, cases)),
+            "unanswered": sorted(map(hash_example_id, cases)),
             "keeps_signatures": found.keeps_signatures,
         }
         by = None if author in found.authors else author
@@ -90,7 +96,7 @@ async def purge(
     changed += [left[key] for key in answering - {fact.id for fact in facts}]
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
-    await remove_traces(io, access, found.is_traced)
+    await delete_matching(io, access, found.is_traced)
     await _redact(io, access, items, gone, found.ids | {one.id for one in wordings})
     warnings += await vacuum(io, access.store, "store")
     if checkpointer is not None:
@@ -195,7 +201,7 @@ def _words_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str
 
 def _scrubs(
     facts: Iterable[Fact], episode_ids: set[str], authors: set[str | None]
-) -> tuple[dict[str, list[str]], list[Wording], set[str]]:
+) -> tuple[dict[str, list[str]], list[GuidelineRevision], set[str]]:
     """Find the wordings that may repeat what was said on some episodes, and their facts.
 
     A text, and its question, is traced to the fact that first has it: one that others only call
@@ -204,11 +210,11 @@ def _scrubs(
     repeats: dict[tuple[str, str | None], bool] = {}
     asks: dict[tuple[str, str], bool] = {}
     found: dict[str, list[str]] = {}
-    wordings: list[Wording] = []
+    wordings: list[GuidelineRevision] = []
     read_along: set[str] = set()
     for fact in sorted(facts, key=lambda fact: fact.id):
         for wording in fact.guidelines:
-            is_told = not fact.worded_of(wording).isdisjoint(episode_ids)
+            is_told = not fact.possible_sources(wording).isdisjoint(episode_ids)
             if not wording.is_anew:
                 is_told |= repeats.get((wording.id, wording.replaces), False)
             if wording.origin == "expert":
@@ -220,7 +226,7 @@ def _scrubs(
             if repeats.setdefault((wording.id, wording.revision), is_told) or asks_told:
                 found.setdefault(fact.id, []).append(wording.id)
                 wordings.append(wording)
-                read_along |= fact.worded_of(wording)
+                read_along |= fact.possible_sources(wording)
         if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
     return found, wordings, read_along
@@ -261,7 +267,7 @@ async def _redact(
     changes = {key: item for key, item in redacted.items() if item is not None}
     if changes:
         discard_view(access.store, access.view)  # it holds what these judgments said
-    erased = {key: purged_word(items[key]) for key in items if key in gone}
+    erased = {key: redacted_record(items[key]) for key in items if key in gone}
     await access.put(io, access.layout.of("words"), {**changes, **erased})
 
 

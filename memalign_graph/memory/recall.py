@@ -101,8 +101,8 @@ async def embed_once(
     return (await embed(io, filled[0], {key: text}))[key]
 
 
-def recall_besides(
-    access: MemoryAccess, example: Example, k: int, besides: AbstractSet[str]
+def recall_excluding(
+    access: MemoryAccess, example: Example, k: int, excluded_episode_ids: AbstractSet[str]
 ) -> Recall:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
@@ -111,7 +111,7 @@ def recall_besides(
     encoded = None if vector is None else encode_vector(vector)
     if vector is None or not k:
         return Recall(examples=[], version=view.version, vector=encoded)
-    found, nearness = _find(view, vector, k, besides)
+    found, nearness = _find(view, vector, k, excluded_episode_ids)
     warning = _TRUNCATED if retrieval_text(example)[1] else None
     return Recall(found, view.version, encoded, nearness, warning)
 
@@ -120,14 +120,14 @@ def _find(
     view: MemoryView,
     vector: Vector,
     k: int,
-    besides: AbstractSet[str] = frozenset(),
+    excluded_episode_ids: AbstractSet[str] = frozenset(),
 ) -> tuple[list[RecalledExample], dict[str, float]]:
     """Find similar examples, and how similar further episodes are, as if some were not there."""
     # Guidelines are chosen by their sources, of which there are more than similar examples.
     wanted = max(k, _NEAR) if view.has_many_guidelines else k
     near: list[tuple[list[str], float]] = []
-    for key, similarity in _search(view, vector, wanted + len(besides)):
-        ids = [one for one in view.episodes_at(key) if one not in besides]
+    for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
+        ids = [one for one in view.episode_ids_for_vector(key) if one not in excluded_episode_ids]
         near += [(ids, similarity)] if ids else []
     episodes = view.episodes(one for ids, _ in near[:k] for one in ids)
     found = [

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from memalign_graph.agreement import agree, majority_value, on_scale
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.threshold import interval, is_blind
+from memalign_graph.evidence.threshold import interval, is_random_sample
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.judgments import ReviewItem, all_reviews
+from memalign_graph.memory.judgments import ReviewLogEntry, read_review_log
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Episode, FrozenModel, ReviewReason
 
@@ -92,17 +92,17 @@ async def review_report(
             )
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
-    items = await all_reviews(io, access, since=since, until=until)
+    items = await read_review_log(io, access, since=since, until=until)
     episodes = await access.all_episodes(io) if items else []
     return report_of(items, episodes, access.criterion.scale)
 
 
 def report_of(
-    items: Sequence[ReviewItem], episodes: Iterable[Episode], scale: Scale
+    items: Sequence[ReviewLogEntry], episodes: Iterable[Episode], scale: Scale
 ) -> ReviewReport:
     """Make a report of the log, and of the experts' values."""
     agreed = _agreed(episodes, scale)
-    by_day: defaultdict[date, list[ReviewItem]] = defaultdict(list)
+    by_day: defaultdict[date, list[ReviewLogEntry]] = defaultdict(list)
     for item in items:
         by_day[item.date].append(item)
     return ReviewReport(
@@ -129,7 +129,7 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
     return agreed
 
 
-def _counts(items: Sequence[ReviewItem], agreed: Mapping[str, bool]) -> dict[str, Any]:
+def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict[str, Any]:
     asked = [item for item in items if item.asked]
     counts = Counter(reason for item in items for reason in item.reasons)
     return {
@@ -137,11 +137,11 @@ def _counts(items: Sequence[ReviewItem], agreed: Mapping[str, bool]) -> dict[str
         "coverage": 1 - len(asked) / len(items) if items else None,
         "reasons": {reason: counts[reason] for reason in get_args(ReviewReason) if counts[reason]},
         "asked": _agreement(asked, agreed),
-        "sample": _agreement([item for item in asked if is_blind(item.reasons)], agreed),
+        "sample": _agreement([item for item in asked if is_random_sample(item.reasons)], agreed),
     }
 
 
-def _agreement(asked: Sequence[ReviewItem], agreed: Mapping[str, bool]) -> ReviewAgreement:
+def _agreement(asked: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> ReviewAgreement:
     values = [agreed[item.judgment_id] for item in asked if item.judgment_id in agreed]
     count, right = len(values), sum(values)
     low, high = interval(right, count)

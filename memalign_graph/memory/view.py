@@ -14,16 +14,16 @@ from memalign_graph.memory.facts import (
     Fact,
     Item,
     clock,
-    date_of,
-    purged_word,
-    word_item,
+    feedback_record,
+    redacted_record,
+    timestamp_us,
 )
-from memalign_graph.memory.feedback_merge import newer_word, takes_back
+from memalign_graph.memory.feedback_merge import merge_feedback, withdraws_support
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
-from memalign_graph.memory.memory_state import EpisodeRow, Standing, stand
+from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state
 from memalign_graph.types import Episode, Guideline
 
-OVERLAP_US = 120_000_000
+CLOCK_SKEW_US = 120_000_000
 """How far a reader looks back behind the newest fact it knows, in microseconds.
 
 A fact is dated after all that its writer had seen, whatever its clock says. What is left are
@@ -96,7 +96,7 @@ class MemoryView:
         """What others derived from the view and keep in step with it, by keys of their own."""
         self.used = 0
         """When it was last asked for, counted by this process."""
-        self.was_read = False
+        self.is_loaded = False
         """Whether it is the memory's, and not yet to be read."""
         self.head: str | None = None
         """The last fact written when all were read; empty since a write, which may be cut off."""
@@ -112,7 +112,7 @@ class MemoryView:
         """The newest fact known."""
         self._arrivals: deque[tuple[int, str]] = deque()
         """When facts arrived, by this process's clock, and which was the newest then."""
-        self._standing = Standing(self._words, embedder)
+        self._standing = MemoryState(self._words, embedder)
         self._standing_guidelines: list[Guideline] = []
         self._version = self._standing.version
         self._vector_keys: dict[str, str] = {}
@@ -127,7 +127,7 @@ class MemoryView:
     @property
     def newest_us(self) -> int:
         """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
-        return date_of(self.latest)
+        return timestamp_us(self.latest)
 
     def unread_us(self, newest: str) -> int:
         """Return the date from which on there may be facts that the view does not know.
@@ -135,14 +135,14 @@ class MemoryView:
         Where a clock was far ahead once, later facts are dated just after each other: their dates
         do not tell when they were written. There this goes by when this process knew them.
         """
-        newest_us, now_us, known = date_of(newest), clock.now_us(), ""
+        newest_us, now_us, known = timestamp_us(newest), clock.now_us(), ""
         with self._lock:
             while self._arrivals and self._arrivals[0][0] < now_us - _LONGEST_WRITE_US:
                 known = self._arrivals.popleft()[1]
             if known:
                 self._arrivals.appendleft((0, known))
-        is_ahead = newest_us > now_us + OVERLAP_US
-        return max(newest_us - OVERLAP_US, date_of(known) if is_ahead else 0)
+        is_ahead = newest_us > now_us + CLOCK_SKEW_US
+        return max(newest_us - CLOCK_SKEW_US, timestamp_us(known) if is_ahead else 0)
 
     @property
     def nbytes(self) -> int:
@@ -198,7 +198,7 @@ class MemoryView:
         """Tell whether there is a guideline of this id."""
         return guideline_id in self._standing.guidelines
 
-    def all_words(self) -> dict[str, str]:
+    def feedback_hashes(self) -> dict[str, str]:
         """Return what lessons know the words of all episodes by."""
         with self._lock:
             return {key: row.word for key, row in self._standing.rows.items()}
@@ -227,18 +227,18 @@ class MemoryView:
             episodes.sort(key=lambda episode: (episode.created_at, episode.id))
         return {episode.id: episode for episode in episodes}
 
-    def word_item(self, feedback: Episode, *, replaces: bool = False) -> Item:
+    def feedback_record(self, feedback: Episode, *, replaces: bool = False) -> Item:
         """Write a word as it will stand beside an earlier one of the same expert."""
         with self._lock:
             row = self._standing.rows.get(feedback.id)
             if row is None:
-                item = word_item(feedback, feedback.word, self._purged)
+                item = feedback_record(feedback, feedback.word, self._purged)
             else:
                 before = Episode.model_validate({**row.content})
-                after = newer_word(before, feedback, replaces=replaces)
+                after = merge_feedback(before, feedback, replaces=replaces)
                 # What was learned from the earlier word may rest on this one as well.
-                word = after.word if takes_back(before, after) else row.word
-                item = word_item(after, word, self._purged)
+                word = after.word if withdraws_support(before, after) else row.word
+                item = feedback_record(after, word, self._purged)
             return self._words.get(item["key"], item)
 
     def shared(self) -> list[str]:
@@ -252,7 +252,7 @@ class MemoryView:
         with self._lock:
             return [fact for _, fact in self._facts.items()], dict(self._words.items())
 
-    def begin_reading(self) -> tuple[Reading, bool]:
+    def begin_load(self) -> tuple[Reading, bool]:
         """Return the first reading, and whether it is the caller's to carry out and to end."""
         with self._lock:
             if self._reading is not None:
@@ -260,7 +260,7 @@ class MemoryView:
             self._reading = Reading()
             return self._reading, True
 
-    def end_reading(self) -> None:
+    def end_load(self) -> None:
         """Let those who wait go on; where it failed, one of them tries."""
         with self._lock:
             reading, self._reading = self._reading, None
@@ -272,7 +272,7 @@ class MemoryView:
         with self._lock:
             return [key for key in fact_ids if key not in self._facts]
 
-    def unknown_words(self, facts: Iterable[Fact]) -> list[str]:
+    def unknown_records(self, facts: Iterable[Fact]) -> list[str]:
         """Tell which words of some facts the view does not know."""
         with self._lock:
             keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
@@ -316,7 +316,7 @@ class MemoryView:
                 changed, self._standing.changed = self._standing.changed, set()
             else:
                 before = self._standing
-                self._standing = stand(self._facts.values(), self._words, self._embedder)
+                self._standing = build_state(self._facts.values(), self._words, self._embedder)
                 self._standing.changed = set()
                 changed = {*before.rows, *self._standing.rows}
             self._follow(changed)
@@ -344,12 +344,12 @@ class MemoryView:
         with self._lock:
             return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
 
-    def episodes_at(self, key: str) -> list[str]:
+    def episode_ids_for_vector(self, key: str) -> list[str]:
         """Return the ids of the episodes whose example has this vector."""
         with self._lock:
             return sorted(self._episodes_at.get(key, ()))
 
-    def rows_at(self, key: str) -> list[EpisodeRow]:
+    def rows_for_vector(self, key: str) -> list[EpisodeRow]:
         """Return the rows of the episodes whose example has this vector."""
         with self._lock:
             return [
@@ -374,7 +374,7 @@ class MemoryView:
         purged = self._words.keys() & fact.purged
         erased = _authors(self._words[key] for key in purged)
         for key in purged:
-            self._words[key] = purged_word(self._words[key])
+            self._words[key] = redacted_record(self._words[key])
         self._purged.update(fact.purged)
         erased -= _authors(self._words.values())
         for key, earlier in self._facts.items():

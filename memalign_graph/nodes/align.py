@@ -25,7 +25,7 @@ from memalign_graph.alignment.redistill import (
     reword,
 )
 from memalign_graph.alignment.replay import replay
-from memalign_graph.alignment.reply_cache import KeepReplies
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
 from memalign_graph.errors import (
     ChatModelError,
@@ -33,14 +33,14 @@ from memalign_graph.errors import (
     ModelAnswerError,
     is_about_prompt,
 )
-from memalign_graph.evidence.checks import check_memory, fill_questions
+from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.feedback import (
     check_feedback,
-    clear_drafts,
+    clear_cached_replies,
     record_judgments,
     remember,
     unjudged_cases,
@@ -217,7 +217,7 @@ async def judge_cases(step: _Step) -> Update:
     add = step.counter("judge", len(cases))
 
     async def judge_case(example: Example) -> Judgment | ChatModelError | ModelAnswerError:
-        own = frozenset(view.episodes_at(key_of(access, example)))
+        own = frozenset(view.episode_ids_for_vector(key_of(access, example)))
         # As if it were new: without what rests on its episodes alone.
         guidelines = [
             rule for rule in standing if not rule.episode_ids or {*rule.episode_ids} - own
@@ -225,7 +225,7 @@ async def judge_cases(step: _Step) -> Update:
         judged: Judgment | ChatModelError | ModelAnswerError
         try:
             judged = await judge_again(
-                judging, example, guidelines=guidelines, besides=own, limit=limit
+                judging, example, guidelines=guidelines, excluded_episode_ids=own, limit=limit
             )
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
@@ -263,7 +263,7 @@ async def distill_batches(step: _Step) -> Update:
     waiting = [number for number, proposal in enumerate(proposals) if proposal is None]
     add = step.counter("distill", len(batches), len(batches) - len(waiting))
 
-    io = KeepReplies(step.io, access, asks_anew="proposals" in lesson)
+    io = CachedRepliesIO(step.io, access, bypass_cache="proposals" in lesson)
 
     async def distill(number: int) -> tuple[Lesson, ModelError | None]:
         try:
@@ -298,7 +298,7 @@ async def consolidate_guidelines(step: _Step) -> Update:
     # One batch has seen what stands; several know nothing of each other.
     compare = len(proposed) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
-    io = KeepReplies(step.io, step.access)
+    io = CachedRepliesIO(step.io, step.access)
     warnings = list(step.lesson["warnings"])
     merge = partial(merge_proposals, io, step.access, step.distiller, proposed)
     try:
@@ -343,9 +343,11 @@ async def replay_cases(step: _Step) -> Update:
     judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
 
     async def judge_case(
-        example: Example, guidelines: Sequence[Guideline], besides: frozenset[str]
+        example: Example, guidelines: Sequence[Guideline], excluded_episode_ids: frozenset[str]
     ) -> Any:
-        judged = await judge_again(judging, example, guidelines=guidelines, besides=besides)
+        judged = await judge_again(
+            judging, example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
+        )
         return judged.value
 
     kept, again, seen = await replay(
@@ -387,7 +389,7 @@ async def commit_alignment(step: _Step) -> Update:
             io, access, proposed, read, prompts=prompts, failed=failed, reason="align"
         )
         learned += aligned["guidelines"]
-    await clear_drafts(io, access)
+    await clear_cached_replies(io, access)
     step.progress("commit", 1, 1)
     warnings = list(lesson["warnings"])
     if step.asks_checks:
@@ -396,7 +398,7 @@ async def commit_alignment(step: _Step) -> Update:
         )
         warnings += [unasked] if unasked else []
         # The judge's own model: of another the answers tell nothing.
-        warnings += await check_memory(
+        warnings += await fill_check_answers(
             io,
             access,
             step.chat,
@@ -443,7 +445,7 @@ async def _propose(
     """Distil a batch: feedback, or a guideline that lost a source; also why nothing came of it."""
     proposal = _proposal()
     if "guideline_id" in batch:
-        pending = {one.id: one for one in await access.outdated_guidelines(io)}
+        pending = {one.id: one for one in await access.pending_guidelines(io)}
         if (guideline := pending.get(batch["guideline_id"])) is None:
             return proposal, None
         rewording = await reword(io, access, chat, guideline)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from memalign_graph.alignment.reply_cache import KeepReplies
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.errors import (
     ChatModelError,
     EmbeddingError,
@@ -136,7 +136,7 @@ class Retrieved(FrozenModel):
         rule_ids = [key for name in named for key in fields.get(name, [])]
         rules: dict[str, Guideline] = {}
         if rule_ids:
-            _, standing = await access.standing_guidelines(io, fields["version"])
+            _, standing = await access.guidelines_at(io, fields["version"])
             rules = {rule.id: rule for rule in standing}
         elif ids and access.view.version != fields["version"]:
             await access.refresh(io)
@@ -156,22 +156,22 @@ class Retrieved(FrozenModel):
 
 
 async def judge(
-    step: Step, example: Example, retrieved: Retrieved, *, besides: Container[str] = ()
+    step: Step, example: Example, retrieved: Retrieved, *, excluded_keys: Container[str] = ()
 ) -> Judgment:
-    """Judge an example with what memory gave; `besides` names examples that have no vote."""
+    """Judge an example with what memory gave; `excluded_keys` names examples that have no vote."""
     io, access, settings = step.io, step.access, step.parts.judge
     key = judge_key(step.chat, settings.model_dump(include=_IN_KEY), PROMPT_VERSION)
     scale = step.parts.criterion.scale
     moved: str | None = None
-    decide: Callable[[confidence.Said], confidence.Decision] = confidence.at_its_word
+    decide: Callable[[confidence.RawVerdict], confidence.Decision] = confidence.verdict_only
     if settings.measures:
-        from memalign_graph.evidence.deciding import weigh_case
+        from memalign_graph.evidence.deciding import prepare_decision
 
         vector = memory.known_vector(retrieved.vector)
-        shown: Any = {"version": retrieved.version, "vector": vector, "besides": besides}
-        decide, moved = await weigh_case(io, access, settings.mode, **shown, judge_key=key)
-    checks, answer, measured = await _answers(step, example, retrieved, besides)
-    said = confidence.Said(
+        shown: Any = {"version": retrieved.version, "vector": vector, "excluded_ids": excluded_keys}
+        decide, moved = await prepare_decision(io, access, settings.mode, **shown, judge_key=key)
+    checks, answer, measured = await _answers(step, example, retrieved, excluded_keys)
+    said = confidence.RawVerdict(
         answer["value"], measured.probabilities, measured.source, probabilities(checks)
     )
     decision = decide(said)
@@ -196,7 +196,7 @@ _IN_KEY = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
 
 
-def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale) -> str:
+def _overruled(rationale: str, value: Value, said: confidence.RawVerdict, scale: Scale) -> str:
     """End a rationale in what the evidence says otherwise."""
     otherwise = (
         f"By the experts' values of similar cases it is {scale.render(value)}, not "
@@ -206,8 +206,8 @@ def _overruled(rationale: str, value: Value, said: confidence.Said, scale: Scale
 
 
 async def _answers(
-    step: Step, example: Example, retrieved: Retrieved, besides: Container[str]
-) -> tuple[list[Check], Update, confidence.Measured]:
+    step: Step, example: Example, retrieved: Retrieved, excluded_keys: Container[str]
+) -> tuple[list[Check], Update, confidence.ConfidenceMeasurement]:
     """Ask which guidelines the case meets, if wanted, and for the verdict."""
     if not step.asks_checks:
         return [], *await _verdict(step, example, retrieved)
@@ -224,11 +224,11 @@ async def _answers(
         checks, check_warnings = await checking
         by_id = {guideline.id: guideline for guideline in guidelines}
         anchored = anchor_checks(
-            step.access.view, step.parts.criterion.scale, checks, by_id, besides
+            step.access.view, step.parts.criterion.scale, checks, by_id, excluded_keys
         )
         by_threshold = {item.check.guideline_id: item.check for item in anchored}
         checks = [by_threshold.get(check.guideline_id, check) for check in checks]
-        answer, measured = await _verdict(step, example, retrieved, anchored, besides)
+        answer, measured = await _verdict(step, example, retrieved, anchored, excluded_keys)
     else:
         asked: list[Any] = [checking, _verdict(step, example, retrieved)]
         (checks, check_warnings), (answer, measured) = await step.io.gather(asked, max(limit, 2))
@@ -244,22 +244,22 @@ async def _verdict(
     example: Example,
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck] = (),
-    besides: Container[str] = (),
-) -> tuple[Update, confidence.Measured]:
+    excluded_keys: Container[str] = (),
+) -> tuple[Update, confidence.ConfidenceMeasurement]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
-        return await _ask(step, example, retrieved, checks, besides)
+        return await _ask(step, example, retrieved, checks, excluded_keys)
     orders = [
-        _ask(step, example, retrieved, checks, besides),
+        _ask(step, example, retrieved, checks, excluded_keys),
         # The checks are of the outputs as they were given.
-        _ask(step, swap_outputs(example), retrieved, (), besides),
+        _ask(step, swap_outputs(example), retrieved, (), excluded_keys),
     ]
     (straight, one), (swapped, other) = await step.io.gather(orders, step.run.max_concurrency)
     value, rationale, warning = settle_orders(
         scale, (straight["value"], straight["rationale"]), (swapped["value"], swapped["rationale"])
     )
-    measured = confidence.in_both_orders(one, other)
+    measured = confidence.average_orders(one, other)
     warnings = filter(None, [*straight["warnings"], measured.warning, warning])
     settled = {"value": value, "rationale": rationale, "warnings": list(dict.fromkeys(warnings))}
     if warning is not None:
@@ -307,23 +307,23 @@ async def _ask(
     example: Example,
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck],
-    besides: Container[str],
-) -> tuple[Update, confidence.Measured]:
+    excluded_keys: Container[str],
+) -> tuple[Update, confidence.ConfidenceMeasurement]:
     by_checks = None
     if checks and is_small(step.chat):
-        by_checks = await _ask_value_only(step, example, checks, besides)
+        by_checks = await _ask_value_only(step, example, checks, excluded_keys)
     return by_checks or await _ask_with_rationale(step, example, retrieved)
 
 
 async def _ask_value_only(
-    step: Step, example: Example, checks: Sequence[AnchoredCheck], besides: Container[str]
-) -> tuple[Update, confidence.Measured] | None:
+    step: Step, example: Example, checks: Sequence[AnchoredCheck], excluded_keys: Container[str]
+) -> tuple[Update, confidence.ConfidenceMeasurement] | None:
     """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
-    from memalign_graph.evidence.features import pooled, vote
+    from memalign_graph.evidence.features import combine_probabilities, vote
 
     chat, criterion = step.chat, step.parts.criterion
     scale, values = criterion.scale, confidence.marks(criterion.scale)
-    model = confidence.still_telling(chat)
+    model = confidence.usable_logprob_model(chat)
     if not values or model is None:
         return None
     window = max_input_tokens(chat)
@@ -334,8 +334,8 @@ async def _ask_value_only(
         return None
     shares = add_checks(measured.probabilities, checks, values, scale)
     answers = probabilities([item.check for item in checks])
-    if (votes := vote(step.access.view, criterion, answers, values, besides)) is not None:
-        shares = pooled(shares, *votes)
+    if (votes := vote(step.access.view, criterion, answers, values, excluded_keys)) is not None:
+        shares = combine_probabilities(shares, *votes)
     return {
         "value": confidence.value_of(shares, values, scale),
         "rationale": explain_checks(checks),
@@ -349,7 +349,7 @@ async def _ask_value_only(
 
 async def _ask_with_rationale(
     step: Step, example: Example, retrieved: Retrieved
-) -> tuple[Update, confidence.Measured]:
+) -> tuple[Update, confidence.ConfidenceMeasurement]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
     cites = settings.cite_guidelines and not step.asks_checks
@@ -380,7 +380,7 @@ async def _ask_with_rationale(
         alone = retrieved.model_copy(update={"recalled": []})
         answer, measured = await _ask_with_rationale(step, example, alone)
         return answer | {"warnings": [refused, *answer["warnings"]]}, measured
-    measured = confidence.Measured()
+    measured = confidence.ConfidenceMeasurement()
     if settings.confidence:
         measured = await confidence.measure_confidence(
             step.io,
@@ -437,7 +437,7 @@ async def retrieve_episodes(step: Step) -> Update:
     found = await retrieve(step, example)
     while step.parts.judge.use_guidelines:
         # Known from here on, and of the version that was recalled from.
-        version, _ = await step.access.standing_guidelines(step.io, found.version)
+        version, _ = await step.access.guidelines_at(step.io, found.version)
         if version == found.version:
             break
         found = await retrieve(step, example, memory.known_vector(found.vector))
@@ -452,7 +452,7 @@ async def assemble_guidelines(step: Step) -> Update:
     fields = own_channel(step.state, "judge_memory")
     if not step.parts.judge.use_guidelines:
         return {"judge_memory": fields}
-    version, standing = await step.access.standing_guidelines(step.io, fields["version"])
+    version, standing = await step.access.guidelines_at(step.io, fields["version"])
     # What was recalled goes on as it is: nothing of it is read or written again.
     known = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
     fitted = Retrieved(version=version, **known).with_guidelines(standing, step)
@@ -485,22 +485,27 @@ async def judge_again(
     example: Example,
     *,
     guidelines: Sequence[Guideline],
-    besides: AbstractSet[str],
+    excluded_episode_ids: AbstractSet[str],
     limit: int = 1,
 ) -> Judgment:
     """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
     k = step.settings["k"] if step.parts.judge.use_episodes else 0
-    found = Retrieved.of(memory.recall_besides(access, example, k, besides))
-    again = replace(step, io=KeepReplies(io, access), run=replace(step.run, max_concurrency=limit))
-    voteless = _voteless(access.view.rows(), besides) | {example.id, key_of(access, example)}
-    return await judge(again, example, found.with_guidelines(guidelines, again), besides=voteless)
+    found = Retrieved.of(memory.recall_excluding(access, example, k, excluded_episode_ids))
+    again = replace(
+        step, io=CachedRepliesIO(io, access), run=replace(step.run, max_concurrency=limit)
+    )
+    without_votes = _without_votes(access.view.rows(), excluded_episode_ids)
+    without_votes |= {example.id, key_of(access, example)}
+    return await judge(
+        again, example, found.with_guidelines(guidelines, again), excluded_keys=without_votes
+    )
 
 
-def _voteless(rows: Sequence[EpisodeRow], besides: AbstractSet[str]) -> set[str]:
+def _without_votes(rows: Sequence[EpisodeRow], excluded_episode_ids: AbstractSet[str]) -> set[str]:
     """Return the ids and vector keys of the examples of which all episodes are left out."""
     out: set[str] = set()
     kept: set[str] = set()
     for row in rows:
-        (out if row.id in besides else kept).update((row.example_id, row.vector_key))
+        (out if row.id in excluded_episode_ids else kept).update((row.example_id, row.vector_key))
     return out - kept

@@ -14,7 +14,7 @@ from memalign_graph.alignment.redistill import (
     reword_all,
     words_read,
 )
-from memalign_graph.alignment.reply_cache import KeepReplies
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
@@ -22,8 +22,8 @@ from memalign_graph.errors import (
     ModelAnswerError,
 )
 from memalign_graph.interrupts import clarify_form, read_review, review_form
-from memalign_graph.memory.feedback import clear_drafts, remember
-from memalign_graph.memory.feedback_merge import said_after
+from memalign_graph.memory.feedback import clear_cached_replies, remember
+from memalign_graph.memory.feedback_merge import order_after
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import learn
@@ -41,11 +41,11 @@ _QUESTION = clarify.clarify_schema()
 
 
 async def decide_review(step: Step) -> Update:
-    from memalign_graph.evidence.review_policy import choose_review
+    from memalign_graph.evidence.review_policy import make_review_choice
 
     io, access, judge, at = step.io, step.access, step.parts.judge, now()
     judgment, review = step.judgment, step.parts.review
-    choice = await choose_review(
+    choice = await make_review_choice(
         io,
         access,
         judgment,
@@ -151,7 +151,7 @@ async def dated(step: Step, said: dict[str, Any] | None) -> dict[str, Any] | Non
         return None
     feedback = Feedback.model_validate(said)
     stored = await step.access.episodes(step.io, [feedback.episode_id])
-    return said_after(stored.get(feedback.episode_id), feedback).to_json()
+    return order_after(stored.get(feedback.episode_id), feedback).to_json()
 
 
 _MAX_PENDING = 20
@@ -185,10 +185,10 @@ async def distill_feedback(step: Step) -> Update:
         reading = Reading()
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
     # What this expert took back may have left guidelines that are to be worded anew.
-    outdated = await access.outdated_guidelines(io)
+    outdated = await access.pending_guidelines(io)
     outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
     rewordings = await reword_all(
-        KeepReplies(io, access), access, chat, outdated, step.run.max_concurrency
+        CachedRepliesIO(io, access), access, chat, outdated, step.run.max_concurrency
     )
     failures = [*reading.failures, *(rewording.failure for rewording in rewordings)]
     failed = [failure for failure in failures if failure is not None]
@@ -217,19 +217,19 @@ async def commit_memory(step: Step) -> Update:
     else:
         if rewordings := read_saved(lesson.get("rewordings")):
             await learn_again(io, access, rewordings, lesson["reworded"])
-            await clear_drafts(io, access)
+            await clear_cached_replies(io, access)
         operations = read_saved(lesson.get("operations"))
         taught = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
         # Another review may be distilling what this one read along, and passed over.
-        passed_over = distilled.keys() - taught - {feedback.episode_id}
+        skipped_episode_ids = distilled.keys() - taught - {feedback.episode_id}
         learned = await learn(
             io,
             access,
             operations,
             distilled,
             author=feedback.author,
-            passed_over=passed_over,
+            skipped_episode_ids=skipped_episode_ids,
             failed=lesson.get("failed", []),
         )
     return {"learned": {**learned, "warnings": lesson.get("warnings", [])}}

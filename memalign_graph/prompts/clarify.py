@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.memory.guidelines import plain_words
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline
@@ -184,7 +184,7 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
         )
     if re.search(r"://|\bwww\.", text, re.IGNORECASE):
         raise ValueError(f'its "{name}" has a link, which no expert should follow: leave it out')
-    repeats = plain_words(text) in map(plain_words, prompt.shown)
+    repeats = normalize_text(text) in map(normalize_text, prompt.shown)
     if repeats or fences.word_runs(text) & fences.word_runs(_ASKED):
         raise ValueError(f'its "{name}" repeats what you were shown: ask about this case')
     return text
@@ -192,9 +192,9 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
 
 def _read_example(answer: dict[str, Any], question: str, prompt: ClarifyPrompt) -> str:
     example = _read_text(answer, "example", prompt)
-    if plain_words(example) == plain_words(question):
+    if normalize_text(example) == normalize_text(question):
         raise ValueError('its "example" repeats the question')
-    if plain_words(prompt.outputs) in map(plain_words, _QUOTED.findall(example)):
+    if normalize_text(prompt.outputs) in map(normalize_text, _QUOTED.findall(example)):
         raise ValueError('its "example" asks about the output as it is: change one thing in it')
     return example
 

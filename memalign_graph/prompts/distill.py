@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, plain_words
+from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS, read_question
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
@@ -295,7 +295,7 @@ def _read_operation(
         raise ValueError(f'an operation to {action} a guideline has no "text"')
     if len(text) > MAX_GUIDELINE_CHARS:
         raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
-    if action == "retire" and guideline and plain_words(text) == plain_words(guideline.text):
+    if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # a model that fills in whatever there is repeats what it retires
     question = read_question(operation.get("question"))
     if not text or not cases.isdisjoint(fences.word_runs(question)):
@@ -340,9 +340,9 @@ def _why_idle(
     """Say why an operation teaches nothing, if so, and what would."""
     if operation.text is None:
         return None
-    text, plain, said = operation.text, plain_words(operation.text), _said(prompt)
+    text, plain, said = operation.text, normalize_text(operation.text), _said(prompt)
     for handle, guideline in prompt.guidelines.items():
-        if operation.guideline_id == guideline.id and plain == plain_words(guideline.text):
+        if operation.guideline_id == guideline.id and plain == normalize_text(guideline.text):
             mend = f"if the expert says something else than {handle}, add that as one of its own"
             return "it gives a guideline the words it has", mend
     echoed = fences.word_runs(text) & fences.word_runs(prompt.asked)

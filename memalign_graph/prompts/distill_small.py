@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.guidelines import GuidelineOperation, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
 from memalign_graph.prompts.judge import ANSWER_TOKENS
@@ -302,7 +302,7 @@ def _read(
         if not repeated.isdisjoint(fences.word_runs(text)):
             why = "it repeats what the model was shown"
         if why is None:
-            kept.setdefault(plain_words(text), text)
+            kept.setdefault(normalize_text(text), text)
         elif text:
             dropped[text] = why
     return list(kept.values()), dropped

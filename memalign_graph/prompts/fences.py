@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from memalign_graph.agreement import majority_value
-from memalign_graph.memory.guidelines import plain_words
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -210,7 +210,7 @@ def _stretches(text: str) -> Iterator[tuple[str, int]]:
     """Divide a text into words, and stretches without blanks with the size of their pieces."""
     characters = (
         character if unicodedata.category(character)[0] in "LMN" else " "
-        for character in plain_words(text)
+        for character in normalize_text(text)
     )
     for match in re.finditer(_STRETCH, "".join(characters)):
         yield match[match.lastindex or 0], _PIECE_CHARS.get(match.lastgroup or "", 0)

@@ -348,7 +348,7 @@ async def show_effect(visit: _Visit) -> Response:
         access = visit.desk.access(name, case["namespace"])
         said = feedback.example, feedback.value
         others += await effect.others_on(AWAITING, access, *said, feedback.author)
-        more, untold = await effect.turned_by(
+        more, untold = await effect.values_changed_by(
             AWAITING,
             access,
             *said,

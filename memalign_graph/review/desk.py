@@ -32,7 +32,7 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignErr
 from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import CASE, REASONS, case_of
 from memalign_graph.io import AWAITING
-from memalign_graph.memory.access import MemoryAccess, search_of
+from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE
@@ -453,7 +453,7 @@ class Desk:
         return None
 
     async def _search(self, namespace: tuple[str, ...]) -> list[Any]:
-        found: Any = await self.store.abatch([search_of(namespace)])
+        found: Any = await self.store.abatch([search_namespace(namespace)])
         return list(found[0])
 
     async def _put(self, namespace: tuple[str, ...], key: str, value: Any) -> None:

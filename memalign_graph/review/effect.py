@@ -7,8 +7,8 @@ from memalign_graph.agreement import agree, majority, on_scale
 from memalign_graph.alignment.redistill import distil
 from memalign_graph.errors import EmbeddingError, excerpt
 from memalign_graph.evidence.cases import Case
-from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.deciding import current_evidence
+from memalign_graph.evidence.confidence import RawVerdict
+from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.evidence_model import MIN_CASES
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
@@ -49,7 +49,9 @@ def _others(
 ) -> list[tuple[EpisodeRow, Value]]:
     """Return what others said of this case, or of one that reads the same, oldest first."""
     own, scale = episode_id(example.id, author, None), access.criterion.scale
-    rows = sorted(access.view.rows_at(key_of(access, example)), key=lambda row: row.given_at)
+    rows = sorted(
+        access.view.rows_for_vector(key_of(access, example)), key=lambda row: row.given_at
+    )
     valued = [(row, on_scale(row.value, scale)) for row in rows if row.id != own]
     return [(row, value) for row, value in valued if value is not None]
 
@@ -67,7 +69,7 @@ async def others_on(
     ]
 
 
-async def turned_by(
+async def values_changed_by(
     io: IO,
     access: MemoryAccess,
     example: Example,
@@ -82,7 +84,7 @@ async def turned_by(
     scale, key = access.criterion.scale, key_of(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
-        process = await current_evidence(io, access, judge_key=judge_key)
+        process = await current_evidence_model(io, access, judge_key=judge_key)
         vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
@@ -97,18 +99,18 @@ async def turned_by(
     given = [*(other for row, other in others if row.example_id == example.id), value]
     said = next((case.said for case in process.cases if case.example_id == example.id), None)
     if said is None and judgment is not None:
-        said = Said(judgment.verdict, judgment.probabilities)
+        said = RawVerdict(judgment.verdict, judgment.probabilities)
     case = Case(key, vector, example.id, [], given, majority(given, scale), said, datetime.now(UTC))
     with process.lock:
         if not process.decides(decide):
             return [], _UNUSED
-        found = process.turned_by(case)[:_TURNS]
+        found = process.values_changed_by(case)[:_TURNS]
     turns: list[Shown] = []
     for settled, before, after in found:
         turn = {"before": before, "after": after, "expert": settled.value}
         is_right, was_right = (agree(scale, it, settled.value) for it in (after, before))
         becomes = "right" if is_right else "wrong" if was_right else "neither"
-        rows = access.view.rows_at(settled.key)
+        rows = access.view.rows_for_vector(settled.key)
         title = title_of(next(row for row in rows if row.example_id == settled.example_id))
         shown = {name: shown_value(scale, it) for name, it in turn.items()}
         turns.append({"title": title, "becomes": becomes, **shown})
@@ -146,7 +148,7 @@ async def nearest_to(
     vector = view.vectors([own]).get(own, vector)
     found = [] if vector is None else view.index.search(vector, _NEAR)
     for key, similarity in found:
-        others = [row for row in view.rows_at(key) if row.example_id != example.id]
+        others = [row for row in view.rows_for_vector(key) if row.example_id != example.id]
         rows = [row for row in others if on_scale(row.value, scale) is not None]
         if rows:
             newest = max(rows, key=lambda row: (row.given_at, row.id))

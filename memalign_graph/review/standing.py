@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 
 from memalign_graph.agreement import agree, on_scale
-from memalign_graph.evidence.checks import LIKELY
+from memalign_graph.evidence.checks import YES_THRESHOLD
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.checks import answers_in, is_of
+from memalign_graph.memory.checks import check_answers, is_answer_to
 from memalign_graph.memory.history import Commit, recent
-from memalign_graph.memory.judgments import all_reviews, now
+from memalign_graph.memory.judgments import now, read_review_log
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.review.effect import Shown, title_of, word_of
 
@@ -31,7 +31,7 @@ _DID = dict.fromkeys(_BY_JUDGE, "learned") | {
 async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
     """Return the rules with what they come from, cases in dispute, and what was done of late."""
     rules, scale = await access.guidelines(io), access.criterion.scale
-    rows, answers = {row.id: row for row in access.view.rows()}, answers_in(access.view)
+    rows, answers = {row.id: row for row in access.view.rows()}, check_answers(access.view)
     told = {"id", "text", "question", "origin", "author", "status"}
 
     def is_own(row: EpisodeRow) -> bool:
@@ -43,9 +43,9 @@ async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
 
     guidelines = []
     for rule in rules:
-        found = [those for key, those in answers.items() if is_of(key, rule.question or "")]
+        found = [those for key, those in answers.items() if is_answer_to(key, rule.question or "")]
         most = max(found, key=len, default={})  # of the model that was asked most
-        met = sum(answer >= LIKELY for answer in most.values())
+        met = sum(answer >= YES_THRESHOLD for answer in most.values())
         worth, words = rule.worth, _newest(rows[it] for it in rule.episode_ids if it in rows)
         often = worth and f"{worth.auc:.0%} of the time, on {worth.cases} cases."
         shown: Shown = {
@@ -107,7 +107,7 @@ async def standing(io: IO, access: MemoryAccess) -> Shown:
     for day, those in by_day.items():
         weeks[day - timedelta(day.weekday())] += those
     days = [today - timedelta(back) for back in reversed(range(_DAYS))]
-    items = await all_reviews(io, access, since=days[0])
+    items = await read_review_log(io, access, since=days[0])
     asked = [item for item in items if item.asked]
     right = [judged[item.judgment_id] for item in asked if item.judgment_id in judged]
     everything = [is_right for those in experts.values() for is_right in those]

@@ -12,7 +12,7 @@ import pytest
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.guidelines import add_guideline
-from memalign_graph.memory.memory_state import stand
+from memalign_graph.memory.memory_state import build_state
 from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer
@@ -62,7 +62,7 @@ def picture(memory: JudgeMemory) -> Any:
     """What a memory holds, by content: what its worker keeps in step is what a fold gives."""
     episodes, rules = memory.episodes(), memory.guidelines()
     facts, words = memory.access.view.facts()
-    assert stand(facts, words, memory.access.embedder.id).version == memory.version()
+    assert build_state(facts, words, memory.access.embedder.id).version == memory.version()
     inputs = {one.id: str(one.example.inputs) for one in episodes}
     return (
         sorted((inputs[one.id], one.rationale, one.status) for one in episodes),

@@ -230,16 +230,16 @@ async def test_a_model_without_log_probabilities_is_asked_for_them_again_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bench.server.chat_model()
-    telling = confidence.telling(model)
+    telling = confidence.logprob_model(model)
     assert telling is not None
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     bench.server.responder = lambda _: "Yes"
     for _ in range(3):
-        assert confidence.still_telling(model) is not None
+        assert confidence.usable_logprob_model(model) is not None
         await confidence.ask_with_logprobs(AWAITING, telling, [HumanMessage("Well?")])
-    assert confidence.still_telling(model) is None
+    assert confidence.usable_logprob_model(model) is None
     now += 599
-    assert confidence.still_telling(model) is None
+    assert confidence.usable_logprob_model(model) is None
     now += 2
-    assert confidence.still_telling(model) is not None
+    assert confidence.usable_logprob_model(model) is not None

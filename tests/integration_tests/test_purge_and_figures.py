@@ -10,7 +10,7 @@ from memalign_graph import Boolean, Categorical, Criterion, Numeric
 from memalign_graph.evaluation.dataset import group_of
 from memalign_graph.evaluation.metrics import Comparison, Estimate
 from memalign_graph.memory import judgments
-from memalign_graph.memory.memory_state import Standing, stand
+from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.review.forms import value_field
 from memalign_graph.settings import Alignment
 from memalign_graph.types import Example
@@ -63,15 +63,15 @@ def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch
         memory.revise(episode.id, {"rationale": "Rude."})
     facts, words = memory.access.view.facts()
     calls = 0
-    learn_anew = Standing._learn_anew
+    learn_anew = MemoryState._learn_anew
 
     def counted(self: Any) -> None:
         nonlocal calls
         calls += 1
         learn_anew(self)
 
-    monkeypatch.setattr(Standing, "_learn_anew", counted)
-    folded = stand(facts, words, memory.access.embedder.id)
+    monkeypatch.setattr(MemoryState, "_learn_anew", counted)
+    folded = build_state(facts, words, memory.access.embedder.id)
     assert folded.version == memory.version()
     assert calls <= 1
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Guideline
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.learning import note_questions
+from memalign_graph.memory.learning import record_questions
 from tests.conftest import CASE, CRITERION, Bench
 from tests.loopback import ChatRequest, Reply, answer, with_logprobs
 
@@ -66,7 +66,7 @@ async def rules(
     texts = {f"Rule: {question}": question for question in questions}
     for text in texts:
         await bench.add_guideline(text, criterion=criterion)
-    run(note_questions(BLOCKING, bench.memory(criterion).access, texts))
+    run(record_questions(BLOCKING, bench.memory(criterion).access, texts))
     return await bench.guidelines(criterion=criterion)
 
 

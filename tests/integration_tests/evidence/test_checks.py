@@ -11,7 +11,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn as commit
-from memalign_graph.memory.learning import note_answers
+from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth
 from tests.conftest import COLD, Bench, judgings
@@ -157,7 +157,7 @@ async def test_a_small_model_is_asked_for_a_letter_and_experts_move_it(bench: Be
 
     answers = {episode.example_id: 0.9 * float(episode.value or 0) + 0.05 for episode in episodes}
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run(note_answers(BLOCKING, bench.memory(SHARE).access, {asked: answers}))
+    run(record_check_answers(BLOCKING, bench.memory(SHARE).access, {asked: answers}))
     assert await value_at(0.05) < 0.5 < await value_at(0.95)
 
 
@@ -228,7 +228,7 @@ async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
     access = bench.memory().access
     run(commit(BLOCKING, access, [operation], {episode.id: episode.word}))
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run(note_answers(BLOCKING, access, {asked: {episode.example_id: 0.7}}))
+    run(record_check_answers(BLOCKING, access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
     for share, value in ((0.72, False), (0.85, True)):
         bench.server.responder = Model({SORRY: share}, letters=EVEN)

@@ -16,7 +16,7 @@ from memalign_graph import (
 )
 from memalign_graph.evidence.threshold import interval
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewItem
+from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
 from memalign_graph.memory.review_report import report_of
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
@@ -376,9 +376,9 @@ async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
     assert (await report(bench)).judgments == 2
 
 
-def logged(number: int, *reasons: Any, asked: Literal[0, 1] = 1) -> ReviewItem:
+def logged(number: int, *reasons: Any, asked: Literal[0, 1] = 1) -> ReviewLogEntry:
     fields: dict[str, Any] = {"at": Clock.at, "day": 20250131, "confidence": 0.5, "threshold": 0.9}
-    return ReviewItem(
+    return ReviewLogEntry(
         judgment_id=f"j{number}", example_id="e", asked=asked, reasons=list(reasons), **fields
     )
 

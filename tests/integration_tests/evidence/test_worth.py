@@ -9,11 +9,11 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
-from memalign_graph.evidence.confidence import Said
-from memalign_graph.evidence.deciding import weigh_case
+from memalign_graph.evidence.confidence import RawVerdict
+from memalign_graph.evidence.deciding import prepare_decision
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.learning import note_answers, note_questions
+from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.scales import Scale
 from memalign_graph.types import Evidence, Worth
 from tests.conftest import Bench
@@ -36,7 +36,7 @@ def note(memory: JudgeMemory, answers: dict[str, Sequence[float]], model: str = 
         }
         for text, given in answers.items()
     }
-    run(note_answers(BLOCKING, memory.access, asked))
+    run(record_check_answers(BLOCKING, memory.access, asked))
 
 
 def teach(memory: JudgeMemory, *texts: str) -> None:
@@ -61,7 +61,7 @@ async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_ba
     memory = bench.memory()
     teach(memory, "Help", "Harm")
     memory.add_guideline("Hand")
-    run(note_questions(BLOCKING, memory.access, {"Hand": "Hand?"}))
+    run(record_questions(BLOCKING, memory.access, {"Hand": "Hand?"}))
     right = [float(truth(number)) for number in range(9)]
     wrong = [1 - answer for answer in right]
     note(memory, {"Help": right, "Harm": wrong, "Hand": wrong})
@@ -125,12 +125,12 @@ def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate
 
     def evidence(**answers: float) -> Evidence:
         checks = {asked_id(f"{text}?", "m"): answer for text, answer in answers.items()}
-        weighing = weigh_case(
+        weighing = prepare_decision(
             BLOCKING, memory.access, "evidence", version=memory.version(), vector=new
         )
         decide, warning = run(weighing)
         assert warning is None
-        found = decide(Said(0.5, None, None, checks)).evidence
+        found = decide(RawVerdict(0.5, None, None, checks)).evidence
         assert found is not None
         return found
 

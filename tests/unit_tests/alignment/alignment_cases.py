@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
-from memalign_graph.alignment.merging import Merged, Merging, settle
+from memalign_graph.alignment.merging import Merged, ProposalMerger, settle
 from memalign_graph.memory.guidelines import GuidelineOperation, applied, guideline_id
 from memalign_graph.prompts.compare import Relations
 
@@ -64,7 +64,7 @@ def merge(
 ) -> Merged:
     dates = dated() if given_at is None else given_at
     by = BY_ANN if authors is None else authors
-    merging = Merging(list(guidelines), [list(one) for one in proposals], dates, by)
+    merging = ProposalMerger(list(guidelines), [list(one) for one in proposals], dates, by)
     return merging.merge(found, **options)
 
 

@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 from memalign_graph import Guideline, JudgeMemory
-from memalign_graph.alignment.merging import Merging
+from memalign_graph.alignment.merging import ProposalMerger
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.guidelines import GuidelineOperation, applied, plain_words
+from memalign_graph.memory.guidelines import GuidelineOperation, applied, normalize_text
 from memalign_graph.memory.learning import learn
 from tests.unit_tests.alignment.alignment_cases import (
     BY_ANN,
@@ -52,7 +52,7 @@ def random_table(seed: int) -> tuple[Any, Any, Any]:
             else:
                 operations.append(retire(target, chance.choice([None, text]), source))
         proposals.append(operations)
-    count = len(Merging(guidelines, proposals, dated(), BY_ANN).rules)
+    count = len(ProposalMerger(guidelines, proposals, dated(), BY_ANN).rules)
     places = range(count)
     pairs = [pair for pair in itertools.combinations(places, 2) if chance.random() < 0.15]
     groups = [chance.sample(places, 2) for _ in range(chance.randrange(3)) if count > 1]
@@ -83,9 +83,9 @@ def test_whatever_is_proposed_the_outcome_is_sound() -> None:
             assert not both <= set(alive) or both <= hand, seed
         # No source of a rule that was added is lost, unless its rule lost or is an expert's.
         proposed = [one for batch in proposals for one in batch]
-        words = {plain_words(text) for text in hand}
+        words = {normalize_text(text) for text in hand}
         by_hand = {one.id for one in guidelines if one.origin == "expert"}
-        told = [one for one in proposed if one.text and plain_words(one.text) not in words]
+        told = [one for one in proposed if one.text and normalize_text(one.text) not in words]
         kept = {key for one in left.values() for key in one.episode_ids}
         for conflict in merged.conflicts:
             kept |= {*conflict.first.episode_ids, *conflict.second.episode_ids}
@@ -159,7 +159,7 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         assert shown(after) == shown(sorted(expected, key=lambda one: one.position)), seed
         # An expert's own guidelines are as they were, and no two rules say the same.
         assert [one for one in after if one.origin == "expert"] == by_hand, seed
-        assert len({plain_words(one.text) for one in after}) == len(after), seed
+        assert len({normalize_text(one.text) for one in after}) == len(after), seed
         # Nothing was made of nothing.
         assert all(one.episode_ids for one in after if one.origin == "distilled"), seed
         # Another process sees the same, and to learn it again changes nothing.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.merging import Conflict, Merging, Side, settle, unsettled
+from memalign_graph.alignment.merging import Conflict, ProposalMerger, Side, settle, unsettled
 from tests.unit_tests.alignment.alignment_cases import (
     NONE,
     add,
@@ -102,7 +102,7 @@ def test_what_becomes_of_proposals(name: str) -> None:
 
 def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> None:
     proposals = [[add("B.", "e3")], [add("A.", "e4"), add("b", "e5")]]
-    merging = Merging([OLD, HAND], proposals, {})
+    merging = ProposalMerger([OLD, HAND], proposals, {})
     assert [rule.text for rule in merging.rules] == ["Say sorry.", "Be brief.", "B.", "A."]
     assert merging.touched == [2, 3]
 

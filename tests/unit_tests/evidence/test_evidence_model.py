@@ -12,10 +12,10 @@ from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import agree
 from memalign_graph.evidence import cases as module
 from memalign_graph.evidence.calibration import Calibration
-from memalign_graph.evidence.encoding import Encoding
+from memalign_graph.evidence.encoding import ValueEncoding
 from memalign_graph.evidence.evidence_model import MIN_CALIBRATING, MIN_CASES
-from memalign_graph.evidence.regression import VOTERS, Regression
-from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, LEVEL, trusted
+from memalign_graph.evidence.regression import MAX_NEIGHBORS, KernelRegression
+from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, LEVEL, find_threshold
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
     SCALES,
@@ -120,7 +120,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     ]
     view, truth = (
         view_of(items[:80]),
-        Encoding(scale).numbers([item.truth for item in items]),
+        ValueEncoding(scale).numbers([item.truth for item in items]),
     )
     process = process_of(view, scale)
     if not process.encoding.is_ordered:
@@ -165,7 +165,7 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int, check
     features = rng.normal(size=(count, checks)) if checks else None
     if features is not None:
         targets += features[:, :2]
-    regression = Regression(vectors, targets, 2, features)
+    regression = KernelRegression(vectors, targets, 2, features)
     assert (regression.share > 0) is bool(checks)
     centred = vectors - vectors.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
@@ -181,7 +181,7 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int, check
         smooth = mean + weights @ (targets[rest] - mean)
         similarities = vectors[rest] @ vectors[at]
         near = np.exp((similarities - 1) / regression.temperature)
-        near[similarities < np.sort(similarities)[-min(VOTERS, count - 1)]] = 0
+        near[similarities < np.sort(similarities)[-min(MAX_NEIGHBORS, count - 1)]] = 0
         expected = (smooth + near @ targets[rest] / near.sum()) / 2
         assert found[at] == pytest.approx(expected, abs=2e-4)
 
@@ -328,7 +328,7 @@ def test_a_judge_just_below_the_target_is_seldom_trusted(
 ) -> None:
     """The worst case of a bound on thresholds: each is a little too low."""
     rng, level = np.random.default_rng(1), LEFT_OUT_LEVEL if past is voted else LEVEL
-    tests = [trusted(past(rng, count), 0.9, level) for _ in range(memories)]
+    tests = [find_threshold(past(rng, count), 0.9, level) for _ in range(memories)]
     granted = sum(test.threshold is not None for test in tests)
     # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
     assert granted <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
-from memalign_graph.memory.learning import note_answers
 
 from memalign_graph import JudgeMemory
-from memalign_graph.evidence.features import pooled, vote
+from memalign_graph.evidence.features import combine_probabilities, vote
 from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.learning import record_check_answers
 from tests.conftest import CASE, CRITERION
 
 
@@ -19,7 +19,11 @@ def voting(answers: Sequence[float], values: Sequence[bool]) -> JudgeMemory:
     cases = [{**CASE, "inputs": f"Case {number}"} for number in range(len(values))]
     feedback = [{**case, "value": value} for case, value in zip(cases, values, strict=True)]
     ids = [episode.example_id for episode in memory.remember(feedback)]
-    run(note_answers(BLOCKING, memory.access, {"sorry": dict(zip(ids, answers, strict=True))}))
+    run(
+        record_check_answers(
+            BLOCKING, memory.access, {"sorry": dict(zip(ids, answers, strict=True))}
+        )
+    )
     return memory
 
 
@@ -50,6 +54,6 @@ def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vot
 
 def test_a_vote_is_pooled_by_its_weight() -> None:
     even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
-    assert pooled(even, votes, 0) == even
+    assert combine_probabilities(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
-    assert pooled(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
+    assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.cases import newest
-from memalign_graph.evidence.confidence import Decision, Said
+from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.index.retrieval_text import text_of
@@ -160,5 +160,5 @@ def decided(process: EvidenceModel, item: Item, mode: Any = "evidence") -> Decis
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"
-    said = Said(verdict, item.probabilities, source)
+    said = RawVerdict(verdict, item.probabilities, source)
     return process.decide(said, item.vector, mode)

@@ -139,8 +139,8 @@ OPERATIONS: dict[str, Operation] = {
     "word by hand": call(guidelines.edit_guideline, OF_TWO, "By hand.", author=None),
     "take away by hand": call(guidelines.remove_guideline, OF_TWO, author=None),
     "write by hand": call(guidelines.add_guideline, "New.", author=None),
-    "ask": call(learning.note_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
-    "check": call(learning.note_answers, {"q": {ONE.example_id: 0.5}}),
+    "ask": call(learning.record_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
+    "check": call(learning.record_check_answers, {"q": {ONE.example_id: 0.5}}),
     "judge": judge,
     "roll back to nothing": call(history.rollback, EMPTY),
     "roll back": lambda io, access: history.rollback(io, access, begun()[1]),
@@ -246,7 +246,7 @@ class Actor:
     async def improve(self, io: IO) -> None:
         for rule in await self.rules(io, 1):
             change = op("revise", *await self.episodes(io, 2), guideline_id=rule.id, text="Better.")
-            await self._learn(io, change, relearn=False)
+            await self._learn(io, change, is_redistilling=False)
 
     async def retire(self, io: IO) -> None:
         rules = await self.rules(io, 2)
@@ -275,11 +275,11 @@ class Actor:
     async def ask(self, io: IO) -> None:
         rules = await self.rules(io, 2)
         questions = {rule.text: self.random.choice(("", f"{rule.text}?")) for rule in rules}
-        await self.do(io, learning.note_questions, questions)
+        await self.do(io, learning.record_questions, questions)
 
     async def check(self, io: IO) -> None:
         answers = {one.example_id: self.random.random() for one in await self.episodes(io, 4)}
-        await self.do(io, learning.note_answers, {self.random.choice("ab"): answers})
+        await self.do(io, learning.record_check_answers, {self.random.choice("ab"): answers})
 
     async def export(self, io: IO) -> None:
         self.exports.append(await jsonl.export_jsonl(io, self.access))
@@ -288,6 +288,8 @@ class Actor:
         for text in self.some(self.exports, 1):
             await self.do(io, jsonl.import_jsonl, text.split("\n"))
 
-    async def _learn(self, io: IO, *changes: GuidelineOperation, relearn: bool = True) -> None:
+    async def _learn(
+        self, io: IO, *changes: GuidelineOperation, is_redistilling: bool = True
+    ) -> None:
         words = {one.id: one.word for one in await self.access.all_episodes(io)}
-        await self.do(io, learning.learn, changes, words, relearn=relearn)
+        await self.do(io, learning.learn, changes, words, is_redistilling=is_redistilling)

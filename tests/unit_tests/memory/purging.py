@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore, SearchOp
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
-from tests.unit_tests.memory.support import CRITERION, EVERYTHING, dump, hashed, op, said
+from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, dump, hashed, op, said
 
 MARK = "zqx"
 """All planted words hold this, and nothing else does."""
@@ -61,7 +61,7 @@ def fill(
     def learn(*operations: Any, author: str | None = None) -> None:
         words = {each.id: each.word for each in memory.episodes()}
         access, read = memory.access, words or learned
-        run(learning.learn(BLOCKING, access, operations, read, author=author, relearn=True))
+        run(learning.learn(BLOCKING, access, operations, read, author=author, is_redistilling=True))
 
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())
@@ -85,14 +85,14 @@ def fill(
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="bob")
     answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
-    run(learning.note_answers(BLOCKING, memory.access, answers))
+    run(learning.record_check_answers(BLOCKING, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
     run(memory.access.put(BLOCKING, memory.access.layout.of("drafts"), drafts))
     return memory, one
 
 
 def everything_in(store: BaseStore) -> list[Any]:
-    [found] = store.batch([SearchOp((), limit=EVERYTHING)])
+    [found] = store.batch([SearchOp((), limit=NO_LIMIT)])
     return list(found)  # type: ignore[arg-type]
 
 

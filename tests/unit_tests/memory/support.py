@@ -19,7 +19,7 @@ from tests.loopback.embedding import embed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
-EVERYTHING = 1_000_000
+NO_LIMIT = 1_000_000
 STORES = (*WAYS, "aiosqlite-async")
 EVERY_STORE = pytest.mark.every_way(*STORES)
 """For what may differ between stores, or between blocking and awaited calls."""
@@ -47,7 +47,9 @@ def learn(
 ) -> dict[str, Any]:
     words = {one.id: one.word for one in memory.episodes()}
     return run(
-        learning.learn(BLOCKING, memory.access, operations, words, author=author, relearn=True)
+        learning.learn(
+            BLOCKING, memory.access, operations, words, author=author, is_redistilling=True
+        )
     )
 
 
@@ -90,14 +92,14 @@ class Bench:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
         if self.awaits:
-            return await learning.learn(AWAITING, access, operations, words, relearn=True)
-        return run(learning.learn(BLOCKING, access, operations, words, relearn=True))
+            return await learning.learn(AWAITING, access, operations, words, is_redistilling=True)
+        return run(learning.learn(BLOCKING, access, operations, words, is_redistilling=True))
 
     async def guidelines(self) -> dict[str, set[str]]:
         return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}
 
     async def items(self, kind: str | None = None) -> list[SearchItem]:
-        search = [SearchOp(("memalign",), limit=EVERYTHING)]
+        search = [SearchOp(("memalign",), limit=NO_LIMIT)]
         try:
             [found] = await self.store.abatch(search)
         except NotImplementedError:

@@ -25,7 +25,7 @@ def questions(memory: JudgeMemory) -> dict[str, str | None]:
 
 
 def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
-    run(learning.note_questions(BLOCKING, memory.access, asked))
+    run(learning.record_questions(BLOCKING, memory.access, asked))
 
 
 def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
@@ -83,7 +83,7 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
         there.remove_guideline(removed.id)
 
     asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
-    noting = partial(learning.note_questions, access=here.access, questions=asked)
+    noting = partial(learning.record_questions, access=here.access, questions=asked)
     interleaved(noting, looks, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
@@ -94,10 +94,10 @@ def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Ope
     one, two = memory.remember([said("one"), said("two")])
     versions = [memory.version()]
     for answers in ({one.example_id: 0.5, two.example_id: 0.25, "x": 1.0}, {one.example_id: 0.75}):
-        run(learning.note_answers(BLOCKING, memory.access, {asked: answers}))
+        run(learning.record_check_answers(BLOCKING, memory.access, {asked: answers}))
         versions.append(memory.version())
     latest = {asked: {one.example_id: 0.75, two.example_id: 0.25}}
-    run(learning.note_answers(BLOCKING, memory.access, {asked: {"x": 1.0}}))
+    run(learning.record_check_answers(BLOCKING, memory.access, {asked: {"x": 1.0}}))
     assert len({*versions}) == 3
     assert memory.version() == versions[-1]
     cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
@@ -141,7 +141,7 @@ def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) 
     gone = memory.remember(said("gone", value=True))
     learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
     answers = {one.example_id: 0.75 if one.value else 0.25 for one in [*episodes, gone]}
-    note = partial(learning.note_answers, BLOCKING, memory.access)
+    note = partial(learning.record_check_answers, BLOCKING, memory.access)
     run(note({asked: dict.fromkeys(answers, 0.5)}))
     run(note({asked: answers, "other": {episodes[0].example_id: 1.0}}))
     memory.forget(gone.id)
@@ -159,7 +159,7 @@ def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) 
     assert guideline.worth is not None
     assert guideline.worth.cases == 11
     other = elsewhere.remember(said("another"))
-    run(learning.note_answers(BLOCKING, elsewhere.access, {asked: {other.example_id: 0.5}}))
+    run(learning.record_check_answers(BLOCKING, elsewhere.access, {asked: {other.example_id: 0.5}}))
     memory.import_jsonl(elsewhere.export_jsonl())
     assert memory.version() == elsewhere.version()
     assert memory.access.view.answers()[asked][other.example_id] == 0.5

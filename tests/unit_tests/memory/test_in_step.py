@@ -23,7 +23,7 @@ from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import access, feedback, guidelines, learning, memory_state
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.memory_state import Standing, stand
+from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.driver import KINDS, Actor, check_same, memories, recalled
@@ -108,7 +108,7 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
                 chunk = late[len(arrived) :][: order.randint(1, 6)]
                 arrived += chunk
                 view.add([*chunk, *order.sample(arrived, 1)], words)
-                check_in_step(view, stand(arrived, words, "test"))
+                check_in_step(view, build_state(arrived, words, "test"))
             assert view.version == cold.version()
 
 
@@ -116,7 +116,7 @@ def act(actor: Actor) -> None:
     run(actor.act(BLOCKING))
 
 
-def check_in_step(view: MemoryView, scratch: Standing) -> None:
+def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
     rules = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
     assert view.version == scratch.version
     assert view.guidelines == [scratch.guideline(one) for one in rules]
@@ -125,7 +125,7 @@ def check_in_step(view: MemoryView, scratch: Standing) -> None:
     assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
     texts = {row.vector_key for row in view.rows()}
     assert view.missing_texts().keys() == texts
-    at = {row.id for key in texts for row in view.rows_at(key)}
+    at = {row.id for key in texts for row in view.rows_for_vector(key)}
     assert at == scratch.rows.keys()
 
 
@@ -181,8 +181,8 @@ def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.Mon
     for number in range(30):
         memory.remember(said(f"case {number}"))
         versions.append(memory.version())
-    weigh = Mock(side_effect=memory_state.weight_of)
-    monkeypatch.setattr(memory_state, "weight_of", weigh)
+    weigh = Mock(side_effect=memory_state.guideline_hash_term)
+    monkeypatch.setattr(memory_state, "guideline_hash_term", weigh)
     commits = memory.history()
     assert [commit.version for commit in commits[:31]] == versions[::-1]
     assert [commit.guidelines.added for commit in commits[::-1]] == [1] * 20 + [0] * 30
@@ -295,5 +295,5 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {each.id: each.status for each in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
-        texts = [guidelines.plain_words(rule.text) for rule in one.guidelines()]
+        texts = [guidelines.normalize_text(rule.text) for rule in one.guidelines()]
         assert len(set(texts)) == len(texts)

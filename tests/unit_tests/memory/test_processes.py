@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.memory.memory_state import stand
+from memalign_graph.memory.memory_state import build_state
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import check_same
 from tests.unit_tests.memory.stores import Opener
@@ -49,7 +49,7 @@ def test_processes_at_random_lose_nothing_and_see_the_same(
     facts, words = memory.access.view.facts()
     assert all(written)
     assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)
-    assert stand(facts, words, memory.access.embedder.id).version == memory.version()
+    assert build_state(facts, words, memory.access.embedder.id).version == memory.version()
     check_same([memory], cold)
 
 

@@ -15,7 +15,7 @@ from memalign_graph.memory import learning
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
-from memalign_graph.memory.judgments import remove_traces
+from memalign_graph.memory.judgments import delete_matching
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
 from tests.unit_tests.memory.stores import WatchedStore
@@ -331,9 +331,9 @@ def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
     async def say_then_remove(*args: Any) -> None:
         while late:
             other.remember(late.pop())
-        await remove_traces(*args)
+        await delete_matching(*args)
 
-    monkeypatch.setattr("memalign_graph.memory.purge.remove_traces", say_then_remove)
+    monkeypatch.setattr("memalign_graph.memory.purge.delete_matching", say_then_remove)
     memory.forget(author="ann", purge=True)
     assert memory.episodes() == []
     assert left_in(everything_in(store), "zqxwhy") == []

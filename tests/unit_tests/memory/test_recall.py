@@ -13,9 +13,9 @@ from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
 from memalign_graph.memory.index.vectors import VectorIndex, normalised
-from memalign_graph.memory.recall import recall, recall_besides
+from memalign_graph.memory.recall import recall, recall_excluding
 from tests.unit_tests.memory.stores import in_memory
-from tests.unit_tests.memory.support import CRITERION, EVERYTHING, QUERY, Bench, hashed, said
+from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, hashed, said
 
 
 async def test_two_answers_to_one_question_find_different_episodes(bench: Bench) -> None:
@@ -118,7 +118,7 @@ def test_a_lost_vector_is_embedded_anew(
     memory = near.memory()
     memory.remember([said("one"), said("two")])
     near.embedded()
-    [items] = near.store.batch([SearchOp(("memalign", "tone", "vectors"), limit=EVERYTHING)])
+    [items] = near.store.batch([SearchOp(("memalign", "tone", "vectors"), limit=NO_LIMIT)])
     lost = items[0]  # type: ignore[index]
     near.store.delete(lost.namespace, lost.key)  # type: ignore[union-attr]
     reopen()
@@ -192,7 +192,7 @@ def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> N
         own = {one.episode_id for one in given if one.example.id == example.id}
         rest = filled([one for one in given if one.example.id != example.id], rules)
         wanted = run(recall(BLOCKING, rest.access, example, k))
-        found = recall_besides(whole.access, example, k, own)
+        found = recall_excluding(whole.access, example, k, own)
         assert [one.example.id for one in found.examples] == [
             one.example.id for one in wanted.examples
         ]

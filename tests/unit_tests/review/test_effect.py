@@ -8,10 +8,16 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgment
-from memalign_graph.evidence.deciding import current_evidence
+from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.review.effect import nearest_to, others_on, rules_from, title_of, turned_by
+from memalign_graph.review.effect import (
+    nearest_to,
+    others_on,
+    rules_from,
+    title_of,
+    values_changed_by,
+)
 from tests.conftest import CASE, COLD, CRITERION, operations
 from tests.loopback import LoopbackServer, error
 from tests.unit_tests.memory.support import learn, op
@@ -57,11 +63,11 @@ def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT0
 def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
     vector = run(embed_once(BLOCKING, [memory.access], example(name), always=True))
     given = {"vector": vector, **options}
-    return run(turned_by(BLOCKING, memory.access, example(name), value, **given))
+    return run(values_changed_by(BLOCKING, memory.access, example(name), value, **given))
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
-    found = run(current_evidence(BLOCKING, memory.access)).left_out()
+    found = run(current_evidence_model(BLOCKING, memory.access)).left_out()
     rows = {row.example_id: row for row in memory.access.view.rows()}
     return {title_of(rows[key]): value for key, (value, _) in found.items()}
 

@@ -7,7 +7,7 @@ from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.history import recent
 from memalign_graph.memory.judgments import log_review, now
-from memalign_graph.memory.learning import note_answers
+from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.review.standing import answers_of, learned, standing
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
@@ -21,7 +21,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     sources = memory.remember([own, told("kind 1", False, "bob")])
     memory.remember([told("late 1", False, given_at=at - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
-    run(note_answers(BLOCKING, memory.access, {asked_id("Is it kind?", ""): rights}))
+    run(record_check_answers(BLOCKING, memory.access, {asked_id("Is it kind?", ""): rights}))
     shown = run(learned(BLOCKING, memory.access, "ann"))
     [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
     assert rule["worth"] == "Tells good answers from bad ones 100% of the time, on 9 cases."

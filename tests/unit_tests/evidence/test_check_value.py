@@ -24,7 +24,7 @@ from memalign_graph.evidence.check_value import (
 )
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import learn, note_answers
+from memalign_graph.memory.learning import learn, record_check_answers
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
 
@@ -67,7 +67,7 @@ def anchored(
         memory.add_guideline("Say sorry.")
     [guideline] = memory.guidelines()
     guideline = Guideline(**{**dict(guideline), "question": QUESTION})
-    run(note_answers(BLOCKING, memory.access, {ASKED: answers}))
+    run(record_check_answers(BLOCKING, memory.access, {ASKED: answers}))
     check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
     view = memory.access.view
     [found] = anchor_checks(view, criterion.scale, [check], {guideline.id: guideline}, ())

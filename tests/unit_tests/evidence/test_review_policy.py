@@ -19,8 +19,8 @@ from memalign_graph import (
     JudgeMemory,
     Numeric,
 )
-from memalign_graph.evidence.deciding import current_evidence
-from memalign_graph.evidence.review_policy import flags_of, is_drawn
+from memalign_graph.evidence.deciding import current_evidence_model
+from memalign_graph.evidence.review_policy import is_sampled, review_flags
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -73,8 +73,8 @@ def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(example_at(degrees))
     vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
-    process = run(current_evidence(BLOCKING, memory.access))
-    return list(flags_of(process, process.nearest(vector)))
+    process = run(current_evidence_model(BLOCKING, memory.access))
+    return list(review_flags(process, process.nearest(vector)))
 
 
 @pytest.mark.parametrize("embeddings", [on_circle, on_narrow_cone])
@@ -82,8 +82,8 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     memory = filled(*map(valued, [*range(40), 150]), embeddings=embeddings)
     places = (20.5, 39.9, 150, 100, -60)
     assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
-    process = run(current_evidence(BLOCKING, memory.access))
-    assert flags_of(process, process.nearest(None)) == UNLIKE
+    process = run(current_evidence_model(BLOCKING, memory.access))
+    assert review_flags(process, process.nearest(None)) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
     for _ in range(4):
         memory = filled(*map(valued, rng.uniform(0, 180, 60)), embeddings=embeddings)
@@ -138,8 +138,8 @@ def test_memory_that_is_contradictory_everywhere_does_not_ask_everywhere() -> No
 
 def test_draw_is_the_same_for_the_same_judgment_and_fair_over_many() -> None:
     ids = [UUID(int=number, version=4).hex for number in range(20_000)]
-    drawn = {key for key in ids if is_drawn(key, 0.05)}
+    drawn = {key for key in ids if is_sampled(key, 0.05)}
     assert 0.045 < len(drawn) / len(ids) < 0.055
-    assert drawn < {key for key in ids if is_drawn(key, 0.2)}
-    assert not any(is_drawn(key, 0) for key in ids)
-    assert all(is_drawn(key, 1) for key in ids)
+    assert drawn < {key for key in ids if is_sampled(key, 0.2)}
+    assert not any(is_sampled(key, 0) for key in ids)
+    assert all(is_sampled(key, 1) for key in ids)

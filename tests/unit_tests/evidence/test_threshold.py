@@ -5,7 +5,7 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from memalign_graph.evidence.threshold import interval, trusted, trusted_by_verdict
+from memalign_graph.evidence.threshold import find_threshold, find_threshold_by_verdict, interval
 
 TARGET = 0.9
 
@@ -29,11 +29,11 @@ def test_interval_is_that_of_scipy() -> None:
 
 @pytest.mark.parametrize(("target", "needed"), [(0.5, 6), (0.9, 40), (0.99, 415)])
 def test_fewest_cases_that_show_a_target(target: float, needed: int) -> None:
-    assert trusted([], target).needed == needed
-    few = trusted(pairs((0.99, needed - 1, 0)), target)
+    assert find_threshold([], target).needed == needed
+    few = find_threshold(pairs((0.99, needed - 1, 0)), target)
     assert (few.threshold, few.has_enough, few.coverage) == (None, False, 0)
     assert (few.decisions, few.cases, few.agreement, few.bound) == (needed - 1, 0, None, None)
-    enough = trusted(pairs((0.99, needed, 0)), target)
+    enough = find_threshold(pairs((0.99, needed, 0)), target)
     assert (enough.threshold, enough.has_enough, enough.coverage) == (0.99, True, 1)
     assert (enough.cases, enough.agreement) == (needed, 1)
     assert enough.bound is not None
@@ -41,7 +41,7 @@ def test_fewest_cases_that_show_a_target(target: float, needed: int) -> None:
 
 
 def test_threshold_is_the_lowest_that_the_sequence_reaches() -> None:
-    trust = trusted(pairs((0.99, 80, 0), (0.9, 80, 1), (0.8, 80, 4), (0.4, 10, 70)), TARGET)
+    trust = find_threshold(pairs((0.99, 80, 0), (0.9, 80, 1), (0.8, 80, 4), (0.4, 10, 70)), TARGET)
     assert (trust.threshold, trust.cases) == (0.8, 245)
     assert trust.agreement == pytest.approx(240 / 245)
     assert trust.coverage == pytest.approx(245 / 325)
@@ -49,14 +49,14 @@ def test_threshold_is_the_lowest_that_the_sequence_reaches() -> None:
     assert TARGET < trust.bound < 240 / 245
     # A test ends at its first failure, even if a later set would pass.
     decisions = pairs((0.99, 200, 0), (0.9, 0, 40), (0.8, 150, 150))
-    assert trusted(decisions, TARGET).threshold == 0.99
+    assert find_threshold(decisions, TARGET).threshold == 0.99
     # Where it begins does not depend on the labels: with half, though fewer would pass.
-    assert trusted(pairs((0.99, 60, 0), (0.5, 20, 40)), TARGET).threshold == 0.99
-    assert trusted(pairs((0.99, 60, 0), (0.5, 200, 240)), TARGET).threshold is None
+    assert find_threshold(pairs((0.99, 60, 0), (0.5, 20, 40)), TARGET).threshold == 0.99
+    assert find_threshold(pairs((0.99, 60, 0), (0.5, 200, 240)), TARGET).threshold is None
 
 
 def test_no_threshold_with_enough_feedback_is_told_from_too_little() -> None:
-    trust = trusted(pairs((0.99, 30, 20)), TARGET)
+    trust = find_threshold(pairs((0.99, 30, 20)), TARGET)
     assert (trust.threshold, trust.has_enough, trust.coverage) == (None, True, 0)
     assert (trust.cases, trust.agreement) == (50, 0.6)
     assert trust.bound is not None
@@ -64,20 +64,23 @@ def test_no_threshold_with_enough_feedback_is_told_from_too_little() -> None:
     # Equal confidences are taken together: which come first in memory must not matter.
     right_first = pairs((0.9, 60, 9))
     for decisions in (right_first, right_first[::-1]):
-        trust = trusted(decisions, TARGET)
+        trust = find_threshold(decisions, TARGET)
         assert (trust.threshold, trust.cases) == (None, 69)
 
 
 def test_a_gate_that_passes_bad_answers_is_not_excused_by_good_ones() -> None:
     good, bad = pairs((0.99, 400, 4)), pairs((0.98, 3, 5))
-    trust = trusted_by_verdict({"true": good, "false": bad}, TARGET)
-    assert trust.verdicts == {"true": trusted(good, TARGET), "false": trusted(bad, TARGET)}
+    trust = find_threshold_by_verdict({"true": good, "false": bad}, TARGET)
+    assert trust.verdicts == {
+        "true": find_threshold(good, TARGET),
+        "false": find_threshold(bad, TARGET),
+    }
     assert trust.verdicts["false"].threshold is None
     assert (trust.threshold, trust.decisions, trust.cases) == (0.99, 412, 404)
     assert (trust.coverage, trust.bound) == (404 / 412, trust.verdicts["true"].bound)
-    none = trusted_by_verdict({"false": bad}, TARGET)
+    none = find_threshold_by_verdict({"false": bad}, TARGET)
     assert (none.threshold, none.coverage, none.has_enough) == (None, 0, False)
-    assert trusted_by_verdict({}, TARGET) == trusted([], TARGET)
+    assert find_threshold_by_verdict({}, TARGET) == find_threshold([], TARGET)
 
 
 def made(rng: random.Random, count: int, right: float, *, ranks: bool) -> list[tuple[float, bool]]:
@@ -95,7 +98,9 @@ def test_a_judge_below_the_target_is_seldom_trusted_at_any_time(right: float) ->
     rng, ever, memories = random.Random(3), 0, 80  # noqa: S311 - nothing secret
     for _ in range(memories):
         past = made(rng, 300, right, ranks=False)
-        ever += any(trusted(past[:n], TARGET).threshold is not None for n in range(30, 301, 5))
+        ever += any(
+            find_threshold(past[:n], TARGET).threshold is not None for n in range(30, 301, 5)
+        )
     # At most 5 % in truth; more of so few memories come up with a chance of a hundredth.
     assert ever <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
@@ -105,7 +110,7 @@ def test_a_threshold_seldom_reaches_below_the_target_at_any_time() -> None:
     rng, too_low, memories = random.Random(4), 0, 80  # noqa: S311 - nothing secret
     for _ in range(memories):
         past = made(rng, 400, 0.88, ranks=True)
-        thresholds = [trusted(past[:n], TARGET).threshold for n in range(40, 401, 9)]
+        thresholds = [find_threshold(past[:n], TARGET).threshold for n in range(40, 401, 9)]
         too_low += any(threshold is not None and threshold < 1 / 6 for threshold in thresholds)
     assert too_low <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
@@ -114,5 +119,5 @@ def test_a_good_judge_is_trusted_soon() -> None:
     rng, soon = random.Random(5), 0  # noqa: S311 - nothing secret
     for _ in range(60):
         past = made(rng, 200, 0.97, ranks=False)
-        soon += trusted(past, TARGET).threshold is not None
+        soon += find_threshold(past, TARGET).threshold is not None
     assert soon >= 40
