@@ -163,7 +163,7 @@ class _Awaiting(IO):
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         with explained(store):
-            if type(store) is InMemoryStore:
+            if isinstance(store, InMemoryStore) and type(store).abatch is InMemoryStore.abatch:
                 with _IN_MEMORY:  # nothing of ours is embedded by it, so that it waits for nothing
                     return store.batch(ops)
             return await _shielded(_abatch(store, ops))

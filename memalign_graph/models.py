@@ -248,27 +248,58 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 
 def _function_id(function: Any) -> str:
-    """Name a function: by its own `name`, by where it is defined, and by what it was made with."""
+    """Name a function: by its own `name`, by where it is defined, and by what it was made with.
+
+    Raises:
+        InvalidInputError: It holds something whose effect on its vectors can't be known.
+    """
     name, path = getattr(function, "name", None), getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", "")
     if isinstance(name, str) and name:
         return f"{module}.{name}"
-    if path is None:  # an object that can be called, such as a partial function
-        kind, made_with = type(function), [getattr(function, "args", None), vars(function)]
-        inner = getattr(function, "func", None)
-        made_with += [] if inner is None else [embedder_id(inner)]
-        return f"{kind.__module__}.{kind.__qualname__}:{digest(_plain(made_with))[:12]}"
-    closure, code = getattr(function, "__closure__", None), getattr(function, "__code__", None)
-    cells = []
-    for cell in closure or ():
-        with suppress(ValueError):  # it is still empty
-            value = cell.cell_contents
-            # What else it holds may be a count or a cache, and change with use.
-            cells += [value] if isinstance(value, str | Embeddings) or callable(value) else []
-    if not closure and "<" not in path:
-        return f"{module}.{path}"
-    made_with = [_plain(cells), _plain(getattr(code, "co_consts", None)), code and code.co_names]
-    return f"{module}.{path}:{digest(made_with)[:12]}"
+    try:
+        if path is None:  # an object that can be called, such as a partial function
+            kind, held = type(function), vars(function)
+            inner = getattr(function, "func", None)
+            made_with = [inner, getattr(function, "args", ()), getattr(function, "keywords", held)]
+            return f"{kind.__module__}.{kind.__qualname__}:{digest(_known(made_with))[:12]}"
+        code, cells = getattr(function, "__code__", None), []
+        for cell in getattr(function, "__closure__", None) or ():
+            with suppress(ValueError):  # it is still empty
+                cells.append(cell.cell_contents)
+        owner = getattr(function, "__self__", None)
+        defaults = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
+        if not (cells or owner or any(defaults) or "<" in path):
+            return f"{module}.{path}"
+        # A number or a list that is shared may be a count or a cache, and change with use.
+        made_with = [[_known(part, is_shared=True) for part in (*cells, owner)], _known(defaults)]
+        made_with.append(_plain(getattr(code, "co_consts", None)))
+    except _UnknownPartError:
+        raise InvalidInputError(
+            f"embeddings: {function!r} has no name, and holds values that may change its vectors. "
+            'Give it a name, such as `embed.name = "my-model-v1"`, and a new one when its vectors '
+            "change."
+        ) from None
+    return f"{module}.{path}:{digest([*made_with, code and code.co_names])[:12]}"
+
+
+class _UnknownPartError(Exception):
+    """Part of a function of which nobody knows whether it changes its vectors."""
+
+
+def _known(value: Any, *, is_shared: bool = False) -> Any:
+    """Return a value as JSON; raise `_UnknownPartError` where it can't be told from others."""
+    if isinstance(value, Embeddings) or callable(value):
+        return embedder_id(value)
+    if value is None or isinstance(value, str):
+        return value
+    if not is_shared and isinstance(value, int | float):
+        return value
+    if not is_shared and isinstance(value, dict):
+        return {str(name): _known(part) for name, part in value.items()}
+    if not is_shared and isinstance(value, list | tuple):
+        return list(map(_known, value))
+    raise _UnknownPartError
 
 
 def _plain(value: Any) -> Any:

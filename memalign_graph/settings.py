@@ -511,16 +511,18 @@ def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
 
     Ignored, a misspelt namespace would lead one customer's feedback to another's memory.
     """
-    names = [name for name in fields if isinstance(name, str)]
+    plain = {
+        re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)
+    }
     known = own if isinstance(own, Mapping) else {} if own is None else vars(own)
-    if fields.get("namespace") is not None and not known.get("namespace"):
-        raise InvalidInputError(
-            "context: 'namespace' stands beside 'memalign', where no judge reads it: give "
-            'context={"memalign": {"namespace": [...]}}.'
-        )
-    if "memalign" not in names:
-        plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in names}
-        if alike := get_close_matches("memalign", plain, n=1, cutoff=0.8):
+    for spelling in ("namespace", "namespaces"):
+        name = plain.get(spelling, spelling)
+        if fields.get(name) is not None and not known.get("namespace"):
             raise InvalidInputError(
-                f"context: {plain[alike[0]]!r} is not known: did you mean 'memalign'?"
+                f"context: {name!r} stands beside 'memalign', where no judge reads it: give "
+                'context={"memalign": {"namespace": [...]}}.'
             )
+    if "memalign" not in fields and (alike := get_close_matches("memalign", plain, 1, 0.8)):
+        raise InvalidInputError(
+            f"context: {plain[alike[0]]!r} is not known: did you mean 'memalign'?"
+        )

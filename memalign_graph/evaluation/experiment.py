@@ -316,8 +316,9 @@ class Subject:
         builder = create_judge_graph(self.experiment.criterion, **self.judge.options)
         stores = {id(learned): learned.memory.access.store for learned, _ in cases}
         graphs = {key: builder.compile(store=store) for key, store in stores.items()}
-        # Others are judged beside it: all of them together keep to the limit.
-        config = {"max_concurrency": 1} if self.way.judge.swap else {}
+        # All judgments together keep to the limit: one may ask several times.
+        limit = self.experiment.options.max_concurrency
+        config = {"max_concurrency": max(limit // max(min(len(cases), limit), 1), 1)}
 
         async def judge(case: tuple[Learned, Example]) -> Judgment | str:
             learned, example = case

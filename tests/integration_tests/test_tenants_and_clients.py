@@ -44,6 +44,8 @@ def gated(bench: Bench, **options: Any) -> Any:
     [
         (ACME, "'namespace' stands beside 'memalign'"),
         ({"memalign": {"k": 3}, **ACME}, "'namespace' stands beside 'memalign'"),
+        ({"namespaces": ["acme"]}, "'namespaces' stands beside 'memalign'"),
+        ({"Name_Space": ["acme"]}, "'Name_Space' stands beside 'memalign'"),
         ({"Memalign": ACME}, "did you mean 'memalign'"),
         ({"mem_align": ACME}, "did you mean 'memalign'"),
         ({"memaling": ACME}, "did you mean 'memalign'"),
@@ -256,6 +258,33 @@ def test_embeddings_that_differ_have_different_names() -> None:
     assert embedder_id(at_the_top).endswith("at_the_top")
 
 
+class Client:
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+
+def made_with(value: Any) -> Any:
+    return lambda texts: [[float(len(text)), float(value)] for text in texts]
+
+
+def with_default(value: int) -> Any:
+    def embed(texts: Sequence[str], scale: int = value) -> list[list[float]]:
+        return [[float(len(text)), float(scale)] for text in texts]
+
+    return embed
+
+
+@pytest.mark.parametrize("value", [3, [1.0], {"model": "a"}, Client()])
+def test_a_function_that_holds_what_may_change_needs_a_name(value: Any) -> None:
+    for function in (made_with(value), Client().embed, partial(made_with("a"), client=Client())):
+        with pytest.raises(InvalidInputError, match=r"Give it a name, such as `embed\.name = "):
+            JudgeMemory(InMemoryStore(), CRITERION, embeddings=function)
+    named = made_with(value)
+    named.name = "mine-v1"
+    assert embedder_id(named).endswith(".mine-v1")
+    assert embedder_id(with_default(1)) != embedder_id(with_default(2))
+
+
 async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
     lock, now, peak = threading.Lock(), 0, 0
 
@@ -281,8 +310,15 @@ async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
     assert peak == 2
 
 
-async def test_awaited_calls_take_the_lock_of_a_store_in_memory(bench: Bench) -> None:
-    store = InMemoryStore()
+class OwnStore(InMemoryStore):
+    """A store in memory of an application's own."""
+
+
+@pytest.mark.parametrize("store_class", [InMemoryStore, OwnStore])
+async def test_awaited_calls_take_the_lock_of_a_store_in_memory(
+    bench: Bench, store_class: type[InMemoryStore]
+) -> None:
+    store = store_class()
     memory = JudgeMemory(store, CRITERION, embeddings=bench.server.embedder())
     failed: list[BaseException] = []
     stop = threading.Event()

@@ -300,6 +300,14 @@ async def test_the_limit_is_reached_and_kept(call: Caller, server: LoopbackServe
     assert server.peak_chats == 5
 
 
+async def test_the_limit_is_kept_where_a_judgment_asks_several_times(
+    call: Caller, server: LoopbackServer
+) -> None:
+    server.latency_s = 0.02
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4)
+    assert server.peak_chats == 3
+
+
 class State(TypedDict, total=False):
     agreement: float | None
 

@@ -114,6 +114,7 @@ def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() ->
     def changing(texts: Sequence[str]) -> list[list[float]]:
         return [vector[:size] for vector in hashed(texts)]
 
+    vars(changing)["name"] = "hashed"
     memory = JudgeMemory(store, CRITERION, embeddings=changing)
     memory.remember(said("one"))
     store.batches.clear()
@@ -158,6 +159,7 @@ def test_a_judgment_made_while_another_commits_leads_back_to_what_it_used(near: 
             memory.version()
         return hashed(texts)
 
+    vars(embed)["name"] = "hashed"
     memory = near.memory(embeddings=embed)
     memory.remember(said("one"))
     memory.add_guideline("First.")
