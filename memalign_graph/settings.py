@@ -511,9 +511,7 @@ def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
 
     Ignored, a misspelt namespace would lead one customer's feedback to another's memory.
     """
-    plain = {
-        re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)
-    }
+    plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)}
     known = own if isinstance(own, Mapping) else {} if own is None else vars(own)
     for spelling in ("namespace", "namespaces"):
         name = plain.get(spelling, spelling)
