@@ -310,15 +310,8 @@ async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
     assert peak == 2
 
 
-class OwnStore(InMemoryStore):
-    """A store in memory of an application's own."""
-
-
-@pytest.mark.parametrize("store_class", [InMemoryStore, OwnStore])
-async def test_awaited_calls_take_the_lock_of_a_store_in_memory(
-    bench: Bench, store_class: type[InMemoryStore]
-) -> None:
-    store = store_class()
+async def test_awaited_calls_take_the_lock_of_a_store_in_memory(bench: Bench) -> None:
+    store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=bench.server.embedder())
     failed: list[BaseException] = []
     stop = threading.Event()

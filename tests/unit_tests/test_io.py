@@ -16,6 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
+from memalign_graph import io as io_module
 from memalign_graph.io import AWAITING, BLOCKING, IO, run
 from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
@@ -69,6 +70,25 @@ class SlowStore(InMemoryStore):
         self.started.set()
         await self.go_on.wait()
         return done + await super().abatch(others)
+
+
+class WatchingStore(InMemoryStore):
+    """Sees whether its lock is held when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked: list[bool] = []
+
+    def batch(self, ops: Any) -> Any:
+        lock: Any = io_module._IN_MEMORY
+        self.locked.append(lock._is_owned())
+        return super().batch(ops)
+
+
+def test_both_kinds_of_calls_lock_a_store_in_memory_of_an_own_class(drive: Drive) -> None:
+    store = WatchingStore()
+    drive(lambda io: put_and_get(io, store))
+    assert store.locked == [True, True]
 
 
 async def test_batch_that_has_begun_is_finished_however_often_cancelled() -> None:
