@@ -28,7 +28,7 @@ from memalign_graph.errors import (
     MemAlignError,
     excerpt,
 )
-from memalign_graph.evidence.confidence import asks_checks
+from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory.access import HEAD, MemoryAccess

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
-from memalign_graph.evidence.confidence import asks_checks
+from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.io import AWAITING, BLOCKING, IO, Bounded, StructuredModel, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout

@@ -30,7 +30,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.evidence import confidence
+from memalign_graph.evidence import logprobs
 from tests import postgres
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -171,7 +171,7 @@ def running_server() -> Iterator[LoopbackServer]:
 def server(
     running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(confidence, "_silent", {})  # remembered as long as a process lives
+    monkeypatch.setattr(logprobs, "_silent", {})  # remembered as long as a process lives
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

@@ -23,8 +23,8 @@ from memalign_graph.evaluation.experiment import (
 )
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
 from memalign_graph.evaluation.report import Report, score_cases
-from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, twin_functions
 from memalign_graph.memory.feedback import remember

@@ -8,9 +8,9 @@ from datetime import datetime
 from itertools import islice
 
 from memalign_graph.agreement import majority, on_scale
-from memalign_graph.evidence.confidence import RawVerdict
+from memalign_graph.evidence.verdicts import RawVerdict
+from memalign_graph.memory.episode_row import EpisodeRow, PastVerdict
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Scale, Value

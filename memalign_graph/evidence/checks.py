@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import on_scale
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
-from memalign_graph.evidence.confidence import (
+from memalign_graph.evidence.logprobs import (
     ask_with_logprobs,
     token_probabilities,
     usable_logprob_model,

@@ -9,8 +9,8 @@ from functools import partial
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import newest
-from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel
+from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cache import evict_views

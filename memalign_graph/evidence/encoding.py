@@ -6,8 +6,8 @@ from math import nan
 import numpy as np
 
 from memalign_graph.agreement import on_scale, reach
-from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.regression import Floats
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 _THIRDS = ("low", "middle", "high")

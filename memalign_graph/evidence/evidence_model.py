@@ -22,7 +22,6 @@ from memalign_graph.agreement import agree, majority
 from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.cases import Case, cases_at, is_present
 from memalign_graph.evidence.compare import COUNTED, is_better, loses
-from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.encoding import ValueEncoding
 from memalign_graph.evidence.features import CheckFeatures, log_odds
 from memalign_graph.evidence.regression import (
@@ -32,6 +31,7 @@ from memalign_graph.evidence.regression import (
     softmax_weights,
 )
 from memalign_graph.evidence.threshold import Trust
+from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value

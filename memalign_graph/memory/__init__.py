@@ -2,7 +2,8 @@
 
 - `judge_memory`: `JudgeMemory`, what users call. Everything else is what it does, as operations
   (see `memalign_graph.io`) and pure functions:
-- `facts`, `memory_state`, `feedback_merge`: the log, and the state that it adds up to; pure.
+- `facts`: the log. `memory_state`, `episode_row`, `feedback_merge`: the state that it adds up to;
+  pure.
 - `view`: the state of one memory in a process; `cache`: this process's views. `index`,
   `embedding`: their vectors.
 - `access`, `layout`: the way to the store, and what lies where; only `access` writes facts.

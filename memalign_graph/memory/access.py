@@ -4,7 +4,6 @@ Written once for sync and async (see `io`). Only `batch` calls are used, reads a
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from memalign_graph.memory.facts import (
     read_fact,
 )
 from memalign_graph.memory.index.vectors import Vector, decode_vector
-from memalign_graph.memory.layout import MemoryLayout, Namespace
+from memalign_graph.memory.layout import MemoryLayout, Namespace, packed, unpacked
 from memalign_graph.memory.view import CLOCK_SKEW_US, MemoryView
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
@@ -45,13 +44,10 @@ BATCH_ITEMS = 1_000
 
 HEAD = "head"
 
-_OF_EARLIER = "tip"
+_LEGACY_HEAD = "tip"
 """What memories of an earlier version have."""
 
-_PACKED = "packed"
-"""What names the fields of an item that are JSON in text: Postgres forgets the order of keys."""
-
-_DIGITS_ALIKE = 10**15
+_MIN_COMPARABLE_US = 10**15
 """A time in 2001, from which on all have as many digits: Postgres compares them as text."""
 
 
@@ -96,7 +92,7 @@ class MemoryAccess:
     async def _read(self, io: IO, head: str | None) -> None:
         """Read all of the memory."""
         # In this order: a fact that is seen is seen with its words.
-        layout, earlier = self.layout, (*self.layout.root, _OF_EARLIER)
+        layout, earlier = self.layout, (*self.layout.root, _LEGACY_HEAD)
         namespaces = [layout.of("facts"), layout.of("words"), earlier]
         namespaces.append(layout.vectors(self.embedder.id))
         items, words, old, vectors = await self.search(io, *namespaces)
@@ -114,7 +110,7 @@ class MemoryAccess:
         """Read the facts beside and after one that the view does not know; None if it is gone."""
         # The kind first: a store in memory compares the dates of nothing else then.
         dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
-        if since_us >= _DIGITS_ALIKE:
+        if since_us >= _MIN_COMPARABLE_US:
             dated["at_us"] = {"$gte": since_us}
         namespace = self.layout.of("facts")
         search = SearchOp(namespace, filter=dated, limit=NO_LIMIT, refresh_ttl=False)
@@ -264,35 +260,6 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 def search_namespace(namespace: Namespace) -> SearchOp:
     """Ask for all that lies in and below a namespace, without a write that prolongs its life."""
     return SearchOp(namespace, limit=NO_LIMIT, refresh_ttl=False)
-
-
-def packed(item: Item | None) -> Item | None:
-    """Write as text what a store that keeps values, and not JSON, would give back otherwise."""
-    names = [name for name, part in (item or {}).items() if _is_changed(part)]
-    if item is None or not names:
-        return item
-    texts = {name: json.dumps(item[name], ensure_ascii=False) for name in names}
-    return {**item, **texts, _PACKED: names}
-
-
-def unpacked(item: Item) -> Item:
-    """Return an item as it was before it was packed."""
-    names = item.get(_PACKED, ())
-    parts = {name: part for name, part in item.items() if name != _PACKED}
-    return {**parts, **{name: json.loads(item[name]) for name in names}}
-
-
-def _is_changed(part: Any) -> bool:
-    """Tell whether JSONB of Postgres changes a value: its order of keys, or a float to a number."""
-    match part:
-        case dict():
-            return len(part) > 1 or any(map(_is_changed, part.values()))
-        case list():
-            return any(map(_is_changed, part))
-        case float():
-            return json.dumps(part) == "-0.0" or (part.is_integer() and "e" in json.dumps(part))
-        case _:
-            return False
 
 
 def read_vector(item: Item) -> Vector:

@@ -14,11 +14,12 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
 from memalign_graph.memory.feedback_merge import merge_feedback, order_after
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, vector_key
-from memalign_graph.memory.memory_state import EpisodeRow, without_undone
+from memalign_graph.memory.memory_state import without_undone
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
 from memalign_graph.types import (

@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from memalign_graph.errors import InvalidInputError, MemAlignError, explain
 from memalign_graph.io import IO
-from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, packed, search_namespace, unpacked
+from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, search_namespace
 from memalign_graph.memory.facts import Item
-from memalign_graph.memory.layout import Namespace
+from memalign_graph.memory.layout import Namespace, packed, unpacked
 from memalign_graph.types import (
     Example,
     FrozenModel,

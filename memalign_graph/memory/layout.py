@@ -1,12 +1,14 @@
-"""Where a memory's items lie in a store."""
+"""Where a memory's items lie in a store, and in which form."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_label
+from memalign_graph.memory.facts import Item
 
 DEFAULT_NAMESPACE = ("memalign",)
 """The namespace where none is given."""
@@ -69,3 +71,36 @@ def check_namespace(namespace: Sequence[str] | str) -> Namespace:
             "namespace: LangGraph keeps the first label 'langgraph' to itself: choose another."
         )
     return tuple(namespace)
+
+
+_PACKED = "packed"
+"""What names the fields of an item that are JSON in text: Postgres forgets the order of keys."""
+
+
+def packed(item: Item | None) -> Item | None:
+    """Write as text what a store that keeps values, and not JSON, would give back otherwise."""
+    names = [name for name, part in (item or {}).items() if _is_changed(part)]
+    if item is None or not names:
+        return item
+    texts = {name: json.dumps(item[name], ensure_ascii=False) for name in names}
+    return {**item, **texts, _PACKED: names}
+
+
+def unpacked(item: Item) -> Item:
+    """Return an item as it was before it was packed."""
+    names = item.get(_PACKED, ())
+    parts = {name: part for name, part in item.items() if name != _PACKED}
+    return {**parts, **{name: json.loads(item[name]) for name in names}}
+
+
+def _is_changed(part: Any) -> bool:
+    """Tell whether JSONB of Postgres changes a value: its order of keys, or a float to a number."""
+    match part:
+        case dict():
+            return len(part) > 1 or any(map(_is_changed, part.values()))
+        case list():
+            return any(map(_is_changed, part))
+        case float():
+            return json.dumps(part) == "-0.0" or (part.is_integer() and "e" in json.dumps(part))
+        case _:
+            return False

@@ -2,12 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from sys import intern
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from memalign_graph.memory.episode_row import EpisodeRow, row_of
 from memalign_graph.memory.facts import (
     JUDGE_CASES,
     Fact,
@@ -17,76 +15,9 @@ from memalign_graph.memory.facts import (
     Words,
     drop_answers,
 )
-from memalign_graph.memory.index.retrieval_text import text_of
-from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.types import Episode, Guideline
 
 VERSION_SPACE = 2**128
-
-
-@dataclass(frozen=True, slots=True)
-class PastVerdict:
-    """What is kept of the judge's verdict at the time, to be weighed against the expert's word."""
-
-    verdict: Any
-    """What the judge itself said."""
-
-    probabilities: Mapping[str, float] | None
-    """How likely it held each value, where that was measured."""
-
-    review: Mapping[str, Any] | None
-    """Why the expert was asked, where that was decided case by case."""
-
-    shown: tuple[str, ...] = ()
-    """The episodes in its prompt: of a case that it was shown it knew what the expert says."""
-
-    checks: Mapping[str, float] = field(default_factory=dict)
-    """How likely the case met guidelines, by question and model (`asked_id`)."""
-
-    model: str | None = None
-    judge_key: str | None = None
-    """Names the judge that gave the verdict; None where an earlier version stored it."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRow:
-    """An episode as it stands."""
-
-    id: str
-    key: str
-    """The hash of its content."""
-
-    word: str
-    """Names what the expert says: `Episode.word`."""
-
-    said: str
-    """The key of the word's item."""
-
-    content: Mapping[str, Any]
-    """The episode as JSON; its status alone where it was purged."""
-
-    is_open: bool
-    """Whether it is pending while nothing has read it."""
-
-    vector_key: str
-    example_id: str
-    value: Any
-    """The expert's value, as stored; None if there is none."""
-
-    given_at: datetime
-    judged: PastVerdict | None
-
-    @property
-    def is_purged(self) -> bool:
-        """Whether nothing that was said is left."""
-        return not self.example_id
-
-    @property
-    def verdicts(self) -> dict[str, Any]:
-        """The values of the judgments that the expert answered, by judgment id."""
-        judgment = self.content.get("judgment")
-        own = {} if judgment is None else {judgment["id"]: judgment["value"]}
-        return {**self.content.get("other_verdicts", {}), **own}
 
 
 class MemoryState:
@@ -346,50 +277,6 @@ def without_undone(facts: Iterable[Fact]) -> list[Fact]:
         if fact.id not in undone:
             undone.update(fact.undone)
     return [fact for fact in ordered if fact.id not in undone]
-
-
-def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
-    """Read from a word's item what is kept, without reading it whole."""
-    names, content = (episode_id, item["content"], item["word"], item["key"]), item.get("episode")
-    if content is None:
-        status, never = item["status"], datetime.min.replace(tzinfo=UTC)
-        gone = {"status": status}
-        return EpisodeRow(*names, gone, status == "pending", "", "", None, never, None)
-    text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
-    return EpisodeRow(
-        *names,
-        content=content,
-        is_open=content.get("status") == "pending",
-        vector_key=vector_key(embedder, text),
-        example_id=content["example_id"],
-        value=content.get("value"),
-        given_at=datetime.fromisoformat(content["given_at"]),
-        judged=_judged(content.get("judgment")),
-    )
-
-
-def _judged(judgment: Any) -> PastVerdict | None:
-    if not isinstance(judgment, Mapping):
-        return None
-    evidence = judgment.get("evidence")
-    source = evidence if isinstance(evidence, Mapping) and "verdict" in evidence else judgment
-    verdict = source["verdict"] if source is evidence else judgment.get("value")
-    return PastVerdict(
-        verdict,
-        judgment.get("probabilities"),
-        judgment.get("review"),
-        # The same few ids are in many judgments: one text each.
-        tuple(map(intern, judgment.get("episode_ids") or ())),
-        dict(_checked(judgment.get("checks") or ())),
-        *(intern(name) if (name := judgment.get(of)) else None for of in ("model", "judge_key")),
-    )
-
-
-def _checked(checks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    for check in checks:
-        answer = check["held"] if check.get("probability") is None else check["probability"]
-        if answer is not None:
-            yield intern(check["asked"]), float(answer)
 
 
 def _weight(*names: str) -> int:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import (
     PURGE,
     Fact,
@@ -20,7 +21,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.feedback_merge import merge_feedback, withdraws_support
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
-from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state
+from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.types import Episode, Guideline
 
 CLOCK_SKEW_US = 120_000_000

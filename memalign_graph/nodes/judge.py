@@ -15,7 +15,7 @@ from memalign_graph.errors import (
     InvalidInputError,
     ModelAnswerError,
 )
-from memalign_graph.evidence import confidence
+from memalign_graph.evidence import confidence, logprobs, verdicts
 from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,
@@ -27,10 +27,10 @@ from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import key_of
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import revision_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import ask, is_small, judge_key, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     PROMPT_VERSION,
@@ -163,7 +163,7 @@ async def judge(
     key = judge_key(step.chat, settings.model_dump(include=_IN_KEY), PROMPT_VERSION)
     scale = step.parts.criterion.scale
     moved: str | None = None
-    decide: Callable[[confidence.RawVerdict], confidence.Decision] = confidence.verdict_only
+    decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
     if settings.measures:
         from memalign_graph.evidence.deciding import prepare_decision
 
@@ -171,7 +171,7 @@ async def judge(
         shown: Any = {"version": retrieved.version, "vector": vector, "excluded_ids": excluded_keys}
         decide, moved = await prepare_decision(io, access, settings.mode, **shown, judge_key=key)
     checks, answer, measured = await _answers(step, example, retrieved, excluded_keys)
-    said = confidence.RawVerdict(
+    said = verdicts.RawVerdict(
         answer["value"], measured.probabilities, measured.source, probabilities(checks)
     )
     decision = decide(said)
@@ -196,7 +196,7 @@ _IN_KEY = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
 
 
-def _overruled(rationale: str, value: Value, said: confidence.RawVerdict, scale: Scale) -> str:
+def _overruled(rationale: str, value: Value, said: verdicts.RawVerdict, scale: Scale) -> str:
     """End a rationale in what the evidence says otherwise."""
     otherwise = (
         f"By the experts' values of similar cases it is {scale.render(value)}, not "
@@ -207,7 +207,7 @@ def _overruled(rationale: str, value: Value, said: confidence.RawVerdict, scale:
 
 async def _answers(
     step: Step, example: Example, retrieved: Retrieved, excluded_keys: Container[str]
-) -> tuple[list[Check], Update, confidence.ConfidenceMeasurement]:
+) -> tuple[list[Check], Update, verdicts.ConfidenceMeasurement]:
     """Ask which guidelines the case meets, if wanted, and for the verdict."""
     if not step.asks_checks:
         return [], *await _verdict(step, example, retrieved)
@@ -245,7 +245,7 @@ async def _verdict(
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck] = (),
     excluded_keys: Container[str] = (),
-) -> tuple[Update, confidence.ConfidenceMeasurement]:
+) -> tuple[Update, verdicts.ConfidenceMeasurement]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
     scale = step.parts.criterion.scale
     if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
@@ -308,7 +308,7 @@ async def _ask(
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck],
     excluded_keys: Container[str],
-) -> tuple[Update, confidence.ConfidenceMeasurement]:
+) -> tuple[Update, verdicts.ConfidenceMeasurement]:
     by_checks = None
     if checks and is_small(step.chat):
         by_checks = await _ask_value_only(step, example, checks, excluded_keys)
@@ -317,18 +317,18 @@ async def _ask(
 
 async def _ask_value_only(
     step: Step, example: Example, checks: Sequence[AnchoredCheck], excluded_keys: Container[str]
-) -> tuple[Update, confidence.ConfidenceMeasurement] | None:
+) -> tuple[Update, verdicts.ConfidenceMeasurement] | None:
     """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
     from memalign_graph.evidence.features import combine_probabilities, vote
 
     chat, criterion = step.chat, step.parts.criterion
-    scale, values = criterion.scale, confidence.marks(criterion.scale)
-    model = confidence.usable_logprob_model(chat)
+    scale, values = criterion.scale, verdicts.value_choices(criterion.scale)
+    model = logprobs.usable_logprob_model(chat)
     if not values or model is None:
         return None
     window = max_input_tokens(chat)
     prompt = value_prompt(criterion, example, values, max_input_tokens=window)
-    measured = await confidence.ask_letter(step.io, model, scale, prompt.messages, values)
+    measured = await logprobs.ask_letter(step.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None
@@ -337,7 +337,7 @@ async def _ask_value_only(
     if (votes := vote(step.access.view, criterion, answers, values, excluded_keys)) is not None:
         shares = combine_probabilities(shares, *votes)
     return {
-        "value": confidence.value_of(shares, values, scale),
+        "value": verdicts.choose_value(shares, values, scale),
         "rationale": explain_checks(checks),
         "broken_guideline_ids": [],
         "guideline_ids": [item.check.guideline_id for item in checks],
@@ -349,7 +349,7 @@ async def _ask_value_only(
 
 async def _ask_with_rationale(
     step: Step, example: Example, retrieved: Retrieved
-) -> tuple[Update, confidence.ConfidenceMeasurement]:
+) -> tuple[Update, verdicts.ConfidenceMeasurement]:
     parts, chat = step.parts, step.chat
     settings, criterion = parts.judge, parts.criterion
     cites = settings.cite_guidelines and not step.asks_checks
@@ -380,7 +380,7 @@ async def _ask_with_rationale(
         alone = retrieved.model_copy(update={"recalled": []})
         answer, measured = await _ask_with_rationale(step, example, alone)
         return answer | {"warnings": [refused, *answer["warnings"]]}, measured
-    measured = confidence.ConfidenceMeasurement()
+    measured = verdicts.ConfidenceMeasurement()
     if settings.confidence:
         measured = await confidence.measure_confidence(
             step.io,

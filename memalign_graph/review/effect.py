@@ -7,15 +7,15 @@ from memalign_graph.agreement import agree, majority, on_scale
 from memalign_graph.alignment.redistill import distil
 from memalign_graph.errors import EmbeddingError, excerpt
 from memalign_graph.evidence.cases import Case
-from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.evidence_model import MIN_CASES
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import BaseChatModel
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.review.forms import shown_value

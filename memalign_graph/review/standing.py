@@ -10,9 +10,9 @@ from memalign_graph.evidence.checks import YES_THRESHOLD
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, recent
 from memalign_graph.memory.judgments import now, read_review_log
-from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.review.effect import Shown, title_of, word_of
 
 _COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import JudgeMemory
-from memalign_graph.evidence import confidence
+from memalign_graph.evidence import logprobs
 from memalign_graph.io import AWAITING
 from tests.conftest import CRITERION, Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, rules_by_topic
@@ -230,16 +230,16 @@ async def test_a_model_without_log_probabilities_is_asked_for_them_again_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bench.server.chat_model()
-    telling = confidence.logprob_model(model)
+    telling = logprobs.logprob_model(model)
     assert telling is not None
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     bench.server.responder = lambda _: "Yes"
     for _ in range(3):
-        assert confidence.usable_logprob_model(model) is not None
-        await confidence.ask_with_logprobs(AWAITING, telling, [HumanMessage("Well?")])
-    assert confidence.usable_logprob_model(model) is None
+        assert logprobs.usable_logprob_model(model) is not None
+        await logprobs.ask_with_logprobs(AWAITING, telling, [HumanMessage("Well?")])
+    assert logprobs.usable_logprob_model(model) is None
     now += 599
-    assert confidence.usable_logprob_model(model) is None
+    assert logprobs.usable_logprob_model(model) is None
     now += 2
-    assert confidence.usable_logprob_model(model) is not None
+    assert logprobs.usable_logprob_model(model) is not None

@@ -147,7 +147,7 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
 ) -> None:
     reply, why = FAILURES[kind]
     bench.server.responder = TellingJudge(lambda _: reply, verdict=False)
-    with caplog.at_level(logging.WARNING, logger="memalign_graph.evidence.confidence"):
+    with caplog.at_level(logging.WARNING, logger="memalign_graph.evidence"):
         judgment = await judged(bench)
     assert judgment["value"] is False
     warning = unmeasured(judgment)

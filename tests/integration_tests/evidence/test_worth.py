@@ -9,8 +9,8 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
-from memalign_graph.evidence.confidence import RawVerdict
 from memalign_graph.evidence.deciding import prepare_decision
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.learning import record_check_answers, record_questions

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.cases import newest
-from memalign_graph.evidence.confidence import Decision, RawVerdict
 from memalign_graph.evidence.evidence_model import EvidenceModel
+from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key

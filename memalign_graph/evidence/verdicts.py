@@ -1,0 +1,82 @@
+"""The values that a judge chooses from, what it said of a case, and what is decided."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.types import ConfidenceSource, Evidence, Probabilities
+
+MAX_VALUES = 20
+"""The most values a scale may have: servers tell of that many alternatives to a token at most."""
+
+
+@dataclass(frozen=True)
+class ConfidenceMeasurement:
+    """How likely the judge holds each value; of a continuous scale its verdict alone."""
+
+    probabilities: Probabilities | None = None
+    source: ConfidenceSource | None = None
+    warning: str | None = None  # why it was not measured as asked for
+
+
+@dataclass(frozen=True)
+class RawVerdict:
+    """What the judge said of a case."""
+
+    verdict: Value
+    probabilities: Mapping[str, float] | None = None
+    source: ConfidenceSource | None = None
+    checks: Mapping[str, float] = field(default_factory=dict)  # by `asked_id`
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of it."""
+
+    value: Value
+    confidence: float | None = None
+    confidence_source: ConfidenceSource | None = None
+    calibrated_on: int | None = None
+    evidence: Evidence | None = None
+
+
+def verdict_only(said: RawVerdict) -> Decision:
+    return Decision(said.verdict)
+
+
+def permitted_values(scale: Scale) -> list[Value]:
+    """Return the values of a finite scale; none of one with too many."""
+    if isinstance(scale, Numeric):
+        low, high = math.ceil(scale.minimum), math.floor(scale.maximum)
+        few = scale.integer and high - low < MAX_VALUES
+        return list(range(low, high + 1)) if few else []
+    values = (True, False) if isinstance(scale, Boolean) else scale.choices
+    return list(values) if len(values) <= MAX_VALUES else []
+
+
+_MOST_MARKS = 11
+
+_FEW_MARKS = 5  # of a scale with more numbers: told apart better than more are
+
+
+def value_choices(scale: Scale) -> list[Value]:
+    """Return the values that a small model chooses from; none where there are too many."""
+    values = permitted_values(scale)
+    if isinstance(scale, Numeric) and not 0 < len(values) <= _MOST_MARKS:
+        step = (scale.maximum - scale.minimum) / (_FEW_MARKS - 1)
+        numbers = [scale.minimum + step * n for n in range(_FEW_MARKS)]
+        values = [scale.validate_value(round(n) if scale.integer else n) for n in numbers]
+    return values
+
+
+def choose_value(probabilities: Probabilities, values: Sequence[Value], scale: Scale) -> Value:
+    """Choose by how likely values are: the median where they have an order, else the likeliest."""
+    shares = [probabilities[scale.render(value)] for value in values]
+    if isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered):
+        return values[next(n for n, so_far in enumerate(accumulate(shares)) if so_far >= _HALF)]
+    return values[shares.index(max(shares))]
+
+
+_HALF = 0.5 - 1e-9
