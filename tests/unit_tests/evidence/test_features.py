@@ -7,9 +7,11 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
+from memalign_graph.evidence.deciding import current_evidence
 from memalign_graph.evidence.features import pooled, vote
+from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.checking import note_answers
+from memalign_graph.memory.checking import note_answers, note_questions
 from tests.conftest import CASE, CRITERION
 
 
@@ -53,3 +55,14 @@ def test_a_vote_is_pooled_by_its_weight() -> None:
     assert pooled(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
     assert pooled(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(9, 0), (10, 1)])
+def test_a_question_is_evidence_once_it_was_asked_of_ten_cases(count: int, columns: int) -> None:
+    memory = voting([0.1, 0.9] * 6, [False, True] * 6)
+    memory.add_guideline("Say sorry.")
+    run(note_questions(BLOCKING, memory.access, {"Say sorry.": "Does it say sorry?"}))
+    ids = [episode.example_id for episode in memory.episodes()]
+    answers = {asked_id("Does it say sorry?", "m"): dict.fromkeys(ids[:count], 0.5)}
+    run(note_answers(BLOCKING, memory.access, answers))
+    assert run(current_evidence(BLOCKING, memory.access)).features.count == columns

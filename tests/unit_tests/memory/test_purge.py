@@ -353,7 +353,12 @@ def test_a_filter_chooses_by_what_an_episode_says_now() -> None:
     assert "555-1234" not in str([item.dict() for item in everything_in(memory.access.store)])
 
 
-def test_a_purge_by_id_leaves_the_author_of_a_guideline_by_hand() -> None:
+@pytest.mark.parametrize(
+    "selection", [{"author": "ann"}, {"where": lambda episode: episode.author == "ann"}]
+)
+def test_a_purge_by_id_alone_leaves_the_author_of_a_guideline_by_hand(
+    selection: dict[str, Any],
+) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     memory.remember([said("one", author="ann"), said("two", author="ann")])
     guideline = memory.add_guideline("Begin with regret.", author="ann")
@@ -362,6 +367,6 @@ def test_a_purge_by_id_leaves_the_author_of_a_guideline_by_hand() -> None:
     for process in (memory, again):
         assert process.guidelines() == [guideline]
     memory.remember(said("one", author="ann"))
-    memory.forget(author="ann", purge=True)
+    memory.forget(**selection, purge=True)
     assert [rule.author for rule in memory.guidelines()] == [None]
     assert left_in(everything_in(memory.access.store), '"ann"') == []
