@@ -114,6 +114,37 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     assert [case.example_id for case in process_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
 
 
+@pytest.mark.parametrize(("count", "is_like"), [(18, True), (19, False)])
+def test_nineteen_cases_tell_that_a_case_is_unlike_all(
+    count: int,
+    is_like: bool,  # noqa: FBT001 - a value
+) -> None:
+    process = process_of(view_of(some_cases(count)), Boolean())
+    assert process.is_like(np.array([-1.0])) is is_like
+
+
+def test_a_verdict_given_with_the_experts_value_in_the_prompt_does_not_count() -> None:
+    items = some_cases(3)
+    words = [word(at, item) for at, item in enumerate(items)]
+    for one, shown in zip(words, ([], ["e0001"], ["e0000"]), strict=True):
+        one["episode"]["judgment"]["episode_ids"] = shown
+    view = view_of([])
+    put(view, words, items)
+    cases = process_of(view, Boolean()).cases
+    assert [case.said is not None for case in cases] == [True, False, True]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(seed: int) -> None:
+    """The judge has learned: by its newest verdicts the evidence is no better."""
+    world = WORLDS["judge learned .6 -> .95, last half"]
+    past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
+    words = [word(at, item, case=99 - at) for at, item in enumerate(past)]
+    view = view_of([])
+    put(view, words, past)
+    assert not process_of(view, Boolean()).decides("auto")
+
+
 def test_verdicts_of_another_judge_do_not_count() -> None:
     old = some_cases(20, judge_key="k1 gpt-9")
     new = some_cases(14, 2, judge_key="k2 gpt-9")
@@ -155,6 +186,20 @@ def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: An
     assert [name_in_key(one) for one in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
     small = judge_key(declare_small(server.chat_model()), {}, 1)
     assert name_in_key(small) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "by_verdict", "by_evidence"), [(0.8, 19, 23), (0.9, 40, 49), (0.95, 82, 100)]
+)
+def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
+    target: float, by_verdict: int, by_evidence: int
+) -> None:
+    world = HELPED["coin judge, neighbours .9"]
+    past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
+    process = process_of(view_of(past), Boolean())
+    assert process.decides("auto")
+    assert _trust(process, "verdict", target, None).needed == by_verdict
+    assert _trust(process, "auto", target, "evidence").needed == by_evidence
 
 
 @pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
