@@ -122,6 +122,20 @@ async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -
     assert rule.question == SORRY
 
 
+async def test_wordings_are_tried_on_the_two_newest_cases_that_experts_accepted(
+    bench: Bench,
+) -> None:
+    values = [True, True, True, False]
+    for number, value in enumerate(values):
+        earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
+        await bench.remember({**earlier, "value": value, "author": "ann"})
+    bench.server.responder = Distiller((SORRY,), CASE["outputs"], {SORRY: (0.3, 0.8)})
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    checked = [chat.text for chat in bench.server.chats if chat.text.endswith(SORRY)]
+    outputs = [text.split("<outputs>\n")[1].split("\n</outputs>")[0] for text in checked]
+    assert sorted(outputs) == sorted([CASE["outputs"], "Reply 1.", "Reply 2."])
+
+
 async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: Bench) -> None:
     # Yes for the rejected case and for all others: nothing of it can be checked.
     bench.server.responder = Distiller((SORRY,))
