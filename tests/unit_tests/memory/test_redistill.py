@@ -15,6 +15,7 @@ from memalign_graph import (
     JudgeMemory,
     ModelAnswerError,
 )
+from memalign_graph.alignment.consolidate import find_relations
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens
@@ -296,3 +297,14 @@ async def test_within_the_window_those_that_are_near_are_compared_and_none_is_pa
     assert [rule.text for rule in found] == texts[:20]
     for number, rule in enumerate(found):
         assert set(rule.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
+
+
+def test_a_guideline_is_compared_with_the_ten_nearest_where_not_all_fit(near: Bench) -> None:
+    texts = [f"On subject {number}, {'matter ' * 200}" for number in range(60)]
+    near.server.responder = compare
+    chat = near.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)
+    run(find_relations(BLOCKING, near.memory().access, chat, texts, [7]))
+    [request] = near.server.chats
+    subjects = {subject(text) for text in shown(request).values()}
+    assert len(subjects) == 11
+    assert "7" in subjects
