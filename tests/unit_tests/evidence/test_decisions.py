@@ -123,17 +123,6 @@ def test_nineteen_cases_tell_that_a_case_is_unlike_all(
     assert process.is_like(np.array([-1.0])) is is_like
 
 
-def test_a_verdict_given_with_the_experts_value_in_the_prompt_does_not_count() -> None:
-    items = some_cases(3)
-    words = [word(at, item) for at, item in enumerate(items)]
-    for one, shown in zip(words, ([], ["e0001"], ["e0000"]), strict=True):
-        one["episode"]["judgment"]["episode_ids"] = shown
-    view = view_of([])
-    put(view, words, items)
-    cases = process_of(view, Boolean()).cases
-    assert [case.said is not None for case in cases] == [True, False, True]
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(seed: int) -> None:
     """The judge has learned: by its newest verdicts the evidence is no better."""

@@ -50,6 +50,17 @@ def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vot
     assert vote_of(memory, {"new": 0.7}) is None
 
 
+@pytest.mark.parametrize("newest", [True, False])
+def test_where_two_experts_differ_on_a_case_the_newest_value_votes(
+    newest: bool,  # noqa: FBT001 - a value
+) -> None:
+    memory = voting([0.1], [not newest])
+    [case] = memory.episodes()
+    memory.remember({**case.example.to_json(), "value": newest, "author": "bob"})
+    shares, _ = vote_of(memory, {"sorry": 0.1})
+    assert shares[str(newest).lower()] > 0.8
+
+
 def test_a_vote_is_pooled_by_its_weight() -> None:
     even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
     assert pooled(even, votes, 0) == even
