@@ -14,8 +14,16 @@ from tests.unit_tests.alignment.alignment_cases import CRITERION, add
 
 @pytest.mark.parametrize(
     ("lost", "won", "is_dropped"),
-    [(2, 0, False), (3, 0, True), (4, 1, False), (5, 1, False), (6, 1, True), (7, 2, True)]
-    + [(7, 3, False), (0, 3, False)],
+    [
+        (2, 0, False),
+        (3, 0, True),
+        (4, 1, False),
+        (5, 1, False),
+        (6, 1, True),
+        (7, 2, True),
+        (7, 3, False),
+        (0, 3, False),
+    ],
 )
 def test_only_a_loss_beyond_chance_drops_a_guideline(
     lost: int,
