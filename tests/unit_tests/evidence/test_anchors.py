@@ -140,6 +140,14 @@ def test_a_failed_check_outweighs_a_judge_that_is_fairly_sure() -> None:
     assert add_checks(judged, [met, failed, met], values, Boolean())["true"] < 0.5
 
 
+def test_half_of_the_judges_log_odds_are_added_to_those_of_the_check() -> None:
+    check = anchored(0.5, None)
+    assert check.odds == 0
+    # The odds of the judge are 9, their square root is 3.
+    shares = add_checks({"true": 0.9, "false": 0.1}, [check], [True, False], Boolean())
+    assert shares["true"] == pytest.approx(3 / 4)
+
+
 def test_a_failed_check_leads_to_the_value_of_the_case_it_comes_from() -> None:
     even = dict.fromkeys(["0.0", "0.5", "1.0"], 1 / 3)
     values: list[Value] = [0.0, 0.5, 1.0]
