@@ -1,6 +1,7 @@
 """Which seen cases are judged again, and how many of them a guideline may lose."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -33,7 +34,7 @@ def test_only_a_loss_beyond_chance_drops_a_guideline(
     assert _is_beyond_chance(lost, won) is is_dropped
 
 
-def on_arc(texts: list[str]) -> list[list[float]]:
+def on_arc(texts: Sequence[str]) -> list[list[float]]:
     """Embeddings of cases by their numbers: the nearer the numbers, the more similar."""
     angles = [int(text.split()[1].rstrip(".")) / 100 for text in texts]
     return [[math.cos(angle), math.sin(angle)] for angle in angles]

@@ -12,9 +12,11 @@ from memalign_graph.evidence.compare import is_better
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
+    STARS,
     WORLDS,
     Rng,
     change,
+    numbers,
     simulate,
     twins,
     unlike,
@@ -141,6 +143,21 @@ def test_on_numbers_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(
     assert process_of(view_of(past), world.scale).decides("auto")
     right = [replace(item, verdict=item.truth) for item in past[-10:]]
     assert not process_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
+
+
+def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
+    make = numbers(STARS, 0.15, pure=True, low=0.1)
+    past, _ = make(np.random.default_rng([40, 8]), 40, 0)
+    found = process_of(view_of(past), STARS).leave_one_out
+    assert found is not None
+    assert 0 < found.weight <= 0.25
+
+
+@pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
+def test_a_confidence_is_calibrated_on_twenty_cases(count: int, calibrated_on: int | None) -> None:
+    items = some_cases(count, truth=True, verdict=True)
+    decision = decided(process_of(view_of(items), Boolean()), items[0], "auto")
+    assert decision.calibrated_on == calibrated_on
 
 
 def test_verdicts_of_another_judge_do_not_count() -> None:
