@@ -136,10 +136,11 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
     assert not process_of(view, Boolean()).decides("auto")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_on_numbers_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(seed: int) -> None:
-    world = HELPED["stars: judge off by .5, neighbours good"]
-    past, _ = world.make(np.random.default_rng([40, seed]), 40, 0)
+@pytest.mark.parametrize("seed", [0, 2, 4])
+@pytest.mark.parametrize("name", HELPED)
+def test_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(name: str, seed: int) -> None:
+    world = HELPED[name]
+    past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
     assert process_of(view_of(past), world.scale).decides("auto")
     right = [replace(item, verdict=item.truth) for item in past[-10:]]
     assert not process_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
