@@ -73,7 +73,7 @@ def anchor_checks(
     answers = check_answers(view)
     valued: dict[str, list[Value]] = {}
     sources: dict[str, str] = {}
-    for row in view.rows():
+    for row in sorted(view.rows(), key=lambda row: (row.given_at, row.id)):
         value = on_scale(row.value, scale)
         if value is not None and row.vector_key not in excluded_keys:
             valued.setdefault(row.example_id, []).append(value)

@@ -502,13 +502,13 @@ class EvidenceModel:
         )
 
 
-def value_spread(expert_means: Floats) -> Floats:
+def value_spread(means: Floats) -> Floats:
     """Measure how far values are apart: the span of their middle half, or the minority's share."""
-    if not expert_means.shape[1]:
-        return np.zeros(len(expert_means))
-    if expert_means.shape[2] == 1:
-        return np.quantile(expert_means[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
-    return 1 - expert_means.mean(axis=1).max(axis=1)
+    if not means.shape[1]:
+        return np.zeros(len(means))
+    if means.shape[2] == 1:
+        return np.quantile(means[:, :, 0], [0.25, 0.75], axis=1).T @ [-1, 1]
+    return 1 - means.mean(axis=1).max(axis=1)
 
 
 def _blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:

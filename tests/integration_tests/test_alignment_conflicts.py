@@ -60,6 +60,13 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     assert set(by_text(report["guidelines"]["added"])) == {NEW_A, NEW_B, OTHER}
 
 
+async def test_conflicts_within_one_batch_are_asked_about_too(bench: Bench) -> None:
+    bench.server.responder = Model(distil=each_its_words)
+    given = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
+    [interrupt] = given["__interrupt__"]
+    assert len(interrupt.value["action_requests"]) == 2
+
+
 NEWER = {NEW_A, NEW_B, OTHER}
 REPLIES: dict[str, tuple[Any, set[str]]] = {
     "by-conflict": ({"C1": "first", "C2": "second"}, {OLD_A, NEW_B, OTHER}),

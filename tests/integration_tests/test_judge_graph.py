@@ -15,6 +15,9 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
+from memalign_graph.io import BLOCKING, run
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import learn
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import _system
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
@@ -93,6 +96,23 @@ async def test_memory_stands_in_the_prompt_after_feedback(bench: Bench) -> None:
     judgment = given["judgment"]
     assert judgment["guideline_ids"] == [guideline.id]
     assert judgment["episode_ids"] == [episode.id]
+
+
+async def test_a_guideline_that_lost_a_source_is_read_until_it_is_distilled_again(
+    bench: Bench,
+) -> None:
+    one, two = await bench.remember(
+        {**CASE, **COLD, "author": "ann"}, {**CASE, **COLD, "author": "bob"}
+    )
+    operation = GuidelineOperation(action="add", text="Say sorry.", episode_ids=[one.id, two.id])
+    access = bench.memory().access
+    run(learn(BLOCKING, access, [operation], {one.id: one.word, two.id: two.word}))
+    bench.memory().forget(one.id)
+    [guideline] = await bench.guidelines()
+    assert guideline.status == "pending"
+    judgment = (await bench.invoke(bench.judge_graph(), OTHER))["judgment"]
+    assert (judgment["guideline_ids"], judgment["warnings"]) == ([guideline.id], [])
+    assert "Say sorry." in system_of(bench.server.chats[-1])
 
 
 async def test_prefix_is_byte_identical_for_two_cases(bench: Bench) -> None:

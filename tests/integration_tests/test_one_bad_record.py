@@ -114,6 +114,19 @@ async def test_an_alignment_names_what_it_tries_no_more(bench: Bench) -> None:
     assert waiting(await bench.episodes()) == []
 
 
+async def test_another_model_tries_what_one_has_given_up(bench: Bench) -> None:
+    bench.server.responder = Filter()
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
+    for number in range(3):
+        await align(bench, [bad(), record(number)], graph, str(number))
+    bench.server.responder = Model()
+    await align(bench, [record(3)], graph, "3")
+    assert len(waiting(await bench.episodes())) == 1
+    other = alignment(bench, model=bench.server.chat_model(model="other"))
+    await align(bench, [record(4)], other, "4")
+    assert waiting(await bench.episodes()) == []
+
+
 async def test_a_refused_case_in_memory_does_not_stop_the_judging_of_others(bench: Bench) -> None:
     bench.server.responder = Filter(schema="judgment")
     await bench.remember(bad())

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 
 from memalign_graph import Criterion
 from memalign_graph.io import BLOCKING, run
@@ -14,6 +16,7 @@ from tests.conftest import EVERY_WAY, Bench
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import (
     MARK,
+    Parent,
     ask,
     everything_in,
     holding,
@@ -123,6 +126,21 @@ async def test_threads_of_others_stay(bench: Bench) -> None:
     assert threads_in(bench.saver) == before
     assert (await bench.state(review, "same case, another expert")).interrupts
     assert len(await bench.episodes()) == 1
+
+
+async def test_a_thread_goes_that_carries_it_in_a_pending_write_alone(bench: Bench) -> None:
+    [episode] = await bench.remember({**CASE, **REPLY})
+    builder = StateGraph(Parent)
+    builder.add_node("keep", lambda _: {"question": f"What of {episode.id}?"})
+    builder.add_node("wait", lambda _: interrupt("Go on?"))
+    builder.add_edge(START, "keep")
+    builder.add_edge(START, "wait")
+    waiting: Any = builder.compile(checkpointer=bench.saver)
+    waiting.invoke({"question": "Something else."}, {"configurable": {"thread_id": "waits"}})
+    ask(bench.saver, "other", "Something else.")
+    forgotten = await purge(bench)
+    assert forgotten.purged.thread_ids == ["waits"]
+    assert threads_in(bench.saver) == {"other"}
 
 
 async def test_a_thread_guided_by_a_lesson_that_read_it_goes(bench: Bench) -> None:

@@ -122,6 +122,30 @@ async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -
     assert rule.question == SORRY
 
 
+@pytest.mark.parametrize(("count", "requests"), [(3, 3), (4, 1), (12, 1), (13, 2)])
+async def test_up_to_three_comments_are_learned_one_by_one_and_more_by_the_dozen(
+    bench: Bench, count: int, requests: int
+) -> None:
+    feedback = [said(number, f"It must say sorry, number {number}.") for number in range(count)]
+    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.3, 0.3)})
+    await align(bench, feedback, alignment(bench, model=small(bench)))
+    assert len(asked(bench, QUESTIONS)) == requests
+
+
+async def test_wordings_are_tried_on_the_two_newest_cases_that_experts_accepted(
+    bench: Bench,
+) -> None:
+    values = [True, True, True, False]
+    for number, value in enumerate(values):
+        earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
+        await bench.remember({**earlier, "value": value, "author": "ann"})
+    bench.server.responder = Distiller((SORRY,), CASE["outputs"], {SORRY: (0.3, 0.8)})
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    checked = [chat.text for chat in bench.server.chats if chat.text.endswith(SORRY)]
+    outputs = [text.split("<outputs>\n")[1].split("\n</outputs>")[0] for text in checked]
+    assert sorted(outputs) == sorted([CASE["outputs"], "Reply 1.", "Reply 2."])
+
+
 async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: Bench) -> None:
     # Yes for the rejected case and for all others: nothing of it can be checked.
     bench.server.responder = Distiller((SORRY,))

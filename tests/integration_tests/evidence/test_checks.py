@@ -7,6 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from memalign_graph import Criterion, Numeric
+from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory.guidelines import GuidelineOperation
@@ -26,7 +27,14 @@ from tests.integration_tests.evidence.checks_support import (
     rules,
     said_last,
 )
-from tests.integration_tests.evidence.judging_support import case, learn, number_of, truth, words
+from tests.integration_tests.evidence.judging_support import (
+    case,
+    learn,
+    number_of,
+    truth,
+    word,
+    words,
+)
 from tests.integration_tests.gates.support import gated
 from tests.loopback import error
 
@@ -253,6 +261,25 @@ async def test_cases_in_memory_are_asked_once_and_guidelines_measured(
         assert (len(checks_in(bench)), report["warnings"]) == (8, [])
         [rule] = bench.memory().guidelines()
         assert (rule.worth, rule.status) == (Worth(auc=1, cases=8), "standing")
+
+
+async def test_the_newest_fifty_cases_that_experts_valued_are_asked(bench: Bench) -> None:
+    await rules(bench, [SORRY])
+    without_value = [word(number, value=None, rationale="Too cold.") for number in (60, 61)]
+    await bench.remember(*words(53)[::-1], *without_value)
+    bench.server.responder = Model({SORRY: 0.9})
+    run(fill_check_answers(BLOCKING, bench.memory().access, bench.server.chat_model(), limit=8))
+    assert sorted(map(number_of, checks_in(bench))) == list(range(3, 53))
+
+
+async def test_three_silent_answers_count_only_in_a_row(bench: Bench) -> None:
+    await rules(bench, [SORRY])
+    model = bench.server.chat_model(model="tells-at-times")
+    for tells in (False, False, True, False, False, True):
+        bench.server.responder = Model({SORRY: 0.9}, tells=tells)
+        judgment = await judge(bench, model=model)
+        assert len(checks_in(bench)) == 1
+        assert (judgment["checks"][0]["probability"] is not None) is tells
 
 
 @pytest.mark.parametrize(("tells", "costs"), [(True, [11, 11, 1]), (False, [3, 3, 1])])

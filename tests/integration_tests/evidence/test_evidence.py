@@ -12,6 +12,7 @@ from memalign_graph import (
     Criterion,
     Judgment,
     MemAlignContext,
+    Pairwise,
     add_quality_gate,
     create_panel_graph,
 )
@@ -29,7 +30,7 @@ from tests.integration_tests.evidence.judging_support import (
     words,
 )
 from tests.integration_tests.gates.support import Writer, asked, models, writing
-from tests.loopback import error
+from tests.loopback import answer, error
 
 OTHER = Criterion(name="length", instructions="Is the reply short?")
 NEXT = 98
@@ -322,6 +323,28 @@ async def test_each_judge_of_a_panel_weighs_its_own_memory(bench: Bench) -> None
     [request] = stopped["__interrupt__"][0].value["action_requests"]
     assert request["args"][CRITERION.name] is False
     assert "The judge itself says true, because:" in request["description"]
+
+
+async def test_a_judges_key_names_the_options_that_change_its_verdict(bench: Bench) -> None:
+    better = Criterion(name="better", instructions="Which is kinder?", scale=Pairwise())
+    pair = {"inputs": "Where is it?", "outputs": ["Soon.", "No idea."]}
+
+    async def key(**options: Any) -> str:
+        graph = bench.judge_graph(better, **options)
+        return str((await bench.invoke(graph, pair))["judgment"]["judge_key"])
+
+    bench.server.responder = lambda _: answer({"rationale": "Kinder.", "value": "A"})
+    others: list[dict[str, Any]] = [
+        {"use_guidelines": False},
+        {"use_episodes": False},
+        {"swap": True},
+        {"checks": True},
+        {"small_model": True},
+    ]
+    keys = [await key(), *[await key(**options) for options in others]]
+    assert len(set(keys)) == 1 + len(others)
+    same: list[dict[str, Any]] = [{"k": 1}, {"decide": "verdict"}, {"max_guideline_tokens": 900}]
+    assert {await key(**options) for options in same} == {keys[0]}
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

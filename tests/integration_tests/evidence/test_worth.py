@@ -144,3 +144,27 @@ def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate
     assert " checks, is off by " in low.reason
     memory.remove_guideline(next(rule.id for rule in memory.guidelines() if rule.text == "Useful"))
     assert evidence(Useful=0.02).estimate == evidence(Useful=0.98).estimate
+
+
+def test_the_check_of_an_unproven_guideline_is_no_evidence() -> None:
+    rng = random.Random(1)  # noqa: S311 - nothing secret
+    answers = [rng.random() for _ in range(40)]
+    memory = graded(SHARE, [round(1 - answer, 3) for answer in answers])
+    teach(memory, "Harm")
+
+    def weights() -> dict[str, float]:
+        weighing = prepare_decision(
+            BLOCKING,
+            memory.access,
+            "evidence",
+            version=memory.version(),
+            vector=np.array(hashed(["Another case"])[0], np.float32),
+        )
+        found = run(weighing)[0](RawVerdict(0.5)).evidence
+        assert found is not None
+        return found.weights
+
+    note(memory, {"Harm": [rng.random() for _ in answers]})
+    assert (memory.guidelines()[0].status, "checks" in weights()) == ("standing", True)
+    note(memory, {"Harm": answers})
+    assert (memory.guidelines()[0].status, "checks" in weights()) == ("unproven", False)

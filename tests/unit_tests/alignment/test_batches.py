@@ -32,6 +32,7 @@ def test_experts_on_one_case_stay_together() -> None:
     others = [episode(n) for n in (2, 3)]
     assert packed([*others, *case], most=3) == [[1, 1, 1, 1], [2, 3]]
     assert packed([*others, *case], most=5) == [[1, 1, 1, 1, 2], [3]]
+    assert packed([*others, episode(0), *case[1:]], most=3) == [[0], [1, 1, 1], [2, 3]]
 
 
 def some_feedback(chance: random.Random) -> list[Episode]:

@@ -95,6 +95,36 @@ def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
     assert anchored(probability(middle * 1.1), source, others).check.held is True
 
 
+@pytest.mark.parametrize(("count", "threshold"), [(1, 0.34), (40, 0.3 + 0.2 * 40 / 44)])
+def test_without_an_anchor_accepted_cases_say_where_it_would_be(
+    count: int, threshold: float
+) -> None:
+    """Their log-odds are 1 here, and so the anchor's would be 0."""
+    others = {probability(1 + number / 1e6): True for number in range(count)}
+    for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
+        assert anchored(probability(odds), None, others).check.held is held
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int) -> None:
+    """Whichever of their episodes has the smaller id."""
+    criterion = Criterion(name="tone", instructions="Is it kind?")
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
+    case = {"inputs": f"Case {number}", "outputs": "Yes."}
+    [episode, _] = memory.remember(
+        [
+            {**case, "value": True, "author": "ann", "given_at": "2025-01-01T00:00:00Z"},
+            {**case, "value": False, "author": "bob", "given_at": "2025-01-02T00:00:00Z"},
+        ]
+    )
+    guideline = memory.add_guideline("Say sorry.")
+    run(record_check_answers(BLOCKING, memory.access, {ASKED: {episode.example_id: 0.8}}))
+    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=0.9)
+    guidelines = {guideline.id: guideline}
+    [found] = anchor_checks(memory.access.view, criterion.scale, [check], guidelines, ())
+    assert found.met_values == []
+
+
 def test_a_guideline_of_praise_is_broken_below_the_case_it_comes_from() -> None:
     assert anchored(0.85, (True, 0.9)).check.held is True
     assert anchored(0.6, (True, 0.9)).check.held is False
@@ -107,6 +137,14 @@ def test_a_failed_check_outweighs_a_judge_that_is_fairly_sure() -> None:
     assert add_checks(judged, [met], values, Boolean())["true"] > 0.9
     # The check that is met least decides.
     assert add_checks(judged, [met, failed, met], values, Boolean())["true"] < 0.5
+
+
+def test_half_of_the_judges_log_odds_are_added_to_those_of_the_check() -> None:
+    check = anchored(0.5, None)
+    assert check.odds == 0
+    # The odds of the judge are 9, their square root is 3.
+    shares = add_checks({"true": 0.9, "false": 0.1}, [check], [True, False], Boolean())
+    assert shares["true"] == pytest.approx(3 / 4)
 
 
 def test_a_failed_check_leads_to_the_value_of_the_case_it_comes_from() -> None:

@@ -12,9 +12,11 @@ from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
+    STARS,
     WORLDS,
     Rng,
     change,
+    numbers,
     simulate,
     twins,
     unlike,
@@ -114,6 +116,51 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     assert [case.example_id for case in process_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
 
 
+@pytest.mark.parametrize(("count", "is_like"), [(18, True), (19, False)])
+def test_nineteen_cases_tell_that_a_case_is_unlike_all(
+    count: int,
+    is_like: bool,  # noqa: FBT001 - a value
+) -> None:
+    process = process_of(view_of(some_cases(count)), Boolean())
+    assert process.is_like(np.array([-1.0])) is is_like
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(seed: int) -> None:
+    """The judge has learned: by its newest verdicts the evidence is no better."""
+    world = WORLDS["judge learned .6 -> .95, last half"]
+    past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
+    words = [word(at, item, case=99 - at) for at, item in enumerate(past)]
+    view = view_of([])
+    put(view, words, past)
+    assert not process_of(view, Boolean()).decides("auto")
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+@pytest.mark.parametrize("name", HELPED)
+def test_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(name: str, seed: int) -> None:
+    world = HELPED[name]
+    past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
+    assert process_of(view_of(past), world.scale).decides("auto")
+    right = [replace(item, verdict=item.truth) for item in past[-10:]]
+    assert not process_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
+
+
+def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
+    make = numbers(STARS, 0.15, pure=True, low=0.1)
+    past, _ = make(np.random.default_rng([40, 8]), 40, 0)
+    found = process_of(view_of(past), STARS).leave_one_out
+    assert found is not None
+    assert 0 < found.weight <= 0.25
+
+
+@pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
+def test_a_confidence_is_calibrated_on_twenty_cases(count: int, calibrated_on: int | None) -> None:
+    items = some_cases(count, truth=True, verdict=True)
+    decision = decided(process_of(view_of(items), Boolean()), items[0], "auto")
+    assert decision.calibrated_on == calibrated_on
+
+
 def test_verdicts_of_another_judge_do_not_count() -> None:
     old = some_cases(20, judge_key="k1 gpt-9")
     new = some_cases(14, 2, judge_key="k2 gpt-9")
@@ -155,6 +202,20 @@ def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: An
     assert [name_in_key(one) for one in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
     small = judge_key(declare_small(server.chat_model()), {}, 1)
     assert name_in_key(small) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "by_verdict", "by_evidence"), [(0.8, 19, 23), (0.9, 40, 49), (0.95, 82, 100)]
+)
+def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
+    target: float, by_verdict: int, by_evidence: int
+) -> None:
+    world = HELPED["coin judge, neighbours .9"]
+    past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
+    process = process_of(view_of(past), Boolean())
+    assert process.decides("auto")
+    assert _trust(process, "verdict", target, None).needed == by_verdict
+    assert _trust(process, "auto", target, "evidence").needed == by_evidence
 
 
 @pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])

@@ -7,9 +7,11 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
+from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.features import combine_probabilities, vote
+from memalign_graph.identity import asked_id
 from memalign_graph.io import BLOCKING, run
-from memalign_graph.memory.learning import record_check_answers
+from memalign_graph.memory.learning import record_check_answers, record_questions
 from tests.conftest import CASE, CRITERION
 
 
@@ -52,8 +54,30 @@ def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vot
     assert vote_of(memory, {"new": 0.7}) is None
 
 
+@pytest.mark.parametrize("newest", [True, False])
+def test_where_two_experts_differ_on_a_case_the_newest_value_votes(
+    newest: bool,  # noqa: FBT001 - a value
+) -> None:
+    memory = voting([0.1], [not newest])
+    [case] = memory.episodes()
+    memory.remember({**case.example.to_json(), "value": newest, "author": "bob"})
+    shares, _ = vote_of(memory, {"sorry": 0.1})
+    assert shares[str(newest).lower()] > 0.8
+
+
 def test_a_vote_is_pooled_by_its_weight() -> None:
     even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
     assert combine_probabilities(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
     assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(9, 0), (10, 1)])
+def test_a_question_is_evidence_once_it_was_asked_of_ten_cases(count: int, columns: int) -> None:
+    memory = voting([0.1, 0.9] * 6, [False, True] * 6)
+    memory.add_guideline("Say sorry.")
+    run(record_questions(BLOCKING, memory.access, {"Say sorry.": "Does it say sorry?"}))
+    ids = [episode.example_id for episode in memory.episodes()]
+    answers = {asked_id("Does it say sorry?", "m"): dict.fromkeys(ids[:count], 0.5)}
+    run(record_check_answers(BLOCKING, memory.access, answers))
+    assert run(current_evidence_model(BLOCKING, memory.access)).features.count == columns

@@ -75,6 +75,22 @@ def test_a_change_made_elsewhere_is_seen_with_a_thousand_memories_in_bounded_mem
     assert reads_of(batches) == ["head"]
 
 
+def test_a_memory_that_was_used_again_is_kept_before_one_that_was_read_later(
+    monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
+) -> None:
+    reopen()
+    store = InMemoryStore()
+    first, second, third = (judge_memory(store, f"team {number}") for number in range(3))
+    for memory in (first, second):
+        memory.remember(said("one"))
+    first.recall(QUERY)
+    kept = first.access.view
+    monkeypatch.setenv(cache.CACHE_BYTES, str(int(2.5 * kept.nbytes)))
+    third.remember(said("one"))
+    third.recall(QUERY)
+    assert cached() == [kept, third.access.view]
+
+
 def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
     monkeypatch: pytest.MonkeyPatch, opener: Opener
 ) -> None:

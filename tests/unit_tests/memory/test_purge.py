@@ -9,13 +9,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import Episode, JudgeMemory, create_review_graph
+from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import delete_matching
+from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
 from tests.unit_tests.memory.stores import WatchedStore
@@ -117,6 +118,39 @@ def test_of_two_experts_on_a_case_the_last_takes_it_along() -> None:
     assert forgotten.purged is not None
     assert forgotten.purged.vectors == 1
     assert left_in(everything_in(store), "shared case") == []
+
+
+def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more() -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    purged, kept = memory.remember([said("one", author="ann"), said("two", author="bob")])
+    near = [
+        Neighbour(
+            example_id=one.example_id,
+            episode_ids=[one.id],
+            value=True,
+            similarity=0.9,
+            weight=0.5,
+        )
+        for one in (purged, kept)
+    ]
+    judgment = Judgment(
+        criterion=CRITERION.name,
+        example_id="x",
+        value=True,
+        rationale="As in the first case.",
+        episode_ids=[purged.id, kept.id],
+        warnings=["Of the first case."],
+        evidence=Evidence(decided_by="verdict", reason="Few.", verdict=True, neighbours=near),
+        memory_version="0" * 32,
+    )
+    memory.remember(said("three", author="cy", judgment=judgment))
+    memory.forget(purged.id, purge=True)
+    [left] = [one.judgment for one in memory.episodes() if one.author == "cy"]
+    assert left is not None
+    assert left.evidence is not None
+    assert (left.episode_ids, left.evidence.neighbours) == ([kept.id], near[1:])
+    assert (left.rationale, left.warnings) == ("", [])
+    assert left_in(everything_in(memory.access.store), purged.example_id) == []
 
 
 def test_of_many_at_once_no_batch_outgrows_what_a_store_takes() -> None:
@@ -353,7 +387,12 @@ def test_a_filter_chooses_by_what_an_episode_says_now() -> None:
     assert "555-1234" not in str([item.dict() for item in everything_in(memory.access.store)])
 
 
-def test_a_purge_by_id_leaves_the_author_of_a_guideline_by_hand() -> None:
+@pytest.mark.parametrize(
+    "selection", [{"author": "ann"}, {"where": lambda episode: episode.author == "ann"}]
+)
+def test_a_purge_by_id_alone_leaves_the_author_of_a_guideline_by_hand(
+    selection: dict[str, Any],
+) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     memory.remember([said("one", author="ann"), said("two", author="ann")])
     guideline = memory.add_guideline("Begin with regret.", author="ann")
@@ -362,6 +401,6 @@ def test_a_purge_by_id_leaves_the_author_of_a_guideline_by_hand() -> None:
     for process in (memory, again):
         assert process.guidelines() == [guideline]
     memory.remember(said("one", author="ann"))
-    memory.forget(author="ann", purge=True)
+    memory.forget(**selection, purge=True)
     assert [rule.author for rule in memory.guidelines()] == [None]
     assert left_in(everything_in(memory.access.store), '"ann"') == []

@@ -200,3 +200,18 @@ def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> N
             [each.id for each in one.episodes] for one in wanted.examples
         ]
         assert found.nearness == wanted.nearness
+
+
+@pytest.mark.parametrize(("rules", "expected"), [(20, 0), (21, 48)])
+def test_farther_examples_tell_which_of_many_guidelines_bear_on_a_case(
+    rules: int, expected: int
+) -> None:
+    memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
+    found = run(recall(BLOCKING, memory.access, example, 2))
+    nearest = run(recall(BLOCKING, memory.access, example, 2 + expected)).examples
+    assert len(found.examples) == 2
+    assert found.nearness == {
+        episode.id: pytest.approx(recalled.similarity, abs=1e-4)
+        for recalled in nearest[2:]
+        for episode in recalled.episodes
+    }

@@ -15,6 +15,7 @@ from memalign_graph import (
     JudgeMemory,
     ModelAnswerError,
 )
+from memalign_graph.alignment.consolidate import find_relations
 from memalign_graph.io import BLOCKING, run
 from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens
@@ -98,7 +99,11 @@ async def test_a_model_that_fails_leaves_it_taken_back_and_the_rest_pending(
     assert pending == ([] if how == "purge" else [("pending", [two.id])])
 
 
-async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) -> None:
+@pytest.mark.parametrize(("settings", "requests"), [({}, 3), ({"temperature": 0.5}, 4)])
+async def test_an_answer_that_was_paid_for_is_not_asked_for_again(
+    bench: Bench, settings: dict[str, Any], requests: int
+) -> None:
+    """Unless the model has other settings since."""
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
     memory = with_model(bench, max_retries=0)
@@ -114,9 +119,9 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) 
         await bench.do("forget", one.id, memory=memory)
     assert len(await bench.items("drafts")) == 1
     replies[True] = worded("The second of them.")
-    await bench.do("consolidate", memory=memory)
+    await bench.do("consolidate", memory=with_model(bench, max_retries=0, **settings))
     names = [chat.schema_name for chat in bench.server.chats]
-    assert names == ["guideline_operations"] * 3 + ["guideline_relations"]
+    assert names == ["guideline_operations"] * requests + ["guideline_relations"]
     assert await bench.guidelines() == {
         "The first of them.": {two.id}, "The second of them.": {three.id},
     }  # fmt: skip
@@ -296,3 +301,14 @@ async def test_within_the_window_those_that_are_near_are_compared_and_none_is_pa
     assert [rule.text for rule in found] == texts[:20]
     for number, rule in enumerate(found):
         assert set(rule.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
+
+
+def test_a_guideline_is_compared_with_the_ten_nearest_where_not_all_fit(near: Bench) -> None:
+    texts = [f"On subject {number}, {'matter ' * 200}" for number in range(60)]
+    near.server.responder = compare
+    chat = near.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)
+    run(find_relations(BLOCKING, near.memory().access, chat, texts, [7]))
+    [request] = near.server.chats
+    subjects = {subject(text) for text in shown(request).values()}
+    assert len(subjects) == 11
+    assert "7" in subjects

@@ -1,0 +1,51 @@
+"""Which seen cases are judged again, and how many of them a guideline may lose."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import JudgeMemory
+from memalign_graph.alignment.cases import select_cases
+from memalign_graph.alignment.replay import _is_beyond_chance
+from memalign_graph.io import BLOCKING, run
+from tests.unit_tests.alignment.alignment_cases import CRITERION, add
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "is_dropped"),
+    [
+        (2, 0, False),
+        (3, 0, True),
+        (4, 1, False),
+        (5, 1, False),
+        (6, 1, True),
+        (7, 2, True),
+        (7, 3, False),
+        (0, 3, False),
+    ],
+)
+def test_only_a_loss_beyond_chance_drops_a_guideline(
+    lost: int,
+    won: int,
+    is_dropped: bool,  # noqa: FBT001 - a value
+) -> None:
+    assert _is_beyond_chance(lost, won) is is_dropped
+
+
+def on_arc(texts: Sequence[str]) -> list[list[float]]:
+    """Embeddings of cases by their numbers: the nearer the numbers, the more similar."""
+    angles = [int(text.split()[1].rstrip(".")) / 100 for text in texts]
+    return [[math.cos(angle), math.sin(angle)] for angle in angles]
+
+
+def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=on_arc)
+    cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(100)]
+    episodes = memory.remember(cases)
+    choosing = select_cases(BLOCKING, memory.access, [add("Be kind.", episodes[0].id)], 20)
+    chosen = [int(str(case.example.inputs).split()[1]) for case in run(choosing)]
+    assert chosen[:15] == list(range(15))
+    assert len({*chosen[15:]}) == 5
+    assert min(chosen[15:]) >= 20
