@@ -34,7 +34,7 @@ from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.cache import get_view
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
-from memalign_graph.memory.external_traces import note_batch
+from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
@@ -352,7 +352,7 @@ class _Batch:
             )
         self._header = header
         if again is not None and header["newest"]:
-            await note_batch(io, self.access, Path(again.name))
+            await record_batch_file(io, self.access, Path(again.name))
         self._pinned = await pinned(
             io, self.access, newest=header["newest"], version=header["version"]
         )

@@ -171,7 +171,7 @@ def running_server() -> Iterator[LoopbackServer]:
 def server(
     running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(logprobs, "_silent", {})  # remembered as long as a process lives
+    monkeypatch.setattr(logprobs, "_without_logprobs", {})  # remembered as long as a process lives
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 MEASURED_CASES = 50
 """How many of the newest cases that experts valued guidelines are measured on."""
 
-_KEPT_AT_ONCE = 10  # cases, so that little is lost where an alignment is cut off
+_SAVE_EVERY = 10  # cases, so that little is lost where an alignment is cut off
 YES_THRESHOLD = 0.5  # from here on rather yes than no
-_SAID = 0.5  # the least probability of yes and no together
+_MIN_YES_NO_MASS = 0.5  # the least probability of yes and no together
 
 
 async def check_case(
@@ -67,7 +67,7 @@ async def check_case(
     answers = await ask_questions(io, chat, example, questions, limit=limit)
     if answers is None:
         io = Told(io, lambda: {PURPOSE: "check"})
-        answers = await _together(io, chat, example, questions)
+        answers = await _ask_checklist(io, chat, example, questions)
     name = model_name_of(chat)
     found = [
         Check(
@@ -104,7 +104,7 @@ async def ask_questions(
             return None
         has_logprobs = has_logprobs or bool(reply.logprobs)
         yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
-        if yes + no < _SAID:
+        if yes + no < _MIN_YES_NO_MASS:
             return None
         await io.keep(reply)
         return (no if prompts.is_turned_around(question) else yes) / (yes + no)
@@ -122,7 +122,7 @@ def _of_word(logprobs: Any, word: str) -> float:
     return sum(share or 0.0 for share in token_probabilities(logprobs, spelled))
 
 
-async def _together(
+async def _ask_checklist(
     io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str]
 ) -> list[float | bool | None]:
     """Ask all questions at once; all are unknown where the answer is of no use."""
@@ -177,7 +177,7 @@ async def fill_check_answers(
     done = 0
     # A small model's server reads one case at a time, and anew where another came between.
     at_once = 1 if is_small(chat) else limit
-    for keys in chunks([key for key in waiting if key in examples], _KEPT_AT_ONCE):
+    for keys in chunks([key for key in waiting if key in examples], _SAVE_EVERY):
         beside = max(limit // len(keys), 1)
         checked = await io.gather(
             [check_case(io, chat, examples[key], missing[key], limit=beside) for key in keys],
@@ -203,10 +203,10 @@ def probabilities(checks: Sequence[Check]) -> dict[str, float]:
     }
 
 
-_RULES = 20
+_GUIDELINES_PER_PROMPT = 20
 """How many rules are shown at a time; to a small model, one."""
 
-_TOGETHER = 8
+_MAX_CONCURRENCY = 8
 
 
 async def fill_questions(
@@ -218,7 +218,7 @@ async def fill_questions(
 ) -> str | None:
     """Note a question for each guideline that has none; returns a warning where that fails."""
     texts = list(dict.fromkeys(one.text for one in guidelines if one.question is None))
-    size = 1 if is_small(chat) else _RULES
+    size = 1 if is_small(chat) else _GUIDELINES_PER_PROMPT
 
     async def attempt(rules: Sequence[str]) -> dict[str, str] | MemAlignError:
         try:
@@ -227,7 +227,7 @@ async def fill_questions(
             return error
 
     asking = [attempt(texts[at : at + size]) for at in range(0, len(texts), size)]
-    outcomes: list[dict[str, str] | MemAlignError] = await io.gather(asking, _TOGETHER)
+    outcomes: list[dict[str, str] | MemAlignError] = await io.gather(asking, _MAX_CONCURRENCY)
     found = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     questions = {text: question for answer in found for text, question in answer.items()}
     if questions:

@@ -34,7 +34,7 @@ from memalign_graph.types import Criterion
 
 logger = logging.getLogger(__name__)
 
-_ALONE = "\n\nThis time answer with one letter alone, and nothing before or after it:"
+_LETTER_INSTRUCTION = "\n\nThis time answer with one letter alone, and nothing before or after it:"
 
 _TEMPERATURE = 0.7
 """What samples are drawn with where the model's own temperature is 0, under which all are alike
@@ -59,7 +59,7 @@ async def measure_confidence(
         *before, last = messages
         names = map(criterion.scale.render, values)
         lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
-        again = [*before, HumanMessage("\n".join([f"{last.text}{_ALONE}", *lines]))]
+        again = [*before, HumanMessage("\n".join([f"{last.text}{_LETTER_INSTRUCTION}", *lines]))]
         model, kind = logprob_model(chat), type(chat).__name__
         measured = ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
         if model is not None:
@@ -68,11 +68,11 @@ async def measure_confidence(
         return measured
     why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
     if samples:
-        ask_once = _sampling(io, chat, criterion, messages)
+        ask_once = _make_sampler(io, chat, criterion, messages)
         answers = await io.gather(
             [ask_once(number) for number in range(samples)], max(min(samples, limit), 1)
         )
-        measured = _counted(answers, criterion.scale, verdict)
+        measured = _vote_shares(answers, criterion.scale, verdict)
         warning = f"{why}. {measured.warning or ''}".rstrip()
     else:
         warning = f"{why}; give samples=5 or so to ask it several times."
@@ -116,7 +116,7 @@ class _NumberedCache(BaseCache):
         self._cache.clear(**kwargs)
 
 
-def _sampling(
+def _make_sampler(
     io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
 ) -> Callable[[int], Coroutine[Any, Any, Value | MemAlignError]]:
     """Return what asks once more, each number an answer of its own."""
@@ -138,7 +138,7 @@ def _sampling(
     return sample
 
 
-def _counted(
+def _vote_shares(
     answers: Sequence[Value | MemAlignError], scale: Scale, verdict: Value
 ) -> ConfidenceMeasurement:
     values = [answer for answer in answers if not isinstance(answer, MemAlignError)]

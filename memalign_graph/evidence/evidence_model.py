@@ -43,25 +43,25 @@ MIN_CALIBRATING = 20  # decisions that experts spoke on
 SMALL = 1e-6  # of a similarity, what rounding may change
 COMPARED = 5  # of the most similar cases a majority is looked for among so many
 _SHOWN = 10
-_FEW_MARKS = 12  # experts that use so few different numbers are followed in that
+_MAX_DISTINCT_VALUES = 12  # experts that use so few different numbers are followed in that
 _UNKNOWN = "The verdict decides: the case has no embedding, so that no similar cases were found."
 _UNLIKE = (
     "The verdict decides: no case in memory is as similar to this one as cases there are to each "
     "other, near-duplicates aside."
 )
-UNLIKE_SHARE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
+NOVELTY_QUANTILE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
 _TWINS = "The verdict decides: memory has fewer than {} cases that are no near-duplicates."
 
 _PENALTY = 0.1
 """Of the ridge regression that blends the verdict and the estimate, in squares of the range."""
 
-_PARTS = (1.0, 0.75, 0.5, 0.25)  # of the way that are tried where a class would lose
+_SHARES_TRIED = (1.0, 0.75, 0.5, 0.25)  # of the way that are tried where a class would lose
 
 
-Near = tuple[Floats, Floats]
+Neighbors = tuple[Floats, Floats]
 """The places of the cases that are most similar to another, and how similar they are to it."""
 
-_NOWHERE: Near = (np.zeros(0, int), np.zeros(0))
+_NO_NEIGHBORS: Neighbors = (np.zeros(0, int), np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class EvidenceModel:
         self.cases = cases
         self._vectors = np.array([case.vector for case in cases])
         self.truth = self.encoding.numbers([case.value for case in self.cases])
-        self._marks = np.unique(self.truth)
+        self._distinct_values = np.unique(self.truth)
         self._targets = self._targets_of(self.cases)
         self._judged = np.array([at for at, case in enumerate(self.cases) if case.said], dtype=int)
         said = [case.said for case in self.cases if case.said]
@@ -195,7 +195,7 @@ class EvidenceModel:
         if has_judge:
             # How far the judge is from what it usually says of like cases moves the estimate.
             moves = said - usual
-            judge, without = _share(moves, experts - estimates, encoding.span)
+            judge, without = _judge_coefficient(moves, experts - estimates, encoding.span)
             estimates = estimates + without[:, None] * moves
             baseline = self._verdicts
             times = [self.cases[row].judged_at for row in rows]
@@ -227,7 +227,8 @@ class EvidenceModel:
                 pulled_to=0 if has_judge else 1,
             )
             if has_judge:
-                weight = next((part * weight for part in _PARTS if is_safe(part * weight)), 0.0)
+                tried = [share * weight for share in _SHARES_TRIED]
+                weight = next(filter(is_safe, tried), 0.0)
         else:
             gained = gains(1.0)
             # The judge may have learned of late.
@@ -260,10 +261,10 @@ class EvidenceModel:
             self.encoding.span if self.encoding.is_ordered else 1.0
         )
 
-    def nearest(self, vector: Vector | None) -> Near:
+    def nearest(self, vector: Vector | None) -> Neighbors:
         """Find the cases that are most similar to a new one."""
         if vector is None or not self.cases:
-            return _NOWHERE
+            return _NO_NEIGHBORS
         similarities = self._vectors @ vector
         # Beyond some digits the order of a sum shows.
         rows = np.argsort(-np.round(similarities, 6), kind="stable")[:MAX_NEIGHBORS]
@@ -282,7 +283,7 @@ class EvidenceModel:
             return False
         own = self.regression.similarities[:, 0]
         # Where checks tell which cases are alike, texts may differ.
-        share = UNLIKE_SHARE * (1 - self.regression.share)
+        share = NOVELTY_QUANTILE * (1 - self.regression.share)
         return bool(1 + (own <= similarities[0] + SMALL).sum() > share * (1 + len(own)))
 
     def _has_few_verdicts(self, mode: Decide) -> bool:
@@ -350,7 +351,7 @@ class EvidenceModel:
         score, decides = log_odds(confidence), False
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            near = _NOWHERE if self._has_few_verdicts(mode) else self.nearest(vector)
+            near = _NO_NEIGHBORS if self._has_few_verdicts(mode) else self.nearest(vector)
             decides = self.decides(mode) and self.is_like(near[1])
             evidence, score_of = self._evidence(said, vector, mode, near, decides=decides)
             if score_of is not None and (decides or isnan(confidence)):
@@ -382,8 +383,8 @@ class EvidenceModel:
         """Return estimates as numbers on the scale, as fine as experts give them."""
         if not self.encoding.is_ordered:
             return estimates.argmax(axis=-1).astype(float)
-        if len(self._marks) <= _FEW_MARKS:
-            return self._marks[np.abs(estimates - self._marks).argmin(axis=-1)]
+        if len(self._distinct_values) <= _MAX_DISTINCT_VALUES:
+            return self._distinct_values[np.abs(estimates - self._distinct_values).argmin(axis=-1)]
         low, span = self.encoding.low, self.encoding.span
         digits = 6 - floor(log10(span)) if self.encoding.near else 0
         return np.clip(np.round(estimates[..., 0], digits), low, low + span)
@@ -409,7 +410,13 @@ class EvidenceModel:
         return dict(zip(encoding.names, (chances / chances.sum()).tolist(), strict=True))
 
     def _evidence(
-        self, said: RawVerdict, vector: Vector | None, mode: Decide, near: Near, *, decides: bool
+        self,
+        said: RawVerdict,
+        vector: Vector | None,
+        mode: Decide,
+        near: Neighbors,
+        *,
+        decides: bool,
     ) -> tuple[Evidence, Callable[[Any], float] | None]:
         """Return what the evidence says of a new case, and what scores a decision on it."""
         fields: dict[str, Any] = {"verdict": said.verdict, "cases": len(self.cases)}
@@ -530,7 +537,7 @@ def _blend_weight(moves: Floats, targets: Floats, groups: Floats, *, pulled_to: 
     return float(np.clip((hits + _PENALTY * pulled_to) / (size + _PENALTY), 0, 1))
 
 
-def _share(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:
+def _judge_coefficient(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:
     """Fit by ridge regression how far moves go; also for each row without it."""
     hits, size = (moves * targets).sum(axis=1), (moves**2).sum(axis=1)
     without = (hits.sum() - hits) / (size.sum() - size + span**2)

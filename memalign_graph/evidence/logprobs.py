@@ -69,7 +69,7 @@ def _entries(given: Any) -> list[Mapping[str, Any]]:
     return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
 
 
-class _AnyAnswer:
+class _AcceptAnyText:
     """Tells a refusal from an answer; whatever else that is, its first token counts."""
 
     def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
@@ -85,16 +85,16 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
     most = 1 if is_small(chat) else _MAX_TOKENS
     key = digest([model_key(model), most])
     bound = model.bind(max_tokens=most)
-    return StructuredModel(bound, _AnyAnswer(), model_name_of(chat), key, is_json=False)
+    return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
 
 
-_MAX_SILENT = 3
+_MAX_WITHOUT_LOGPROBS = 3
 """Replies in a row without log-probabilities, after which a model is taken to give none."""
 
-_SILENT_S = 600.0
+_WITHOUT_LOGPROBS_S = 600.0
 """How long it is then not asked for them: the server may have been at fault."""
 
-_silent: dict[str, tuple[int, float]] = {}
+_without_logprobs: dict[str, tuple[int, float]] = {}
 """Replies in a row without log-probabilities by the model's key, and when the last one came."""
 
 
@@ -103,8 +103,8 @@ def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
     model = logprob_model(chat)
     if model is None:
         return None
-    count, last = _silent.get(model.key, (0, 0.0))
-    is_silent = count >= _MAX_SILENT and time.monotonic() - last < _SILENT_S
+    count, last = _without_logprobs.get(model.key, (0, 0.0))
+    is_silent = count >= _MAX_WITHOUT_LOGPROBS and time.monotonic() - last < _WITHOUT_LOGPROBS_S
     return None if is_silent else model
 
 
@@ -119,16 +119,16 @@ async def ask_with_logprobs(
     """Ask for a token with its alternatives, and note whether the model gave them."""
     reply = await io.chat(model, messages)
     if reply.logprobs:
-        _silent.pop(model.key, None)
+        _without_logprobs.pop(model.key, None)
     elif reply.text and reply.problem is None:  # what is no answer tells nothing of that
-        count = _silent.get(model.key, (0, 0.0))[0] + 1
-        _silent[model.key] = count, time.monotonic()
-        if count == _MAX_SILENT:
+        count = _without_logprobs.get(model.key, (0, 0.0))[0] + 1
+        _without_logprobs[model.key] = count, time.monotonic()
+        if count == _MAX_WITHOUT_LOGPROBS:
             logger.warning(
                 "%s gives no log-probabilities: for %d minutes it is not asked for an answer's "
                 "token again, and its checks tell no more than yes or no.",
                 model.name,
-                _SILENT_S // 60,
+                _WITHOUT_LOGPROBS_S // 60,
             )
     return reply
 

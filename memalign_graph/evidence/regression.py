@@ -71,7 +71,7 @@ class KernelRegression:
         power = 1 if width == 1 else 2
 
         def error(temperature: float) -> float:
-            votes = _sums(
+            votes = _weighted_targets(
                 softmax_weights(self.similarities[some], temperature), experts[self.nearest[some]]
             )
             return float((np.abs(votes - experts[some]) ** power).mean())
@@ -80,14 +80,14 @@ class KernelRegression:
         has_features = features is not None
 
         def fit(share: float) -> tuple[float, float, float]:
-            rows = _joined(known, features, share)[some]
+            rows = _concatenate(known, features, share)[some]
             return *_best_ridge(rows, experts[some], compares=has_features), share
 
         shares = _SHARES if has_features else _SHARES[:1]
         best = (0.0, like.ridge, like.share) if like else min(map(fit, shares), key=itemgetter(0))
         self.ridge: float = best[1]
         self.share: float = best[2]
-        self._known = known = _joined(known, features, self.share)
+        self._known = known = _concatenate(known, features, self.share)
         self.shares = softmax_weights(self.similarities, self.temperature)
         """Their shares in the vote."""
         # By the smaller of both products: what is solved is the same.
@@ -114,13 +114,13 @@ class KernelRegression:
             rows = groups == group
             within = np.eye(rows.sum()) - self._solved[rows] @ self._known[rows].T
             off[rows] = np.linalg.solve(within, off[rows])
-        votes = _sums(self.shares, targets[self.nearest])
+        votes = _weighted_targets(self.shares, targets[self.nearest])
         return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
 
     def estimate(self, vector: Vector, vote: Floats, features: Floats | None = None) -> Floats:
         """Estimate a new case, with the vote of those that are most similar to it."""
         known = _unit((vector - self._centre)[None])
-        [new] = _joined(known, None if features is None else features[None], self.share)
+        [new] = _concatenate(known, None if features is None else features[None], self.share)
         smooth = self._mean + (self._solved @ new) @ (self._targets - self._mean)
         return (np.clip(smooth, self._least, self._most) + vote) / 2
 
@@ -146,7 +146,7 @@ def _unit(rows: Floats) -> Floats:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
-def _joined(known: Floats, features: Floats | None, share: float) -> Floats:
+def _concatenate(known: Floats, features: Floats | None, share: float) -> Floats:
     """Set columns side by side, so that their products add up in these shares."""
     if features is None or not share:
         return known
@@ -161,7 +161,7 @@ def softmax_weights(similarities: Floats, temperature: float) -> Floats:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _sums(shares: Floats, targets: Floats) -> Floats:
+def _weighted_targets(shares: Floats, targets: Floats) -> Floats:
     return np.einsum("ij,ijk->ik", shares, targets)
 
 

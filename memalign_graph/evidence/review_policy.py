@@ -13,10 +13,10 @@ from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.deciding import current_evidence_model, fit
 from memalign_graph.evidence.evidence_model import (
     COMPARED,
+    NOVELTY_QUANTILE,
     SMALL,
-    UNLIKE_SHARE,
     EvidenceModel,
-    Near,
+    Neighbors,
     value_spread,
 )
 from memalign_graph.evidence.threshold import (
@@ -35,7 +35,7 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
-_DIVIDED_SHARE = 0.1  # how rare it is to have neighbours that disagree as much: 9 cases tell
+_DISAGREEMENT_QUANTILE = 0.1  # neighbors that disagree as much are so rare: it takes 9 cases
 _MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
 _WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
 
@@ -102,20 +102,20 @@ def is_sampled(judgment_id: str, share: float) -> bool:
     return number < share * (1 << 64)
 
 
-def review_flags(model: EvidenceModel, near: Near) -> list[ReviewReason]:
+def review_flags(model: EvidenceModel, near: Neighbors) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
     rows, similarities = near
     if not len(rows):
         return ["no_similar_episode"]
     own, count = model.regression.closest, 1 + len(model.cases)
     flags: list[ReviewReason] = []
-    if 1 + (own <= similarities[0] + SMALL).sum() <= UNLIKE_SHARE * count:
+    if 1 + (own <= similarities[0] + SMALL).sum() <= NOVELTY_QUANTILE * count:
         flags.append("no_similar_episode")
     [division] = value_spread(
         model.expert_means([model.cases[row] for row in rows[:COMPARED]])[None]
     )
     bound = _WIDE if model.encoding.is_ordered else _MINORITY
-    rare = 1 + (model.value_spread >= division - SMALL).sum() <= _DIVIDED_SHARE * count
+    rare = 1 + (model.value_spread >= division - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
     if rare and division > bound + SMALL:
         flags.append("episodes_disagree")
     return flags

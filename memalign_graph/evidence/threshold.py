@@ -74,7 +74,7 @@ class Trust(FrozenModel):
 def interval(agreeing: int, cases: int) -> tuple[float, float]:
     """Bound a share from both sides, exactly (C. Clopper and E. Pearson, 1934)."""
     level = (1 + LEVEL) / 2
-    return _lower(agreeing, cases, level), 1 - _lower(cases - agreeing, cases, level)
+    return _lower_bound(agreeing, cases, level), 1 - _lower_bound(cases - agreeing, cases, level)
 
 
 def find_threshold(
@@ -114,7 +114,7 @@ def find_threshold(
         decisions=count,
         cases=cases,
         agreement=agreeing / cases if cases else None,
-        bound=_shown(agreeing, cases, level) if cases else None,
+        bound=_shown_agreement(agreeing, cases, level) if cases else None,
         coverage=cases / count if threshold is not None else 0,
     )
 
@@ -168,7 +168,7 @@ def _odds(target: float) -> list[tuple[float, float]]:
     return [(log(1 + step * (1 - target) / target), log(1 - step)) for step in steps]
 
 
-def _shown(agreeing: float, cases: int, level: float) -> float:
+def _shown_agreement(agreeing: float, cases: int, level: float) -> float:
     """Return the highest share that a bet on all of some cases shows the agreement to be above."""
     low, high = 0.0, 1.0
     while high - low > 1e-9:  # noqa: PLR2004 - finer than any agreement is known
@@ -179,7 +179,7 @@ def _shown(agreeing: float, cases: int, level: float) -> float:
     return low
 
 
-def _tail(agreeing: int, cases: int, share: float) -> float:
+def _binomial_tail(agreeing: int, cases: int, share: float) -> float:
     """Return how likely at least so many of some cases agree if that share of all does."""
     if agreeing <= 0 or share >= 1:
         return 1.0
@@ -192,12 +192,16 @@ def _tail(agreeing: int, cases: int, share: float) -> float:
     )
 
 
-def _lower(agreeing: int, cases: int, level: float) -> float:
+def _lower_bound(agreeing: int, cases: int, level: float) -> float:
     """Return the share that is shown at a level: where the tail is what is left of it."""
     low, high = 0.0, 1.0 if agreeing else 0.0
     while high - low > 1e-12:  # noqa: PLR2004 - as exact as such sums are
         middle = (low + high) / 2
-        low, high = (middle, high) if _tail(agreeing, cases, middle) <= 1 - level else (low, middle)
+        low, high = (
+            (middle, high)
+            if _binomial_tail(agreeing, cases, middle) <= 1 - level
+            else (low, middle)
+        )
     return (low + high) / 2
 
 

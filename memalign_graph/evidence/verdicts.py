@@ -56,17 +56,17 @@ def permitted_values(scale: Scale) -> list[Value]:
     return list(values) if len(values) <= MAX_VALUES else []
 
 
-_MOST_MARKS = 11
+_MAX_CHOICES = 11
 
-_FEW_MARKS = 5  # of a scale with more numbers: told apart better than more are
+_FEW_CHOICES = 5  # of a scale with more numbers: told apart better than more are
 
 
 def value_choices(scale: Scale) -> list[Value]:
     """Return the values that a small model chooses from; none where there are too many."""
     values = permitted_values(scale)
-    if isinstance(scale, Numeric) and not 0 < len(values) <= _MOST_MARKS:
-        step = (scale.maximum - scale.minimum) / (_FEW_MARKS - 1)
-        numbers = [scale.minimum + step * n for n in range(_FEW_MARKS)]
+    if isinstance(scale, Numeric) and not 0 < len(values) <= _MAX_CHOICES:
+        step = (scale.maximum - scale.minimum) / (_FEW_CHOICES - 1)
+        numbers = [scale.minimum + step * n for n in range(_FEW_CHOICES)]
         values = [scale.validate_value(round(n) if scale.integer else n) for n in numbers]
     return values
 

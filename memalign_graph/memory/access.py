@@ -72,14 +72,14 @@ class MemoryAccess:
         while not view.is_loaded:
             reading, is_own = view.begin_load()
             # One reads it for all; what was written since each began is looked for below.
-            if is_own or not await io.call(reading.wait, reading.awaited):
+            if is_own or not await io.call(reading.wait, reading.wait_async):
                 try:
                     await self._read(io, head)
                 finally:
                     if is_own:
                         view.end_load()
         if head != view.head:
-            facts = await self._since(io, view.latest)
+            facts = await self._facts_since(io, view.latest)
             if facts is None:
                 where = "/".join(self.layout.root)
                 logger.warning("The store of %s was set back or emptied: it is read anew.", where)
@@ -106,7 +106,7 @@ class MemoryAccess:
         stored = {item["key"]: read_vector(item) for item in vectors}
         await self._add(io, head, list(map(read_fact, items)), known, stored)
 
-    async def _since(self, io: IO, newest: str) -> list[Fact] | None:
+    async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read the facts beside and after one that the view does not know; None if it is gone."""
         # The kind first: a store in memory compares the dates of nothing else then.
         dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
@@ -118,7 +118,7 @@ class MemoryAccess:
         own = {item.key: item for item in below if tuple(item.namespace) == namespace}
         if newest and newest not in own:
             return None
-        return [read_fact(unpacked(own[key].value)) for key in self.view.unknown(own)]
+        return [read_fact(unpacked(own[key].value)) for key in self.view.unknown_facts(own)]
 
     async def _add(
         self,

@@ -18,7 +18,7 @@ from memalign_graph.io import IO, run
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.types import Episode
 
-Mark = frozenset[str]
+TraceMarker = frozenset[str]
 """Texts that together tell a checkpoint which carries something."""
 
 
@@ -33,7 +33,7 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 
 
 async def erase_threads(
-    io: IO, checkpointer: object, marks: set[Mark], known: Sequence[str]
+    io: IO, checkpointer: object, marks: set[TraceMarker], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Delete the threads that carried something."""
     saver = check_checkpointer(checkpointer)
@@ -47,7 +47,7 @@ async def erase_threads(
     warnings = []
     try:
         threads = await io.call(
-            lambda: _carrying(saver.list(None), marks), lambda: _acarrying(saver, marks)
+            lambda: _threads_with_marker(saver.list(None), marks), lambda: _acarrying(saver, marks)
         )
     except NotImplementedError:
         threads = list(known)
@@ -60,13 +60,15 @@ async def erase_threads(
     return threads, warnings
 
 
-async def note_batch(io: IO, access: MemoryAccess, path: Path) -> None:
+async def record_batch_file(io: IO, access: MemoryAccess, path: Path) -> None:
     """Note a file that holds prompts made with the memory."""
     item = {"path": str(path), "at": datetime.now(UTC).isoformat()}
     await access.put(io, access.layout.of("batches"), {digest(item["path"]): item})
 
 
-async def batches_outside(io: IO, access: MemoryAccess, episodes: Iterable[Episode]) -> list[str]:
+async def batch_file_warnings(
+    io: IO, access: MemoryAccess, episodes: Iterable[Episode]
+) -> list[str]:
     """Tell of files written since there were some episodes: what they hold is out of reach."""
     since = min((one.created_at for one in episodes), default=None)
     [items] = await access.search(io, access.layout.of("batches"))
@@ -103,20 +105,22 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     return [in_use] if busy else []
 
 
-def _carrying(checkpoints: Iterable[CheckpointTuple], marks: set[Mark]) -> list[str]:
+def _threads_with_marker(
+    checkpoints: Iterable[CheckpointTuple], marks: set[TraceMarker]
+) -> list[str]:
     found: dict[str, None] = {}
     for checkpoint in checkpoints:
         _note(checkpoint, marks, found)
     return list(found)
 
 
-def _note(checkpoint: CheckpointTuple, marks: set[Mark], found: dict[str, None]) -> None:
+def _note(checkpoint: CheckpointTuple, marks: set[TraceMarker], found: dict[str, None]) -> None:
     thread = checkpoint.config["configurable"]["thread_id"]
     if thread not in found and _carries(checkpoint, marks):
         found[thread] = None
 
 
-async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[Mark]) -> list[str]:
+async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[TraceMarker]) -> list[str]:
     found: dict[str, None] = {}
     try:
         async for checkpoint in saver.alist(None):  # one at a time: all of them may be large
@@ -124,7 +128,7 @@ async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[Mark]) -> list[
         return list(found)
     except NotImplementedError:
         # SqliteSaver has no async calls of its own.
-        return await asyncio.to_thread(lambda: _carrying(saver.list(None), marks))
+        return await asyncio.to_thread(lambda: _threads_with_marker(saver.list(None), marks))
 
 
 async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
@@ -134,14 +138,16 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
         await asyncio.to_thread(saver.delete_thread, thread)
 
 
-def carries(value: Any, marks: set[Mark]) -> bool:
+def contains_marker(value: Any, marks: set[TraceMarker]) -> bool:
     """Tell whether something carries what is to be erased."""
     text = "\n".join(_texts(value))
     return any(all(part in text for part in mark) for mark in marks)
 
 
-def _carries(checkpoint: CheckpointTuple, marks: set[Mark]) -> bool:
-    return carries([checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes], marks)
+def _carries(checkpoint: CheckpointTuple, marks: set[TraceMarker]) -> bool:
+    return contains_marker(
+        [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes], marks
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

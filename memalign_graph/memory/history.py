@@ -165,7 +165,7 @@ class _Past:
         self.facts, self.words, self._embedder = facts, dict(words), embedder
         self._stand()
         self._episodes = self._said(self.standing.rows)
-        self._guidelines = self.standing.weights()
+        self._guidelines = self.standing.guideline_terms()
 
     def step(self, fact: Fact) -> AbstractSet[str]:
         """Take the next fact; tells which episodes it may have changed."""
@@ -184,7 +184,7 @@ class _Past:
         rows = self._said(touched & self.standing.rows.keys())
         before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
         self._episodes |= rows
-        known, self._guidelines = self._guidelines, self.standing.weights()
+        known, self._guidelines = self._guidelines, self.standing.guideline_terms()
         retired = [
             Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired

@@ -77,20 +77,20 @@ async def import_jsonl(
         if one != stored.get(key)
     ]
     # A rule comes with the words that it rests on, or without those of its cases that are not here.
-    spoken = {
+    hashes = {
         key: view.feedback_record(one)["word"]
         for key, one in episodes.items()
         if one.word == read.episodes[key].word
     }
     named = {key for one in read.guidelines.values() for key in one.episode_ids}
     here = view.feedback_hashes()
-    spoken |= {key: here[key] for key in named - episodes.keys() if key in here}
+    hashes |= {key: here[key] for key in named - episodes.keys() if key in here}
     guidelines: list[GuidelineRevision] = []
     kept = [key for key, one in read.episodes.items() if one.word != episodes[key].word]
     left_out = 0
     for key, guideline in read.guidelines.items():
         known = standing.get(key)
-        sources = {one: spoken[one] for one in guideline.episode_ids if one in spoken}
+        sources = {one: hashes[one] for one in guideline.episode_ids if one in hashes}
         if known is not None and known.updated_at >= guideline.updated_at:
             kept += [key] if known != guideline else []
         elif guideline.episode_ids and not sources:
@@ -116,10 +116,10 @@ async def import_jsonl(
         )
     change = {
         "read": {
-            key: spoken[key]
+            key: hashes[key]
             for key, one in read.episodes.items()
             if one.status == "distilled"
-            and key in spoken
+            and key in hashes
             and (key not in stored or stored[key].status == "pending")
         },
         "guidelines": guidelines,
@@ -134,9 +134,9 @@ async def import_jsonl(
     return list(view.episodes(read.episodes).values())
 
 
-def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_Import":
+def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
     """Check all lines, before any is stored."""
-    read = _Import(access)
+    read = _ImportReader(access)
     for number, line in enumerate(lines, start=1):
         try:
             if not isinstance(line, str):
@@ -146,13 +146,13 @@ def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_Import":
         except ValidationError as error:
             raise InvalidInputError(f"line {number}: {explain(error)}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidInputError(f"line {number}: {_problem(error)}") from error
+            raise InvalidInputError(f"line {number}: {_parse_problem(error)}") from error
     if not read.has_head:
         raise InvalidInputError("source: it has no lines: give what `export_jsonl()` wrote.")
     return read
 
 
-async def _store_vectors(io: IO, access: MemoryAccess, read: "_Import") -> None:
+async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") -> None:
     for embedder, items in read.vectors.items():
         namespace = access.layout.vectors(embedder)
         [first] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
@@ -183,7 +183,7 @@ def _answers_on(
     }
 
 
-class _Import:
+class _ImportReader:
     """What the lines hold, checked."""
 
     def __init__(self, access: MemoryAccess) -> None:
@@ -276,7 +276,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
     return text
 
 
-def _problem(error: Exception) -> str:
+def _parse_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"it is no JSON: {error}"
     if isinstance(error, KeyError):

@@ -105,7 +105,7 @@ class ReviewLogEntry(FrozenModel):
         return self.at.astimezone(UTC).date()
 
 
-def day_number(day: date) -> int:
+def yyyymmdd(day: date) -> int:
     """Write a day as a number."""
     return day.year * 10_000 + day.month * 100 + day.day
 
@@ -188,7 +188,7 @@ async def log_review(
         judgment_id=judgment.id,
         example_id=judgment.example_id,
         at=at,
-        day=day_number(at.date()),
+        day=yyyymmdd(at.date()),
         asked=1 if choice.asks else 0,
         reasons=choice.reasons,
         confidence=judgment.confidence,
@@ -203,7 +203,7 @@ async def log_review(
 
 async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str) -> int:
     """Count the judgments of a day that experts were asked about."""
-    [asked] = await access.search(io, access.layout.reviews_on(day_number(day), asked=True))
+    [asked] = await access.search(io, access.layout.reviews_on(yyyymmdd(day), asked=True))
     return sum(item.get("judgment_id") != except_id for item in asked)
 
 
@@ -211,8 +211,8 @@ async def read_review_log(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> list[ReviewLogEntry]:
     """Read the log of reviews."""
-    first = 0 if since is None else day_number(since)
-    last = NO_LIMIT if until is None else day_number(until)
+    first = 0 if since is None else yyyymmdd(since)
+    last = NO_LIMIT if until is None else yyyymmdd(until)
     days = await _days(io, access)
     found = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
     items = [_read(ReviewLogEntry, item) for of_day in found for item in of_day]
@@ -229,12 +229,12 @@ async def delete_matching(
 
 
 async def _put(
-    io: IO, access: MemoryAccess, namespace: Namespace, key: str, item: BaseModel, lasts: timedelta
+    io: IO, access: MemoryAccess, namespace: Namespace, key: str, item: BaseModel, ttl: timedelta
 ) -> None:
     # A store that can removes it by itself, in whole minutes, as Postgres counts; what lasts for
     # ever has no date there.
-    expires = access.store.supports_ttl and lasts < _FOR_EVER
-    minutes = float(ceil(lasts / _MINUTE)) if expires else None
+    expires = access.store.supports_ttl and ttl < _FOR_EVER
+    minutes = float(ceil(ttl / _MINUTE)) if expires else None
     value = packed(item.model_dump(mode="json"))
     await io.batch(access.store, [PutOp(namespace, key, value, index=False, ttl=minutes)])
 
@@ -246,12 +246,12 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
         return
     search = search_namespace(access.layout.of("judgments"))
     search = search._replace(limit=_SWEPT_AT_ONCE, offset=view.sweep_offset)
-    removed, read = await _remove(io, access, search, _is_over)
+    removed, read = await _remove(io, access, search, _is_expired)
     view.sweep_offset += read - removed
     if read == _SWEPT_AT_ONCE:
         return
     view.swept_at, view.sweep_offset = at, 0
-    first = day_number((at - KEEP_REVIEWS).date())
+    first = yyyymmdd((at - KEEP_REVIEWS).date())
     for namespace, day in (await _days(io, access)).items():
         if day < first:
             await _remove(io, access, search_namespace(namespace), lambda _: True)
@@ -285,7 +285,7 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
     return {name: int(day) for name in names if (day := name[-1][:8]).isdecimal()}
 
 
-def _is_over(item: Mapping[str, Any]) -> bool:
+def _is_expired(item: Mapping[str, Any]) -> bool:
     """Tell whether an item's time is over, also of one that a later version wrote."""
     try:
         return _DATE.validate_python(item.get("kept_until")) <= now()

@@ -42,51 +42,51 @@ class MemoryState:
         self._words = words
         self._embedder = embedder
         self._with_purged = include_purged
-        self._lessons: list[Fact] = []
-        self._named: set[str] = set()
-        self._read: set[str] = set()
+        self._lesson_facts: list[Fact] = []
+        self._lesson_words: set[str] = set()
+        self._consumed: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
-        self._weighed: dict[str, tuple[GuidelineRevision, int]] = {}
+        self._hash_terms: dict[str, tuple[GuidelineRevision, int]] = {}
         self._total = 0
         self._is_outdated = False
 
     @property
     def version(self) -> str:
         """Names what stands, however it came about: a set hash."""
-        total = self._total + sum(self.weights().values())
+        total = self._total + sum(self.guideline_terms().values())
         return f"{total % VERSION_SPACE:032x}"
 
-    def weights(self) -> dict[str, int]:
+    def guideline_terms(self) -> dict[str, int]:
         """Return what each guideline weighs in the version; only what changed is weighed again."""
-        weighed, self._weighed = self._weighed, {}
+        weighed, self._hash_terms = self._hash_terms, {}
         for key, wording in self.guidelines.items():
             known = weighed.get(key)
             if known is None or known[0] is not wording:
                 known = wording, guideline_hash_term(wording)
-            self._weighed[key] = known
-        return {key: weight for key, (_, weight) in self._weighed.items()}
+            self._hash_terms[key] = known
+        return {key: weight for key, (_, weight) in self._hash_terms.items()}
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; what follows is there after `settle`."""
-        is_touched = self._say(fact) or bool(fact.scrubbed)
-        self._answer(fact)
+        is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
+        self._apply_check_answers(fact)
         self.attempts.update(fact.failed)
         self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
         if fact.is_lesson:
-            self._lessons.append(fact)
-            self._named.update(fact.read.values())
+            self._lesson_facts.append(fact)
+            self._lesson_words.update(fact.read.values())
             for sources in fact.sources:
-                self._named.update(sources.values())
+                self._lesson_words.update(sources.values())
         # Lessons are taken again once, when all facts are there: at each change it is quadratic.
         self._is_outdated |= is_touched
         if fact.is_lesson and not self._is_outdated:
-            self._learn(fact)
+            self._apply_lesson(fact)
 
     def settle(self) -> None:
         """Work out what follows from the facts taken so far."""
         if self._is_outdated:
-            self._learn_anew()
+            self._reapply_lessons()
             self._is_outdated = False
 
     def episode(self, key: str) -> Episode | None:
@@ -106,7 +106,7 @@ class MemoryState:
             status="pending" if wording.is_outdated else "standing",
         )
 
-    def _say(self, fact: Fact) -> bool:
+    def _apply_feedback(self, fact: Fact) -> bool:
         """Bring in what was said and taken back; tells whether that touches a lesson."""
         is_touched = False
         for key in fact.forgotten:
@@ -122,11 +122,11 @@ class MemoryState:
                 is_touched |= self._set(episode_id, row)
         return is_touched
 
-    def _answer(self, fact: Fact) -> None:
+    def _apply_check_answers(self, fact: Fact) -> None:
         # By the fact: what is purged of it later leaves its version as it was.
         new = {*(fact.answer_ids or ([fact.id] if fact.answers else []))} - self.answer_ids
         self.answer_ids |= new
-        self._total += sum(_weight("answers", key) for key in new)
+        self._total += sum(_hash_term("answers", key) for key in new)
         for asked, answers in fact.answers.items():
             self.answers.setdefault(asked, {}).update(answers)
         if fact.unanswered:
@@ -138,83 +138,83 @@ class MemoryState:
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
         old = self.rows.pop(key, None)
         if old is not None:
-            self._total -= _weight(key, old.key, str(key in self.pending))
+            self._total -= _hash_term(key, old.key, str(key in self.pending))
         self.pending.discard(key)
         if row is not None:
             self.rows[key] = row
-            if row.is_open and row.word not in self._read:
+            if row.is_open and row.word not in self._consumed:
                 self.pending.add(key)
-            self._total += _weight(key, row.key, str(key in self.pending))
+            self._total += _hash_term(key, row.key, str(key in self.pending))
         if old is not row:
             self.changed.add(key)
         words = {one.word for one in (old, row) if one is not None}
         is_same = old is not None and row is not None and len(words) == 1
-        return not is_same and not self._named.isdisjoint(words)
+        return not is_same and not self._lesson_words.isdisjoint(words)
 
-    def _stands(self, episode_id: str, word: str) -> bool:
+    def _is_current(self, episode_id: str, word: str) -> bool:
         row = self.rows.get(episode_id)
         return row is not None and row.word == word
 
-    def _learn_anew(self) -> None:
+    def _reapply_lessons(self) -> None:
         """Take the lessons again, since a word that one of them read came or went."""
         pending = set(self.pending)
         self.guidelines = {}
-        self._read = set()
+        self._consumed = set()
         self._retired = set()
         for key, row in self.rows.items():
-            if row.is_open and key not in self.pending and row.word in self._named:
-                self._total -= _weight(key, row.key, str(False))
-                self._total += _weight(key, row.key, str(True))
+            if row.is_open and key not in self.pending and row.word in self._lesson_words:
+                self._total -= _hash_term(key, row.key, str(False))
+                self._total += _hash_term(key, row.key, str(True))
                 self.pending.add(key)
-        for lesson in self._lessons:
-            self._learn(lesson)
+        for lesson in self._lesson_facts:
+            self._apply_lesson(lesson)
         self.changed |= pending ^ self.pending
 
-    def _learn(self, fact: Fact) -> None:
+    def _apply_lesson(self, fact: Fact) -> None:
         # What two lessons read is the earlier one's.
         fresh = {
             key
             for key, word in fact.read.items()
-            if word not in self._read and self._stands(key, word)
+            if word not in self._consumed and self._is_current(key, word)
         }
         # What a wording that is lost came from is read again by the next.
         scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
-        lost = [*scrubbed, *filter(self._is_lost, fact.guidelines)]
+        lost = [*scrubbed, *filter(self._is_lost_to_concurrent_writer, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
         fresh -= {key for wording in scrubbed for key in fact.possible_sources(wording)}
-        self._read.update(fact.read[key] for key in fresh)
+        self._consumed.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
-            self._total -= _weight(key, self.rows[key].key, str(True))
-            self._total += _weight(key, self.rows[key].key, str(False))
+            self._total -= _hash_term(key, self.rows[key].key, str(True))
+            self._total += _hash_term(key, self.rows[key].key, str(False))
         self.pending -= fresh
 
         def left(sources: Words) -> Words:
             return {
                 key: word
                 for key, word in sources.items()
-                if self._stands(key, word) and (key not in fact.read or key in fresh)
+                if self._is_current(key, word) and (key not in fact.read or key in fresh)
             }
 
         stood = self.guidelines.keys() & {gone.id for gone in fact.retired}
         retired = [gone for gone in fact.retired if left(gone.sources) or not gone.sources]
         for gone in retired:
             if gone.id in stood:
-                self._retire(gone)
+                self._apply_tombstone(gone)
         for wording in fact.guidelines:
             if wording not in lost:
-                self._word(wording, left(wording.sources), fact.possible_sources(wording))
+                self._apply_revision(wording, left(wording.sources), fact.possible_sources(wording))
         for gone in retired:
             if gone.id not in stood:
-                self._retire(gone)  # new, and lost at once to what contradicts it
+                self._apply_tombstone(gone)  # new, and lost at once to what contradicts it
 
-    def _retire(self, gone: GuidelineTombstone) -> None:
+    def _apply_tombstone(self, gone: GuidelineTombstone) -> None:
         known = self.guidelines.get(gone.id)
         if gone.is_settled or known is None or known.origin != "expert":
             self.guidelines.pop(gone.id, None)
             self._retired.add(gone.id)
 
-    def _is_lost(self, wording: GuidelineRevision) -> bool:
+    def _is_lost_to_concurrent_writer(self, wording: GuidelineRevision) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
         known = self.guidelines.get(wording.id)
         if wording.origin == "expert":
@@ -229,14 +229,16 @@ class MemoryState:
             wording.replaces is not None or known.origin == "expert"
         ) and known.revision not in (wording.replaces, wording.revision)
 
-    def _word(self, wording: GuidelineRevision, sources: Words, possible_sources: set[str]) -> None:
+    def _apply_revision(
+        self, wording: GuidelineRevision, sources: Words, possible_sources: set[str]
+    ) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)
         if wording.sources and not sources:
             return
         # A source that only came to these words, from elsewhere or later, can go without a trace.
         called = (key for key in wording.sources if key in possible_sources)
-        is_whole = all(self._stands(key, wording.sources[key]) for key in called)
+        is_whole = all(self._is_current(key, wording.sources[key]) for key in called)
         if known is not None and known.revision == wording.revision and not wording.is_anew:
             is_whole = not known.is_outdated
         is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
@@ -279,11 +281,11 @@ def without_undone(facts: Iterable[Fact]) -> list[Fact]:
     return [fact for fact in ordered if fact.id not in undone]
 
 
-def _weight(*names: str) -> int:
+def _hash_term(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
 def guideline_hash_term(wording: GuidelineRevision) -> int:
     """Weigh a guideline in a version: it names the guideline as it stands."""
     facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
-    return _weight(wording.id, *map(str, facets), *sorted(wording.sources))
+    return _hash_term(wording.id, *map(str, facets), *sorted(wording.sources))

@@ -13,10 +13,10 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cache import discard_view
 from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.external_traces import (
-    Mark,
-    batches_outside,
-    carries,
+    TraceMarker,
+    batch_file_warnings,
     check_checkpointer,
+    contains_marker,
     erase_threads,
     vacuum,
 )
@@ -73,7 +73,7 @@ async def purge(
         by = None if author in found.authors else author
         fact = await access.write(io, PURGE, change, author=by)
         now, words = (await access.refresh(io)).facts()
-        scrubs, wordings, read_along = _scrubs(now, meant, found.authors)
+        scrubs, wordings, read_along = _find_redactions(now, meant, found.authors)
         # Learned, checked or said while this purge ran.
         late = {key: scrubs[key] for key in scrubs if key not in found.scrubs}
         said = _words_before(fact, now, meant) - gone.keys()
@@ -116,7 +116,7 @@ async def purge(
             vectors=removed,
             pending=sorted(read_along.intersection(view.pending())),
             thread_ids=threads,
-            warnings=[*warnings, *await batches_outside(io, access, gone.values())],
+            warnings=[*warnings, *await batch_file_warnings(io, access, gone.values())],
         ),
     )
 
@@ -143,15 +143,17 @@ class _Found:
         self.authors = {one.author for one in self.gone.values()} - {
             one.author for one in self.kept
         }
-        self.scrubs, self.wordings, self.read_along = _scrubs(facts, self.meant, self.authors)
+        self.scrubs, self.wordings, self.read_along = _find_redactions(
+            facts, self.meant, self.authors
+        )
         self.ids = _ids(self.gone.values()) - _ids(self.kept)
-        self.is_traced = _is_traced(
+        self.is_traced = _trace_matcher(
             self.ids | {one.id for one in self.wordings}, _inputs(self.gone.values(), self.kept)
         )
 
     @property
-    def marks(self) -> set[Mark]:
-        """What a thread carries that carried some of it."""
+    def marks(self) -> set[TraceMarker]:
+        """What a thread contains_marker that carried some of it."""
         marks = {frozenset([key]) for key in self.ids}
         return marks | {
             frozenset([one.id, words])
@@ -167,7 +169,7 @@ async def _erase_threads(
     """Delete the threads that carried what is purged; also what was said while they were read."""
     threads: dict[str, None] = {}
     warnings: list[str] = []
-    seen: set[Mark] = set()
+    seen: set[TraceMarker] = set()
     while True:
         # From the store: the view of a purge that was cut off knows these words no more.
         told, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
@@ -199,7 +201,7 @@ def _words_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str
     }
 
 
-def _scrubs(
+def _find_redactions(
     facts: Iterable[Fact], episode_ids: set[str], authors: set[str | None]
 ) -> tuple[dict[str, list[str]], list[GuidelineRevision], set[str]]:
     """Find the wordings that may repeat what was said on some episodes, and their facts.
@@ -246,11 +248,11 @@ def _inputs(gone: Iterable[Episode], kept: Iterable[Episode]) -> list[Any]:
     return [episode.example.inputs for episode in gone if episode.example.inputs not in others]
 
 
-def _is_traced(ids: set[str], inputs: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
+def _trace_matcher(ids: set[str], inputs: list[Any]) -> Callable[[Mapping[str, Any]], bool]:
     marks = _marks(ids)
 
     def is_traced(item: Mapping[str, Any]) -> bool:
-        return carries(item, marks) or (item.get("example") or {}).get("inputs") in inputs
+        return contains_marker(item, marks) or (item.get("example") or {}).get("inputs") in inputs
 
     return is_traced
 
@@ -274,10 +276,11 @@ async def _redact(
 def _without_traces(item: Mapping[str, Any], ids: set[str]) -> Item | None:
     """Return another expert's feedback without what its judgment may repeat; None if nothing."""
     judgment = item.get("episode", {}).get("judgment")
-    if not isinstance(judgment, Mapping) or not carries(judgment, _marks(ids)):
+    marks = _marks(ids)
+    if not isinstance(judgment, Mapping) or not contains_marker(judgment, marks):
         return None
     evidence = judgment.get("evidence") or {}
-    others = [near for near in evidence.get("neighbours", []) if not carries(near, _marks(ids))]
+    others = [near for near in evidence.get("neighbours", []) if not contains_marker(near, marks)]
     shown = [key for key in judgment.get("episode_ids", []) if key not in ids]
     redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": shown}
     redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}

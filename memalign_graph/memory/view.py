@@ -35,18 +35,18 @@ lock.
 _LONGEST_WRITE_US = 600_000_000
 """After how long all writers know a fact, in microseconds."""
 
-_PATIENCE_S = 5.0
+_LOAD_TIMEOUT_S = 5.0
 """How long a reading is waited for on another event loop, which may be waiting for us."""
 
 _PER_CHARACTER = 4
 """What an item takes as Python objects, in bytes by characters."""
 
-_SAMPLED = 64
+_SIZE_SAMPLE = 64
 
 _MANY_GUIDELINES = 20
 
 
-class Reading:
+class InitialLoad:
     """A memory's first reading, by one for all who need it."""
 
     def __init__(self) -> None:
@@ -59,17 +59,17 @@ class Reading:
         if self._thread == threading.get_ident() or _has_loop():
             return False
         try:
-            self.done.result(_PATIENCE_S if self._on_loop else None)
+            self.done.result(_LOAD_TIMEOUT_S if self._on_loop else None)
         except TimeoutError:
             return False
         return True
 
-    async def awaited(self) -> bool:
+    async def wait_async(self) -> bool:
         """Wait as a task does."""
         is_near = self._thread == threading.get_ident() or not self._on_loop
         end = asyncio.shield(asyncio.wrap_future(self.done))
         try:
-            await asyncio.wait_for(end, None if is_near else _PATIENCE_S)
+            await asyncio.wait_for(end, None if is_near else _LOAD_TIMEOUT_S)
         except TimeoutError:
             return False
         return True
@@ -103,7 +103,7 @@ class MemoryView:
         """The last fact written when all were read; empty since a write, which may be cut off."""
         self._embedder = embedder
         self._lock = threading.Lock()
-        self._reading: Reading | None = None
+        self._initial_load: InitialLoad | None = None
         self._item_bytes = 0
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
@@ -242,7 +242,7 @@ class MemoryView:
                 item = feedback_record(after, word, self._purged)
             return self._words.get(item["key"], item)
 
-    def shared(self) -> list[str]:
+    def multi_expert_episodes(self) -> list[str]:
         """Return the ids of the episodes whose example has several, in a stable order."""
         with self._lock:
             groups = [ids for ids in self._episodes_at.values() if len(ids) > 1]
@@ -253,22 +253,22 @@ class MemoryView:
         with self._lock:
             return [fact for _, fact in self._facts.items()], dict(self._words.items())
 
-    def begin_load(self) -> tuple[Reading, bool]:
+    def begin_load(self) -> tuple[InitialLoad, bool]:
         """Return the first reading, and whether it is the caller's to carry out and to end."""
         with self._lock:
-            if self._reading is not None:
-                return self._reading, False
-            self._reading = Reading()
-            return self._reading, True
+            if self._initial_load is not None:
+                return self._initial_load, False
+            self._initial_load = InitialLoad()
+            return self._initial_load, True
 
     def end_load(self) -> None:
         """Let those who wait go on; where it failed, one of them tries."""
         with self._lock:
-            reading, self._reading = self._reading, None
+            reading, self._initial_load = self._initial_load, None
         if reading is not None:
             reading.done.set_result(None)
 
-    def unknown(self, fact_ids: Iterable[str]) -> list[str]:
+    def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
         """Tell which facts the view does not know."""
         with self._lock:
             return [key for key in fact_ids if key not in self._facts]
@@ -291,8 +291,8 @@ class MemoryView:
                 if key not in self._words or "purged" in item:
                     self._words[key] = item
             self._item_bytes += _bytes_of(list(words.values()))
-            unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
-            fresh = [unknown[key] for key in sorted(unknown)]
+            unknown_facts = {fact.id: fact for fact in facts if fact.id not in self._facts}
+            fresh = [unknown_facts[key] for key in sorted(unknown_facts)]
             self._item_bytes += _bytes_of(fresh)
             if not fresh:
                 return
@@ -300,7 +300,7 @@ class MemoryView:
                 fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
                 for fact in fresh
             )
-            self._facts.update(unknown)
+            self._facts.update(unknown_facts)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
             for fact in sorted(self._purges, key=lambda fact: fact.id):
                 if fact.id >= fresh[0].id:
@@ -320,11 +320,11 @@ class MemoryView:
                 self._standing = build_state(self._facts.values(), self._words, self._embedder)
                 self._standing.changed = set()
                 changed = {*before.rows, *self._standing.rows}
-            self._follow(changed)
+            self._sync_vectors(changed)
             self._add_vectors(self.index.fitting(vectors or {}))
-            self._gather()
+            self._refresh_guidelines()
 
-    def _gather(self) -> None:
+    def _refresh_guidelines(self) -> None:
         wordings = sorted(
             self._standing.guidelines.values(), key=lambda wording: (wording.position, wording.id)
         )
@@ -390,7 +390,7 @@ class MemoryView:
         self.index.add(wanted)
         self._missing -= wanted.keys()
 
-    def _follow(self, changed: Iterable[str]) -> None:
+    def _sync_vectors(self, changed: Iterable[str]) -> None:
         """Keep vectors in step with episodes."""
         for episode_id in changed:
             row = self._standing.rows.get(episode_id)
@@ -398,7 +398,7 @@ class MemoryView:
             new = None if row is None else row.vector_key
             if new is not None:
                 self._vector_keys[episode_id] = new
-                self._episodes_at[new] = self._episodes_at.get(new, _NOBODY) | {episode_id}
+                self._episodes_at[new] = self._episodes_at.get(new, _NO_EPISODES) | {episode_id}
                 if new not in self.index:
                     self._missing.add(new)
             if old is not None and old != new:
@@ -410,7 +410,7 @@ class MemoryView:
                     self.index.remove({old})
 
 
-_NOBODY: frozenset[str] = frozenset()
+_NO_EPISODES: frozenset[str] = frozenset()
 
 
 def _age(row: EpisodeRow) -> tuple[datetime, str]:
@@ -423,6 +423,6 @@ def _authors(words: Iterable[Item]) -> set[str]:
 
 def _bytes_of(items: Sequence[Any]) -> int:
     """Estimate by some of them how many bytes items take."""
-    some = items[:: len(items) // _SAMPLED + 1]
+    some = items[:: len(items) // _SIZE_SAMPLE + 1]
     characters = sum(len(str(item)) for item in some)
     return characters * len(items) // len(some) * _PER_CHARACTER if some else 0

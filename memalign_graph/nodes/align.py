@@ -162,7 +162,7 @@ async def remember_feedback(step: _Step) -> Update:
     guidelines = await access.guidelines(io)
     stored = await remember(io, access, read, is_table=True, note_threads=False)
     step.progress("remember", len(read), len(read))
-    experts = await access.episodes(io, (await access.refresh(io)).shared())
+    experts = await access.episodes(io, (await access.refresh(io)).multi_expert_episodes())
     agreement = expert_agreement(list(experts.values()), criterion.scale)
     shown = agreement.model_dump(mode="json")
     if agreement.examples:

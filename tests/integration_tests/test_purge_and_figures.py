@@ -63,14 +63,14 @@ def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch
         memory.revise(episode.id, {"rationale": "Rude."})
     facts, words = memory.access.view.facts()
     calls = 0
-    learn_anew = MemoryState._learn_anew
+    learn_anew = MemoryState._reapply_lessons
 
     def counted(self: Any) -> None:
         nonlocal calls
         calls += 1
         learn_anew(self)
 
-    monkeypatch.setattr(MemoryState, "_learn_anew", counted)
+    monkeypatch.setattr(MemoryState, "_reapply_lessons", counted)
     folded = build_state(facts, words, memory.access.embedder.id)
     assert folded.version == memory.version()
     assert calls <= 1

@@ -193,7 +193,7 @@ async def test_nobody_waits_for_an_event_loop_that_waits_for_them(
     slow.released.set()
     # The loop is blocked, by its own thread and by one that it waits for.
     own = judge_memory(slow).version()
-    monkeypatch.setattr(view, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(view, "_LOAD_TIMEOUT_S", 0.01)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(judge_memory(slow).version).result() == own
     assert await first == own
