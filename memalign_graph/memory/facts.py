@@ -151,7 +151,7 @@ class Fact(FrozenModel):
     """The facts that had these answers where they were exported; none where a model was asked."""
 
     failed: list[str] = Field(default_factory=list)
-    """What a model could not distil although it distilled other things: one failed attempt each."""
+    """What a model refused to distil, or gave no usable answer to: one failed attempt each."""
 
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more."""

@@ -201,7 +201,7 @@ async def distill_feedback(step: Step) -> Update:
         "distilled": reading.read,
         "rewordings": saved(operations_of(rewordings)),
         "reworded": words_read(rewordings),
-        "failed": attempts(failed) if reading.read or words_read(rewordings) else [],
+        "failed": attempts(failed),
         "warnings": [*lesson.get("warnings", []), *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
