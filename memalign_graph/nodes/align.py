@@ -16,6 +16,8 @@ from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.merging import Conflict, settle, unsettled
 from memalign_graph.alignment.redistill import (
     MAX_ATTEMPTS,
+    Failure,
+    NoWordingError,
     attempts,
     can_be_tried,
     distil_all,
@@ -64,6 +66,7 @@ _UNJUDGED = (
     "again. The first: {}"
 )
 _NOT_REPLAYED = "{} seen case(s) could not be judged again, and were left out. The first: {}"
+_DROPPED = "the replay dropped its new wording, with which more seen cases are lost than won"
 _GIVEN_UP = (
     "{} {} could not be distilled in {} attempts, and are not tried again until they change, or "
     "the model or its settings do: {}."
@@ -348,19 +351,28 @@ async def replay_cases(step: _Step) -> Update:
         )
         return judged.value
 
+    rewordings = read_saved(lesson["rewordings"])
+    proposed = {operation.guideline_id for operation in rewordings}
     kept, again, seen = await replay(
         step.io,
         step.access,
         judge_case,
         read_saved(lesson["operations"]),
-        read_saved(lesson["rewordings"]),
+        rewordings,
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         cases=step.options.replay_cases,
         limit=step.run.max_concurrency,
         report=partial(step.progress, "replay"),
     )
-    warnings = list(lesson["warnings"])
+    warnings, attempted = list(lesson["warnings"]), list(lesson["failed_attempts"])
+    reworded = {operation.guideline_id for operation in again}
+    for guideline in await step.access.pending_guidelines(step.io):
+        if guideline.id in proposed - reworded:
+            failure = Failure.of(guideline, step.distiller, NoWordingError(_DROPPED))
+            warnings.append(str(failure))
+            attempted += attempts([failure])
+            logger.warning("%s", failure)
     if seen.failed:
         warnings.append(_NOT_REPLAYED.format(len(seen.failed), next(iter(seen.failed.values()))))
         logger.warning("%s", warnings[-1])
@@ -368,6 +380,7 @@ async def replay_cases(step: _Step) -> Update:
         operations=saved(kept),
         rewordings=saved(again),
         replay=seen.model_dump(mode="json"),
+        failed_attempts=attempted,
         warnings=warnings,
     )
 
