@@ -294,6 +294,37 @@ async def test_the_same_table_again_takes_nothing_back(bench: Bench, again: str)
     assert len(await bench.episodes()) == 1
 
 
+ROW = TABLE[0]
+LABEL, COMMENT = ({**ROW, "rationale": None}, {**ROW, "value": None})
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [[ROW, {**ROW, "value": True, "rationale": "Fine."}]],
+        [[COMMENT, LABEL]],
+        [[COMMENT], [LABEL]],
+        [[LABEL], [COMMENT], [ROW]],
+        [[ROW], [LABEL]],
+    ],
+)
+async def test_rows_that_were_merged_do_not_come_back_either(bench: Bench, tables: Any) -> None:
+    bench.server.responder = Model()
+    for table in tables:
+        await align(bench, table)
+    given = [row for table in tables for row in table]
+    [before] = await bench.episodes()
+    await align(bench, given)
+    assert await bench.episodes() == [before]
+    bench.memory().forget(author="ann")
+    for table in [*tables, given]:
+        await align(bench, table)
+    assert await bench.episodes() == []
+    # What is new counts.
+    await align(bench, [*given, {**ROW, "rationale": "It names no date."}])
+    assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
+
+
 def checked_memory(bench: Bench) -> JudgeMemory:
     memory = JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder())
     for number in range(3):
