@@ -402,10 +402,23 @@ _PROMPT_REFUSED = (400, 413, 422)  # by HTTP status
 
 def _is_refusal(error: Exception) -> bool:
     """Return whether a provider refused one prompt: nothing that a hint says would mend it."""
-    if _hint(error, _HINTS):
+    # Google tells a wrong key by the status 400, too.
+    if _hint(error, _HINTS) or "api key" in str(error).lower():
         return False
-    status = getattr(error, "status_code", None)
-    return status in _PROMPT_REFUSED if isinstance(status, int) else isinstance(error, ValueError)
+    status = _http_status(error) or _http_status(error.__cause__)
+    return isinstance(error, ValueError) if status is None else status in _PROMPT_REFUSED
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """Return the HTTP status in an exception of the client of OpenAI, httpx, botocore or Google."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore's
+        # AWS tells quotas and expired keys by the status 400, too.
+        is_about_prompt = response.get("Error", {}).get("Code") == "ValidationException"
+        return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
+    places = ((error, "status_code"), (response, "status_code"), (error, "code"))
+    statuses = [getattr(place, name, None) for place, name in places]
+    return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def reason_of(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:

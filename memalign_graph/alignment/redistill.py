@@ -24,7 +24,7 @@ from memalign_graph.models import (
     ask,
     is_small,
     max_input_tokens,
-    model_name_of,
+    model_key,
     with_schema,
 )
 from memalign_graph.prompts.distill import (
@@ -48,7 +48,7 @@ Source = Episode | EpisodeRow | Guideline
 """What is distilled."""
 
 
-class _NoWordingError(ModelAnswerError):
+class NoWordingError(ModelAnswerError):
     """A model answered, and proposed nothing that can stand in a guideline's place."""
 
 
@@ -59,10 +59,7 @@ _SOURCES = 50
 """How many of a guideline's sources are read, the newest of them."""
 
 MAX_ATTEMPTS = 3
-"""How often feedback that a model can't distil is tried, while it distils other feedback."""
-
-_MAX_FAILED_FIRST = 5
-"""Pieces of feedback that failed before any was distilled: the model is at fault, not they."""
+"""How often feedback that a model can't distil is tried."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class Failure:
     name: str
     """What it is, for people."""
     attempt_key: str
-    """Counts failed attempts, until what is distilled changes, or the model."""
+    """Counts failed attempts, until what is distilled changes, or the model or its settings."""
     error: ModelError
 
     @classmethod
@@ -107,7 +104,7 @@ def _attempt_key(source: Source, chat: BaseChatModel) -> str:
         content: Any = [source.text, *source.episode_ids]
     else:
         content = source.word
-    return digest(["attempt", source.id, content, model_name_of(chat)])
+    return digest(["attempt", source.id, content, model_key(chat)])
 
 
 async def distil(
@@ -177,12 +174,12 @@ async def distil_all(
 ) -> Reading:
     """Distil feedback beside the guidelines that stand, in as many prompts as it takes.
 
-    A prompt that fails is halved until the feedback that it fails for stands alone. `leaves_rest`
-    leaves what does not fit into a prompt for later.
+    A prompt that fails is halved until the feedback that it fails for stands alone. If the model
+    can't be asked, the rest fails without another call. `leaves_rest` leaves what does not fit into
+    a prompt for later.
 
     Raises:
-        ChatModelError: The model can't be asked at all, or refused the first few pieces.
-        ModelAnswerError: It gave no answer that can be used to the first few pieces.
+        ChatModelError: The model can't be asked, and nothing was distilled.
     """
     reading, guidelines = Reading(), await access.guidelines(io)
     parts = [list(episodes)]
@@ -193,14 +190,16 @@ async def distil_all(
         try:
             prompt, proposed = await distil(io, access, chat, waiting, guidelines)
         except (ChatModelError, ModelAnswerError) as error:
-            is_hopeless = not is_about_prompt(error) or len(reading.failures) >= _MAX_FAILED_FIRST
-            if is_hopeless and not reading.read:
-                raise
             if is_about_prompt(error) and len(waiting) > 1:
                 half = len(waiting) // 2
                 parts += [waiting[half:], waiting[:half]]
-            else:
-                reading.failures += [Failure.of(episode, chat, error) for episode in waiting]
+                continue
+            if not is_about_prompt(error):
+                if not reading.read:
+                    raise
+                waiting += [one for part in parts for one in part if one.id not in reading.read]
+                parts = []
+            reading.failures += [Failure.of(episode, chat, error) for episode in waiting]
             continue
         reading.operations += proposed.operations
         reading.refused += proposed.refused
@@ -229,7 +228,7 @@ async def reword(
         return Rewording(None, {}, [], Failure.of(guideline, chat, error))
     words = {episode.id: episode.word for episode in prompt.episodes.values()}
     if not proposed.operations:
-        failure = Failure.of(guideline, chat, _NoWordingError("the model gave no new wording"))
+        failure = Failure.of(guideline, chat, NoWordingError("the model gave no new wording"))
         return Rewording(None, {}, proposed.refused, failure)
     operation = GuidelineOperation(
         guideline_id=guideline.id,
@@ -256,14 +255,21 @@ async def reword_all(
 
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
     """Distil all pending guidelines again; raises what failed when the others are done."""
-    waiting = await access.pending_guidelines(io)
+    waiting = [
+        guideline
+        for guideline in await access.pending_guidelines(io)
+        if can_be_tried(access, chat, guideline)
+    ]
     rewordings = await reword_all(CachedRepliesIO(io, access), access, chat, waiting)
     failures = [rewording.failure for rewording in rewordings if rewording.failure]
     for failure in failures:
         logger.warning("%s", failure)
-        if not isinstance(failure.error, _NoWordingError):
+    learned = await learn_again(
+        io, access, operations_of(rewordings), words_read(rewordings), attempts(failures)
+    )
+    for failure in failures:
+        if not isinstance(failure.error, NoWordingError):
             raise failure.error
-    learned = await learn_again(io, access, operations_of(rewordings), words_read(rewordings))
     if waiting:
         await clear_cached_replies(io, access)
     refused = [why for rewording in rewordings for why in rewording.refused]
@@ -290,12 +296,23 @@ def words_read(rewordings: Sequence[Rewording]) -> dict[str, str]:
 
 
 async def learn_again(
-    io: IO, access: MemoryAccess, operations: list[GuidelineOperation], read: dict[str, str]
+    io: IO,
+    access: MemoryAccess,
+    operations: list[GuidelineOperation],
+    read: dict[str, str],
+    failed: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
     prompts = [operation.episode_ids for operation in operations]
     return await learn(
-        io, access, operations, read, prompts=prompts, is_redistilling=True, reason="redistill"
+        io,
+        access,
+        operations,
+        read,
+        prompts=prompts,
+        is_redistilling=True,
+        failed=failed,
+        reason="redistill",
     )
 
 
@@ -319,7 +336,8 @@ async def redistilled(
         failures: list[Failure] = []
         for batch in batches:
             reading = await distil_all(io, access, chat(), [episodes[key] for key in batch])
-            await learn(io, access, reading.operations, reading.read)
+            failed = attempts(reading.failures)
+            await learn(io, access, reading.operations, reading.read, failed=failed)
             failures += reading.failures
         if failures:
             raise failures[0].error

@@ -78,9 +78,6 @@ async def replay(
             break
         operation, recovered = fault
         kept.remove(operation)
-        if operation in proposed:
-            # Its source was taken back: the old wording can't stay, either.
-            retired.append(GuidelineOperation(action="retire", guideline_id=operation.guideline_id))
         broken += _broken_cases(operation, recovered, run.values, standing)
     report(len(chosen), len(chosen))
     agreed -= run.failed.keys()

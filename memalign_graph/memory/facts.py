@@ -151,7 +151,11 @@ class Fact(FrozenModel):
     """The facts that had these answers where they were exported; none where a model was asked."""
 
     failed: list[str] = Field(default_factory=list)
-    """What a model could not distil although it distilled other things: one failed attempt each."""
+    """What a model refused to distil, or gave no usable answer to: one failed attempt each."""
+
+    repeated: dict[str, list[str]] = Field(default_factory=dict)
+    """Hashes of feedback that counts as given before and has no record of its own, by episode id:
+    rows of a table that were merged, and what had been superseded or forgotten at an export."""
 
     undone: list[str] = Field(default_factory=list)
     """The facts that count no more."""

@@ -4,7 +4,7 @@ Each reads the memory, builds a fact as plain data, and writes it. Concurrent wr
 overwrite each other: readers work out what follows from all facts.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -67,11 +67,10 @@ async def remember(
     checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
     ids = [item.episode_id for item in checked]
+    logged = feedback_in_log(view) if is_table else set()
     if is_table:
-        logged = _feedback_in_log(view) - {
-            (old.id, old.word) for old in view.episodes(ids).values()
-        }
-        checked = [item for item in checked if not _is_said_before(item, logged)]
+        outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
+        checked = [item for item in checked if _undated_word(item) not in outdated]
     new_examples = [item.example for item in checked if not view.holds(item.episode_id)]
     if embeds:
         await _store_missing_vectors(io, access, new_examples, known_vectors or {})
@@ -91,25 +90,39 @@ async def remember(
     authors = {item.author for item in checked}
     by = authors.pop() if len(authors) == 1 else None
     words = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
-    await write_feedback(io, access, words, reason="remember", author=by)
+    rows = {*filter(None, map(_undated_word, checked))} if is_table else set()
+    # A record holds what a row was merged with, not the row.
+    recorded = {(key, one.word) for key, one in submitted.items() if key not in stored}
+    repeated = by_episode(rows - logged - recorded)
+    if words or repeated:
+        await access.write(io, "remember", {"repeated": repeated}, author=by, words=words)
     standing = {**stored, **after}
     episodes = [standing[key] for key in ids if key in standing]
     return Remembered(episodes, after.keys() - stored.keys(), changed)
 
 
-def _is_said_before(feedback: Feedback, logged: Collection[tuple[str, str]]) -> bool:
-    key = feedback.episode_id, Episode.from_feedback(feedback).word
-    return "given_at" not in feedback.model_fields_set and key in logged
+def _undated_word(feedback: Feedback) -> tuple[str, str] | None:
+    """Return the episode id and the hash of feedback; None if it has a date."""
+    is_dated = "given_at" in feedback.model_fields_set
+    return None if is_dated else (feedback.episode_id, Episode.from_feedback(feedback).word)
 
 
-def _feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
+def by_episode(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Group hashes of feedback by their episode ids, in a stable order."""
+    grouped: dict[str, list[str]] = {}
+    for key, word in sorted(pairs):
+        grouped.setdefault(key, []).append(word)
+    return grouped
+
+
+def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
     """Return all feedback ever stored, but what was rolled back: episode ids and word hashes."""
     facts, words = view.facts()
-    return {
-        (episode_id, words[key]["word"])
-        for fact in without_undone(facts)
-        for episode_id, key in fact.said.items()
-    }
+    logged: set[tuple[str, str]] = set()
+    for fact in without_undone(facts):
+        logged |= {(key, words[record]["word"]) for key, record in fact.said.items()}
+        logged |= {(key, word) for key, hashes in fact.repeated.items() for word in hashes}
+    return logged
 
 
 async def write_feedback(

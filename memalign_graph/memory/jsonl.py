@@ -1,7 +1,8 @@
 """Export and import: a memory as lines of JSON that people can read.
 
-First a line that says what follows, then guidelines and episodes, what models answered to checks,
-and last the vectors, so that a memory moves to another store or namespace without any call.
+First a line that says what follows, then guidelines and episodes, hashes of feedback that was
+superseded or forgotten, what models answered to checks, and last the vectors, so that a memory
+moves to another store or namespace without any call.
 """
 
 import base64
@@ -18,7 +19,8 @@ from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
-from memalign_graph.memory.facts import GuidelineRevision, Item
+from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
+from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.feedback_merge import merge_feedback
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -41,6 +43,10 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     vectors = await _all_vectors(io, access, episodes)
     answers = _answers_on(view.answers(), {one.example_id for one in episodes})
     ids = sorted(view.answer_ids())
+    # A hash confirms a guess: of what was purged there is none.
+    purged = {key for fact in view.facts()[0] if fact.reason == PURGE for key in fact.forgotten}
+    gone = feedback_in_log(view) - {(one.id, one.word) for one in episodes}
+    repeated = by_episode((key, word) for key, word in gone if key not in purged)
     head = {
         "type": "memory",
         "format": FORMAT,
@@ -54,6 +60,7 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
             for one in guidelines
         ),
         *({"type": "episode", **one.to_json()} for one in episodes),
+        *([{"type": "repeated", "hashes": repeated}] if repeated else []),
         *([{"type": "answers", "ids": ids, "answers": answers}] if ids else []),
         *({"type": "vector", **one} for one in vectors),
     ]
@@ -124,6 +131,8 @@ async def import_jsonl(
         },
         "guidelines": guidelines,
     }
+    if repeated := by_episode(read.repeated - feedback_in_log(view)):
+        change["repeated"] = repeated
     if new := read.answer_ids - view.answer_ids():
         cases = {row.example_id for row in view.rows()} | {
             one.example_id for one in read.episodes.values()
@@ -173,6 +182,12 @@ class _Answers(FrozenModel):
     answers: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]]
 
 
+class _Repeated(FrozenModel):
+    """Hashes of feedback that was superseded or forgotten, by episode id."""
+
+    hashes: dict[str, list[str]]
+
+
 def _answers_on(
     answers: Mapping[str, Mapping[str, float]], cases: Container[str]
 ) -> dict[str, dict[str, float]]:
@@ -192,6 +207,7 @@ class _ImportReader:
         self.episodes: dict[str, Episode] = {}
         self.guidelines: dict[str, Guideline] = {}
         self.vectors: dict[str, dict[str, Item]] = {}
+        self.repeated: set[tuple[str, str]] = set()
         self.answer_ids: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
 
@@ -215,6 +231,9 @@ class _ImportReader:
                     self._guideline(Guideline.model_validate(fields))
             case "episode":
                 self._episode(Episode.model_validate(fields))
+            case "repeated":
+                hashes = _Repeated.model_validate(fields).hashes
+                self.repeated = {(key, word) for key, words in hashes.items() for word in words}
             case "answers":
                 read = _Answers.model_validate(fields)
                 self.answer_ids, self.answers = {*read.ids}, read.answers

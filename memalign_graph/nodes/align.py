@@ -16,7 +16,8 @@ from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.merging import Conflict, settle, unsettled
 from memalign_graph.alignment.redistill import (
     MAX_ATTEMPTS,
-    ModelError,
+    Failure,
+    NoWordingError,
     attempts,
     can_be_tried,
     distil_all,
@@ -65,9 +66,10 @@ _UNJUDGED = (
     "again. The first: {}"
 )
 _NOT_REPLAYED = "{} seen case(s) could not be judged again, and were left out. The first: {}"
+_DROPPED = "the replay dropped its new wording, with which more seen cases are lost than won"
 _GIVEN_UP = (
-    "{} piece(s) of feedback could not be distilled in {} attempts, and are not tried again until "
-    "they change, or the model does: {}."
+    "{} {} could not be distilled in {} attempts, and are not tried again until they change, or "
+    "the model or its settings do: {}."
 )
 _LEFT_OUT = (
     "Batch {} of {} was not distilled: its feedback stays pending, and the next alignment distils "
@@ -265,17 +267,16 @@ async def distill_batches(step: _Step) -> Update:
 
     io = CachedRepliesIO(step.io, access, bypass_cache="proposals" in lesson)
 
-    async def distill(number: int) -> tuple[Lesson, ModelError | None]:
+    async def distill(number: int) -> tuple[Lesson, ChatModelError | None]:
         try:
-            proposal, error = await _propose(io, access, chat, batches[number])
-        except (ChatModelError, ModelAnswerError) as caught:
-            left_out = _LEFT_OUT.format(number + 1, len(batches), caught)
+            proposal = await _propose(io, access, chat, batches[number])
+        except ChatModelError as error:
+            left_out = _LEFT_OUT.format(number + 1, len(batches), error)
             if "proposals" in lesson:
                 logger.warning("%s", left_out)
-            return {**_proposal(), "refused": [left_out]}, caught
-        if error is None:
-            add(batch=number + 1)
-        return proposal, error
+            return {**_proposal(), "refused": [left_out]}, error
+        add(batch=number + 1)
+        return proposal, None
 
     distilled = await step.io.gather(list(map(distill, waiting)), step.run.max_concurrency)
     for number, (proposal, _) in zip(waiting, distilled, strict=True):
@@ -350,19 +351,28 @@ async def replay_cases(step: _Step) -> Update:
         )
         return judged.value
 
+    rewordings = read_saved(lesson["rewordings"])
+    proposed = {operation.guideline_id for operation in rewordings}
     kept, again, seen = await replay(
         step.io,
         step.access,
         judge_case,
         read_saved(lesson["operations"]),
-        read_saved(lesson["rewordings"]),
+        rewordings,
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         cases=step.options.replay_cases,
         limit=step.run.max_concurrency,
         report=partial(step.progress, "replay"),
     )
-    warnings = list(lesson["warnings"])
+    warnings, attempted = list(lesson["warnings"]), list(lesson["failed_attempts"])
+    reworded = {operation.guideline_id for operation in again}
+    for guideline in await step.access.pending_guidelines(step.io):
+        if guideline.id in proposed - reworded:
+            failure = Failure.of(guideline, step.distiller, NoWordingError(_DROPPED))
+            warnings.append(str(failure))
+            attempted += attempts([failure])
+            logger.warning("%s", failure)
     if seen.failed:
         warnings.append(_NOT_REPLAYED.format(len(seen.failed), next(iter(seen.failed.values()))))
         logger.warning("%s", warnings[-1])
@@ -370,6 +380,7 @@ async def replay_cases(step: _Step) -> Update:
         operations=saved(kept),
         rewordings=saved(again),
         replay=seen.model_dump(mode="json"),
+        failed_attempts=attempted,
         warnings=warnings,
     )
 
@@ -382,9 +393,9 @@ async def commit_alignment(step: _Step) -> Update:
         again = await learn_again(io, access, rewordings, lesson["reworded"])
         learned += again["guidelines"]
     proposed, read = read_saved(lesson["operations"]), lesson["read"]
-    if read or proposed:
+    failed = lesson["failed_attempts"]
+    if read or proposed or failed:
         prompts = lesson["prompts"]
-        failed = lesson["failed_attempts"] if read else []
         aligned = await learn(
             io, access, proposed, read, prompts=prompts, failed=failed, reason="align"
         )
@@ -441,15 +452,17 @@ def _guidelines_before(lesson: Lesson) -> list[Guideline]:
 
 async def _propose(
     io: IO, access: MemoryAccess, chat: BaseChatModel, batch: Mapping[str, Any]
-) -> tuple[Lesson, ModelError | None]:
-    """Distil a batch: feedback, or a guideline that lost a source; also why nothing came of it."""
+) -> Lesson:
+    """Distil a batch: feedback, or a guideline that lost a source."""
     proposal = _proposal()
     if "guideline_id" in batch:
         pending = {one.id: one for one in await access.pending_guidelines(io)}
         if (guideline := pending.get(batch["guideline_id"])) is None:
-            return proposal, None
+            return proposal
         rewording = await reword(io, access, chat, guideline)
         failures = [rewording.failure] if rewording.failure is not None else []
+        if failures and not failures[0].counts:
+            raise failures[0].error
         proposal |= {"reworded": rewording.read, "refused": rewording.refused}
         proposal["rewordings"] = saved(operations_of([rewording]))
     else:
@@ -464,9 +477,7 @@ async def _propose(
         logger.warning("%s", failure)
     proposal["refused"] = [*proposal["refused"], *map(str, failures)]
     proposal["failed_attempts"] = attempts(failures)
-    errors = [failure.error for failure in failures if not failure.error.is_refusal]
-    is_done = proposal["read"] or proposal["reworded"] or not errors
-    return proposal, None if is_done else errors[0]
+    return proposal
 
 
 def _read(
@@ -497,20 +508,21 @@ async def _batches(step: _Step, window: int, warnings: list[str]) -> list[Lesson
     view, chat = await access.refresh(io), step.distiller
     pending = (await access.episodes(io, view.pending())).values()
     guidelines = await access.guidelines(io)
-    tried = [episode for episode in pending if can_be_tried(access, chat, episode)]
-    if given_up := sorted({episode.id for episode in pending} - {old.id for old in tried}):
-        warnings.append(_GIVEN_UP.format(len(given_up), MAX_ATTEMPTS, _some(given_up)))
+    outdated = await access.pending_guidelines(io)
+    batched = [episode for episode in pending if can_be_tried(access, chat, episode)]
+    reworded = [guideline.id for guideline in outdated if can_be_tried(access, chat, guideline)]
+    for kind, waiting, tried in (
+        ("piece(s) of feedback", pending, {episode.id for episode in batched}),
+        ("pending guideline(s)", outdated, {*reworded}),
+    ):
+        if given_up := sorted({item.id for item in waiting} - tried):
+            warnings.append(_GIVEN_UP.format(len(given_up), kind, MAX_ATTEMPTS, _some(given_up)))
     packed = pack(
-        tried,
+        batched,
         access.criterion,
         guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
         is_small=is_small(chat),
     )
-    outdated = [
-        guideline.id
-        for guideline in guidelines
-        if guideline.status == "pending" and can_be_tried(access, chat, guideline)
-    ]
-    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in outdated)]
+    return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in reworded)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from memalign_graph.alignment.redistill import (
     Reading,
+    Rewording,
     attempts,
     can_be_tried,
     distil_all,
@@ -19,7 +20,6 @@ from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
     MemAlignError,
-    ModelAnswerError,
 )
 from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.memory.feedback import clear_cached_replies, remember
@@ -170,26 +170,26 @@ async def distill_feedback(step: Step) -> Update:
     episode = await _store(step)
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
-    view, chat = await access.refresh(io), step.distiller
-    others = {*view.pending()} - {episode.id}
-    rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
-    oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
-    pending = (await access.episodes(io, [row.id for row in oldest])).values()
-    oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
-    warnings: list[str] = []
+    view = await access.refresh(io)
+    reading, rewordings, warnings = Reading(), list[Rewording](), list[str]()
     try:
+        chat = step.distiller
+        others = {*view.pending()} - {episode.id}
+        rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
+        oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
+        pending = (await access.episodes(io, [row.id for row in oldest])).values()
+        oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
         waiting = [episode, *oldest_first]
         reading = await distil_all(io, access, chat, waiting, leaves_rest=True)
-    except (ChatModelError, ModelAnswerError) as error:
+        # What this expert took back may have left guidelines that are to be worded anew.
+        outdated = await access.pending_guidelines(io)
+        outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
+        rewordings = await reword_all(
+            CachedRepliesIO(io, access), access, chat, outdated, step.run.max_concurrency
+        )
+    except (ChatModelError, InvalidInputError) as error:
         # The expert has decided: what was said is stored, and a later run learns from it.
-        reading = Reading()
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
-    # What this expert took back may have left guidelines that are to be worded anew.
-    outdated = await access.pending_guidelines(io)
-    outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
-    rewordings = await reword_all(
-        CachedRepliesIO(io, access), access, chat, outdated, step.run.max_concurrency
-    )
     failures = [*reading.failures, *(rewording.failure for rewording in rewordings)]
     failed = [failure for failure in failures if failure is not None]
     warnings += map(str, failed)
@@ -201,7 +201,7 @@ async def distill_feedback(step: Step) -> Update:
         "distilled": reading.read,
         "rewordings": saved(operations_of(rewordings)),
         "reworded": words_read(rewordings),
-        "failed": attempts(failed) if reading.read or words_read(rewordings) else [],
+        "failed": attempts(failed),
         "warnings": [*lesson.get("warnings", []), *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}

@@ -147,25 +147,34 @@ async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> No
     assert await verdicts(bench, [2, 3, 4]) == [True] * 3
 
 
-async def test_wording_that_breaks_a_case_is_not_asked_for_for_ever(bench: Bench) -> None:
-    """A guideline lost a source; its new wording breaks a case, and it goes."""
+async def test_guideline_whose_new_wording_breaks_cases_stays_and_is_tried_three_times(
+    bench: Bench,
+) -> None:
     await seed(bench, 6)
     bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
-    both = [words(n, f"On #x, said by {n}, thank them.") for n in (101, 102)]
-    await align(bench, both)
-    [guideline] = await bench.guidelines()
-    bench.memory().forget(guideline.episode_ids[0])
+    given = [words(n, f"On #x, said by {n}, thank them.", author=f"e{n}") for n in range(101, 105)]
+    await align(bench, given)
+    [before] = await bench.guidelines()
+    bench.memory().forget(author="e101")
 
     def distil(chat: ChatRequest) -> Any:
-        assert "said by 102" in next(iter(feedback_in(chat).values()))
+        assert "said by 101" not in chat.text
         return {"operations": [add("On #x it is false of cases 2 3 4.")]}
 
     bench.server.responder = Model(distil=distil, judge=judge_by_rules())
-    report = await align(bench, [], guarded(bench))
-    assert len(report["replay"]["broken"]) == 3
-    assert await bench.guidelines() == []
-    again = await align(bench, [], guarded(bench), "u")
+    for night in range(3):
+        report = await align(bench, [], guarded(bench), f"night {night}")
+        assert len(report["replay"]["broken"]) == 3
+        assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
+        [warning] = report["warnings"]
+        assert f"Guideline {before.id} could not be distilled and stays pending" in warning
+        assert "the replay dropped its new wording" in warning
+        [after] = await bench.guidelines()
+        assert (after.id, after.text, after.status) == (before.id, before.text, "pending")
+        assert len(after.episode_ids) == 3
+    again = await align(bench, [], guarded(bench), "given up")
     assert again["cost"]["chat_calls"] == 0
+    assert "1 pending guideline(s) could not be distilled in 3" in again["warnings"][0]
 
 
 HARMLESS = "On #good thank them for their patience."

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from memalign_graph import JudgeMemory
+from memalign_graph import ChatModelError, JudgeMemory
 from memalign_graph.evidence import logprobs
 from memalign_graph.io import AWAITING
 from tests.conftest import CRITERION, Bench, Graph, distillings, operations
@@ -66,8 +66,118 @@ async def test_reviews_after_a_refused_one_learn(
         assert [change["action"] for change in learned["guidelines"]] == ["add"]
         counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[asked:]))
         assert waiting(await bench.episodes()) == [episode.id]
-    # It is tried three times beside others, and then left alone.
-    assert [count > 0 for count in counts] == [True, True, True, False, False]
+    # It is tried three times in all, and then left alone.
+    assert [count > 0 for count in counts] == [True, True, False, False, False]
+
+
+PROSE = "Well."
+SEVERAL = [FILTERED, PROSE]
+
+
+@pytest.mark.parametrize("reply", SEVERAL)
+@pytest.mark.parametrize(("count", "batch_size"), [(1, 50), (6, 50), (7, 4), (12, 50)])
+async def test_refused_records_ahead_of_all_others_do_not_stop_these(
+    bench: Bench, reply: Any, count: int, batch_size: int
+) -> None:
+    bench.server.responder = Filter(reply)
+    model = bench.server.chat_model(max_retries=0)
+    graph = alignment(bench, model=model, batch_size=batch_size)
+    # Batches are packed oldest first.
+    refused = [bad(-number) for number in range(1, count + 1)]
+    report = await align(bench, [*refused, *records(6)], graph)
+    waits = waiting(await bench.episodes())
+    assert len(waits) == count
+    assert sum(len(rule.episode_ids) for rule in await bench.guidelines()) == 6
+    warnings = "\n".join(report["warnings"])
+    assert all(f"Feedback {key} could not be distilled" in warnings for key in waits)
+
+
+@pytest.mark.parametrize("reply", SEVERAL)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_alignments_of_refused_records_alone_end(
+    bench: Bench, reply: Any, count: int
+) -> None:
+    bench.server.responder = Filter(reply)
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
+    given = [bad(number) for number in range(count)]
+    calls = []
+    for night in range(5):
+        asked = len(bench.server.chats)
+        report = await align(bench, given, graph, str(night))
+        calls.append(len(bench.server.chats) - asked)
+        assert len(waiting(await bench.episodes())) == count
+        assert report["warnings"]
+    assert [number > 0 for number in calls] == [True, True, True, False, False]
+    assert "could not be distilled in 3 attempts" in report["warnings"][0]
+    # Other settings may mend it.
+    bench.server.responder = Model()
+    await align(bench, given, alignment(bench, model=bench.server.chat_model(temperature=0.5)))
+    assert waiting(await bench.episodes()) == []
+
+
+async def test_a_review_of_a_refused_record_alone_counts(bench: Bench) -> None:
+    bench.server.responder = Filter()
+    model = bench.server.chat_model(max_retries=0)
+    review_graph, graph = bench.review_graph(model=model), alignment(bench, model=model)
+    await review(bench, review_graph, bad(), "bad")
+    for night in range(2):
+        await align(bench, [], graph, str(night))
+    asked = len(bench.server.chats)
+    report = await align(bench, [], graph, "2")
+    assert len(bench.server.chats) == asked
+    assert "could not be distilled in 3 attempts" in report["warnings"][0]
+
+
+async def test_a_guideline_that_is_never_worded_anew_is_given_up_and_named(bench: Bench) -> None:
+    bench.server.responder = rules_by_topic
+    await align(bench, [said(1, "#tone It says sorry."), said(2, "#tone Sorry.", author="bob")])
+    bench.memory().forget(author="ann")
+    [guideline] = await bench.guidelines()
+    bench.server.responder = lambda _: operations()
+    calls = []
+    for night in range(4):
+        asked = len(bench.server.chats)
+        report = await align(bench, [], on=str(night))
+        calls.append(len(bench.server.chats) - asked)
+    assert [number > 0 for number in calls] == [True, True, True, False]
+    assert report["warnings"][0].startswith("1 pending guideline(s) could not be distilled in 3")
+    assert report["warnings"][0].endswith(f"{guideline.id}.")
+
+
+@pytest.mark.parametrize("count", [1, 12])
+async def test_a_model_that_is_down_is_asked_twice_a_batch_and_no_attempt_counts(
+    bench: Bench, count: int
+) -> None:
+    bench.server.responder = Model(distil=lambda _: error(500, "It broke.", retry_after=0))
+    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
+    for night in range(4):
+        with pytest.raises(ChatModelError, match="It broke"):
+            await align(bench, records(count), graph, str(night))
+    assert len(bench.server.chats) == 8
+    bench.server.responder = Model()
+    await align(bench, [], graph, "up")
+    assert waiting(await bench.episodes()) == []
+
+
+async def test_a_model_that_goes_down_half_way_is_not_asked_for_the_rest(bench: Bench) -> None:
+    """What was distilled until then is kept, and the rest waits without an attempt."""
+    bench.server.responder = Filter()
+    model = bench.server.chat_model(max_retries=0)
+    down = error(500, "It broke.", retry_after=0)
+
+    def go_down(chat: ChatRequest) -> Any:
+        is_down = len(distillings(bench.server)) > 3
+        return down if is_down else Filter()(chat)
+
+    bench.server.responder = go_down
+    # Refused as a whole and in its first half; the first quarter is distilled.
+    given = [*records(2), bad(2), *records(5, first=3)]
+    await align(bench, given, alignment(bench, model=model))
+    assert len(distillings(bench.server)) == 4
+    assert len(waiting(await bench.episodes())) == 6
+    bench.server.responder = Model()
+    await align(bench, [], alignment(bench, model=model), "up")
+    assert waiting(await bench.episodes()) == []
 
 
 async def test_a_comment_that_changes_is_tried_again(bench: Bench) -> None:
@@ -195,6 +305,37 @@ async def test_the_same_table_again_takes_nothing_back(bench: Bench, again: str)
     dated = {**TABLE[0], "given_at": "2030-01-01T00:00:00Z"}
     assert len(bench.memory().remember([dated])) == 1
     assert len(await bench.episodes()) == 1
+
+
+ROW = TABLE[0]
+LABEL, COMMENT = ({**ROW, "rationale": None}, {**ROW, "value": None})
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [[ROW, {**ROW, "value": True, "rationale": "Fine."}]],
+        [[COMMENT, LABEL]],
+        [[COMMENT], [LABEL]],
+        [[LABEL], [COMMENT], [ROW]],
+        [[ROW], [LABEL]],
+    ],
+)
+async def test_rows_that_were_merged_do_not_come_back_either(bench: Bench, tables: Any) -> None:
+    bench.server.responder = Model()
+    for table in tables:
+        await align(bench, table)
+    given = [row for table in tables for row in table]
+    [before] = await bench.episodes()
+    await align(bench, given)
+    assert await bench.episodes() == [before]
+    bench.memory().forget(author="ann")
+    for table in [*tables, given]:
+        await align(bench, table)
+    assert await bench.episodes() == []
+    # What is new counts.
+    await align(bench, [*given, {**ROW, "rationale": "It names no date."}])
+    assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
 
 
 def checked_memory(bench: Bench) -> JudgeMemory:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from langchain_core.language_models import FakeListChatModel
 
 from memalign_graph import ChatModelError, EmbeddingError, Episode
 from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings, operations
@@ -130,6 +131,31 @@ async def test_model_of_the_context_distils_unless_another_was_chosen(
         await bench.resume(graph, COLD)  # the context is gone here
         asked = [(chat.schema_name, chat.model) for chat in server.chats]
     assert asked == [("judgment", "gpt-other"), ("guideline_operations", distils)]
+
+
+class Unstructured(FakeListChatModel):
+    """A model that can't answer in the shape of a schema."""
+
+
+@pytest.mark.parametrize(
+    ("distiller", "reason"),
+    [("openai:gpt-own", "OPENAI_API_KEY"), (Unstructured(responses=[]), "structured output")],
+)
+async def test_a_distiller_that_can_not_be_used_loses_no_reply(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, distiller: Any, reason: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    graph = bench.review_graph(distill_model=distiller)
+    await bench.invoke(graph, CASE)
+    learned = (await bench.resume(graph, COLD))["learned"]
+    [episode] = await bench.episodes()
+    assert said(episode) == (False, COLD["rationale"], "pending")
+    assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
+    [warning] = learned["warnings"]
+    assert f"Feedback {episode.id} is stored, and nothing was distilled from it" in warning
+    assert reason in warning
+    await bench.review(bench.review_graph(), WORDS, OTHER, on="mended")
+    assert {one.status for one in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))

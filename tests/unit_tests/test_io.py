@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
+from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
 from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
 from tests.unit_tests.support import Drive, Together, blocking, say
@@ -274,3 +277,59 @@ def test_a_bug_is_no_failure_of_a_store(drive: Drive, tmp_path: Path) -> None:
         store.setup()
         with pytest.raises(TypeError):
             drive(lambda io: io.batch(store, [PutOp(("a",), "key", {"n": object()})]))
+
+
+class ClientError(Exception):
+    """An error as botocore raises it."""
+
+    def __init__(self, code: str, status: int) -> None:
+        super().__init__(f"An error occurred ({code}) when calling the Converse operation")
+        metadata = {"HTTPStatusCode": status}
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": metadata}
+
+
+class InvalidArgument(Exception):  # noqa: N818 - Google's name
+    """An error as google.api_core raises it, and with an integer as google.genai does."""
+
+    def __init__(self, code: int, text: str = "The prompt is not allowed.") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ChatGoogleGenerativeAIError(Exception):
+    """An error as langchain_google_genai raises it from Google's."""
+
+
+def http_error(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://127.0.0.1/v1")
+    return httpx.HTTPStatusError("No.", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause", "is_refusal"),
+    [
+        (ClientError("ValidationException", 400), None, True),
+        (ClientError("ServiceQuotaExceededException", 400), None, False),
+        (ClientError("ThrottlingException", 429), None, False),
+        (InvalidArgument(HTTPStatus.BAD_REQUEST), None, True),
+        (InvalidArgument(400), None, True),
+        (InvalidArgument(HTTPStatus.TOO_MANY_REQUESTS), None, False),
+        (InvalidArgument(400, "API key not valid. Please pass a valid API key."), None, False),
+        (ChatGoogleGenerativeAIError("Invalid argument"), InvalidArgument(400), True),
+        (ChatGoogleGenerativeAIError("Unavailable"), InvalidArgument(503), False),
+        (http_error(422), None, True),
+        (http_error(503), None, False),
+        (ValueError("The prompt was blocked."), None, True),
+        (RuntimeError("It broke."), None, False),
+    ],
+)
+def test_a_refused_prompt_is_told_from_an_outage_by_what_each_client_raises(
+    drive: Drive, failure: Exception, cause: Exception | None, *, is_refusal: bool
+) -> None:
+    def fail(_: Any) -> Any:
+        raise failure from cause
+
+    model = StructuredModel(RunnableLambda(fail), None, "model", "key")
+    with pytest.raises(ChatModelError) as caught:
+        drive(lambda io: io.chat(model, []))
+    assert caught.value.is_refusal is is_refusal

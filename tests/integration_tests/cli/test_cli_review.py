@@ -58,7 +58,7 @@ def test_undo_takes_nobody_elses_words_back(
     waiting: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [{**BOB, "inputs": f"case {n}", "value": None} for n in range(6)]
-    waiting.server.responder = lambda _: error(400, "The model is asleep.")
+    waiting.server.responder = lambda _: error(401, "The key is wrong.")
     assert waiting.align(*others).status == 3  # they wait to be distilled, and are along with next
     waiting.server.responder = waiting.server.judge
     assert "taken back" in review(waiting, monkeypatch, "", "Too cold.", "undo", "q").err

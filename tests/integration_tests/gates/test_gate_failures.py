@@ -103,6 +103,23 @@ async def test_failing_to_learn_is_no_judge_error_and_ends_the_turn(bench: Bench
     assert f"Feedback {episode.id} is stored" in gate["learned"]["warnings"][0]
 
 
+async def test_a_distiller_that_can_not_be_resolved_loses_no_reply(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    options: dict[str, Any] = {"review": "always", "distill_model": "openai:gpt-own"}
+    graph = gated(bench, Writer(), max_revisions=0, **options)
+    await bench.invoke(graph, asked())
+    gate = (await bench.resume(graph, COLD))["quality_gate"]
+    [episode] = await bench.episodes()
+    assert (gate["status"], gate["decided_by"], episode.status) == (
+        "exhausted",
+        "expert",
+        "pending",
+    )
+    assert "OPENAI_API_KEY" in gate["learned"]["warnings"][0]
+
+
 async def test_feedback_that_can_not_be_stored_is_no_judge_error_and_can_be_gone_on_with(
     bench: Bench,
 ) -> None:

@@ -62,7 +62,9 @@ async def test_a_round_trip_is_exact(bench: Bench) -> None:
         assert words in text
     assert "Is retired." not in text
     kinds = [line["type"] for line in lines_of(text)]
-    assert kinds == ["memory", *["guideline"] * 4, *["episode"] * 4, *["vector"] * 4]
+    assert kinds == [
+        "memory", *["guideline"] * 4, *["episode"] * 4, "repeated", *["vector"] * 4
+    ]  # fmt: skip
     bench.embedded()
 
     elsewhere = bench.memory(namespace=("another", "place"))
@@ -79,6 +81,25 @@ async def test_a_round_trip_is_exact(bench: Bench) -> None:
     found = await bench.do("recall", QUERY, k=9, memory=elsewhere)
     assert found == await bench.do("recall", QUERY, k=9)
     assert len(bench.embedded()) == 2  # the question, once for each memory
+
+
+async def test_a_table_takes_nothing_back_in_an_imported_memory_either(bench: Bench) -> None:
+    table = [said(name, "Too cold.", author="ann") for name in ("revised", "forgotten", "purged")]
+    revised, forgotten, purged = await bench.remember(*table)
+    await bench.do("revise", revised.id, {"rationale": "It is fine."})
+    await bench.do("forget", forgotten.id)
+    await bench.do("forget", purged.id, purge=True)
+    text = await bench.do("export_jsonl")
+    assert "Too cold." not in text
+    # A hash confirms a guess.
+    assert (purged.id in text, purged.word in text) == (False, False)
+    elsewhere = bench.memory(namespace=("another", "place"))
+    await bench.do("import_jsonl", text, memory=elsewhere)
+    await bench.do("remember", table[:2], memory=elsewhere)
+    assert [one.rationale for one in await bench.do("episodes", memory=elsewhere)] == [
+        "It is fine."
+    ]
+    assert await bench.do("export_jsonl", memory=elsewhere) == text
 
 
 async def test_by_way_of_a_file(near: Bench, tmp_path: Path) -> None:

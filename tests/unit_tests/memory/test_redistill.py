@@ -99,6 +99,32 @@ async def test_a_model_that_fails_leaves_it_taken_back_and_the_rest_pending(
     assert pending == ([] if how == "purge" else [("pending", [two.id])])
 
 
+@pytest.mark.parametrize("reply", [error(400, "Refused."), "prose"])
+async def test_a_guideline_that_fails_keeps_no_other_back_and_is_tried_three_times(
+    bench: Bench, reply: Any
+) -> None:
+    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
+    memory = with_model(bench, max_retries=0)
+
+    def answer(chat: ChatRequest) -> Any:
+        return reply if "three" in chat.text else worded("Anew.")
+
+    bench.server.responder = answer
+    with pytest.raises((ChatModelError, ModelAnswerError)):
+        await bench.do("forget", one.id, memory=memory)
+    assert await bench.guidelines() == {"Anew.": {two.id}, "B.": {three.id}}
+    for _ in range(2):
+        with pytest.raises((ChatModelError, ModelAnswerError)):
+            await bench.do("consolidate", memory=memory)
+    bench.server.chats.clear()
+    bench.server.responder = lambda _: {"duplicates": [], "contradictions": []}
+    await bench.do("consolidate", memory=memory)
+    assert "guideline_operations" not in {chat.schema_name for chat in bench.server.chats}
+    statuses = {rule.text: rule.status for rule in await bench.do("guidelines")}
+    assert statuses == {"Anew.": "standing", "B.": "pending"}
+
+
 @pytest.mark.parametrize(("settings", "requests"), [({}, 3), ({"temperature": 0.5}, 4)])
 async def test_an_answer_that_was_paid_for_is_not_asked_for_again(
     bench: Bench, settings: dict[str, Any], requests: int
