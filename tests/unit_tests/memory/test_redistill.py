@@ -125,11 +125,7 @@ async def test_a_guideline_that_fails_keeps_no_other_back_and_is_tried_three_tim
     assert statuses == {"Anew.": "standing", "B.": "pending"}
 
 
-@pytest.mark.parametrize(("settings", "requests"), [({}, 3), ({"temperature": 0.5}, 4)])
-async def test_an_answer_that_was_paid_for_is_not_asked_for_again(
-    bench: Bench, settings: dict[str, Any], requests: int
-) -> None:
-    """Unless the model has other settings since."""
+async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) -> None:
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
     memory = with_model(bench, max_retries=0)
@@ -145,9 +141,9 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(
         await bench.do("forget", one.id, memory=memory)
     assert len(await bench.items("drafts")) == 1
     replies[True] = worded("The second of them.")
-    await bench.do("consolidate", memory=with_model(bench, max_retries=0, **settings))
+    await bench.do("consolidate", memory=with_model(bench, max_retries=0))
     names = [chat.schema_name for chat in bench.server.chats]
-    assert names == ["guideline_operations"] * requests + ["guideline_relations"]
+    assert names == ["guideline_operations"] * 3 + ["guideline_relations"]
     assert await bench.guidelines() == {
         "The first of them.": {two.id}, "The second of them.": {three.id},
     }  # fmt: skip
