@@ -214,6 +214,31 @@ async def test_the_words_outlast_a_failing_embedder(office: Office) -> None:
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
+ODD_OUTPUTS: tuple[Any, ...] = (
+    " " * 2_000 + "Wait.",
+    "\n" * 3_000 + "Wait.",
+    "\ufeff\u200b" * 2_000,
+    "Wait." * 200_000,
+    {"code": " " * 2_000, "": [""]},
+    [{"role": "assistant", "content": "Wait.", "tool_calls": 5}],
+)
+
+
+@pytest.mark.parametrize("outputs", ODD_OUTPUTS, ids=lambda outputs: repr(outputs)[:20])
+async def test_odd_outputs_do_not_hold_up_the_queue(office: Office, outputs: Any) -> None:
+    await office.judged(outputs)
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review/next")
+    case = ann.here
+    for path in (case, f"{case}/nearest", "/review", case):
+        assert (await ann.get(path)).page.status_code == 200
+    await ann.answer(value="false", rationale="Too cold.")
+    await at.settled()
+    for page in ("mine", "learned", "standing"):
+        assert (await ann.get(f"/review/{page}/{NAME}")).page.status_code == 200
+    assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
+
+
 async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()
