@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.interrupts import read_review
+from memalign_graph.interrupts import JUDGMENT_ID, read_review
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
@@ -86,6 +86,7 @@ def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str)
         start = f"{name}." if kind == "panel" else ""
         wanted = {key: given.get(f"{start}{key}") or None for key in ("value", "rationale")}
         if any(wanted.values()):
+            _check_judgment(case["judgments"].get(name), given.get(f"{start}{JUDGMENT_ID}"))
             try:
                 said[name] = read_review(wanted, criterion, None)
             except ValueError as error:
@@ -94,6 +95,15 @@ def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str)
     if not said:
         raise InvalidInputError("Choose a value, write why, or both.")
     return {**(said if kind == "panel" else next(iter(said.values()))), "author": author}
+
+
+def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> None:
+    """Refuse an answer to another judgment than the one that waits, if the form named one."""
+    if seen_id and (judgment is None or judgment["id"] != seen_id):
+        raise InvalidInputError(
+            "The judge has judged this case again since you opened it, and your answer was to the "
+            "earlier judgment: look at the case once more, and send your answer again."
+        )
 
 
 def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
 
 from memalign_graph import (
     Criterion,
@@ -21,6 +22,7 @@ from memalign_graph import (
     JudgeNodes,
     add_quality_gate,
     create_panel_graph,
+    create_review_graph,
 )
 from memalign_graph.models import OncePerLoop, embedder_id
 from memalign_graph.state import ReviewState
@@ -214,6 +216,38 @@ async def test_an_answer_to_another_judgment_is_refused(bench: Bench) -> None:
     done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
     assert done["learned"]["episode_ids"]
     assert asked.value["action_requests"]
+
+
+class Judged(TypedDict):
+    inputs: Any
+    outputs: Any
+    judgment: Any
+    feedback: Any
+    learned: Any
+
+
+@pytest.mark.parametrize("by_interrupt_id", [True, False])
+async def test_an_approval_is_not_taken_for_a_later_judgment(
+    bench: Bench, *, by_interrupt_id: bool
+) -> None:
+    """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    builder = StateGraph(Judged)
+    inner = create_review_graph(CRITERION, **models).compile(checkpointer=False)
+    builder.add_node("review", inner)
+    builder.add_edge(START, "review")
+    graph = bench.compile(builder)
+    [first] = (await bench.invoke(graph, CASE))["__interrupt__"]
+    approve: dict[str, Any] = {"type": "approve"}
+    if by_interrupt_id:
+        [later] = (await bench.resume(graph, {first.id: approve}))["__interrupt__"]
+        assert later.id != first.id
+    else:
+        named = first.value["action_requests"][0]["args"]["judgment_id"]
+        refused = await bench.refuse(graph, {**approve, "judgment_id": named})
+        assert f"the answer is to the judgment '{named}'" in refused
+    assert (await bench.state(graph)).next == ("review",)
+    assert await bench.episodes() == []
 
 
 class Wrapped(Embeddings):
