@@ -216,7 +216,8 @@ class Desk:
         if case is None:
             self._drop(visitor, question_id)
             return None
-        # What is open in a browser can be answered, also when its judgment is kept no longer.
+        # What is open in a browser can be answered, also when its judgment is no longer in the
+        # store. Only this process knows it then: another one must not store what a form claims.
         self._opened[visitor.name, question_id] = case
         while len(self._opened) > _MAX_OPENED:
             del self._opened[next(iter(self._opened))]
@@ -341,7 +342,7 @@ class Desk:
             name, _, judgment_id = where.rpartition("-")
             with suppress(InvalidInputError):
                 access = self.access(unquote(name))
-                kept = await find_judgment(AWAITING, access, judgment_id)
+                kept = await find_judgment(AWAITING, access, judgment_id, late=late)
                 case = case_of("review", [access.criterion], kept.example, [kept.judgment])
                 return {**case, "namespace": self.namespace}
             return None

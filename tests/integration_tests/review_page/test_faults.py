@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -437,6 +437,34 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
     at.outcomes(ann)
     await at.settled()
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_shown_to_be_copied(
+    office: Office, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
+) -> None:
+    await office.judged("Wait.")
+    ann = await office.expert("ann", office.desk()).get("/review/next")
+    form = {"value": "false", "rationale": "Too <cold>.\nSay sorry."}
+    days_later = datetime.now(UTC) + timedelta(days=2)
+    monkeypatch.setattr("memalign_graph.memory.judgments.now", lambda: days_later)
+    if is_removed:  # by what is judged later, or by the store
+        for item in await office.store.asearch(("memalign", NAME, "judgments")):
+            await office.store.adelete(item.namespace, item.key)
+    at = office.desk()  # of a server that was started later
+    other = office.expert("ann", at)
+    other.http.cookies, other.page = ann.http.cookies, ann.page
+    await other.post(f"{ann.here}/answer", **form)
+    await at.settled()
+    if is_removed:
+        assert other.page.status_code == 404
+        assert "It is not stored: copy what you want to keep." in other.text
+        assert "Too &lt;cold&gt;.\nSay sorry." in other.page.text
+        assert await office.said() == {}
+    else:
+        assert await office.said() == {("ann", "Wait."): (False, form["rationale"])}
+        assert at.outcomes(Visitor("ann"))[0][1].startswith("Your answer is kept")
+    assert (await other.get(ann.here)).page.status_code == 404  # nobody opens it any more
 
 
 async def test_nobody_is_told_anothers_rule_as_their_own(
