@@ -45,13 +45,19 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
         return [_conflict(conflict, filled) for conflict in case["conflicts"]]
     fields: list[Field] = []
     for name, criterion in criteria.items():
-        start, title = (f"{name}.", f"{name}: ") if kind == "panel" else ("", "")
-        value = value_field(f"{start}value", f"{title}your answer".capitalize(), criterion, filled)
-        words = "Your answer" if kind == "question" else f"{title}why, in your own words"
+        start = f"{name}." if kind == "panel" else ""
+        label = _label(case, name, "Your answer")
+        value = value_field(f"{start}value", label, criterion, filled)
+        words = label if kind == "question" else _label(case, name, "Why, in your own words")
         said = filled.get(f"{start}rationale", "")
-        rationale = Field(f"{start}rationale", words.capitalize(), "words", value=said)
+        rationale = Field(f"{start}rationale", words, "words", value=said)
         fields += [rationale] if kind == "question" else [value, rationale]
     return fields
+
+
+def _label(case: Mapping[str, Any], name: str, label: str) -> str:
+    """Name a panel's criterion before what is asked of it, as it is written."""
+    return f"{name}: {label[:1].lower()}{label[1:]}" if case["kind"] == "panel" else label
 
 
 def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
@@ -114,12 +120,12 @@ def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple
     rows = []
     for name, criterion in criteria.items():
         one = reply.get(name, {}) if case["kind"] == "panel" else reply
-        title = f"{name}: " if case["kind"] == "panel" else ""
         if one.get("value") is not None:
-            rows.append((f"{title}your answer", shown_value(criterion.scale, one["value"])))
+            shown = shown_value(criterion.scale, one["value"])
+            rows.append((_label(case, name, "Your answer"), shown))
         if one.get("rationale"):
-            rows.append((f"{title}why", one["rationale"]))
-    return [(label.capitalize(), shown) for label, shown in rows]
+            rows.append((_label(case, name, "Why"), one["rationale"]))
+    return rows
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
