@@ -25,7 +25,7 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.models import OncePerLoop, embedder_id
-from memalign_graph.state import ReviewState
+from memalign_graph.state import JudgeState, ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -216,6 +216,60 @@ async def test_an_answer_to_another_judgment_is_refused(bench: Bench) -> None:
     done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
     assert done["learned"]["episode_ids"]
     assert asked.value["action_requests"]
+
+
+class Answered(JudgeState):
+    feedback: Any
+
+
+REVIEW_NODES = (
+    "retrieve_episodes",
+    "assemble_guidelines",
+    "judge",
+    "collect_feedback",
+    "distill_feedback",
+    "commit_memory",
+)
+
+
+def reviewed(bench: Bench, state: Any, **changed: Any) -> Any:
+    """A graph of the nodes of a review, some of them changed."""
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    nodes = JudgeNodes(CRITERION, **models)
+    builder: Any = StateGraph(state)
+    for before, name in zip([START, *REVIEW_NODES], REVIEW_NODES, strict=False):
+        node = getattr(nodes, name)
+        builder.add_node(name, partial(changed[name], node) if name in changed else node)
+        builder.add_edge(before, name)
+    return bench.compile(builder)
+
+
+@pytest.mark.parametrize(
+    ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
+)
+async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert_is_asked(
+    bench: Bench, state: Any, missing: str
+) -> None:
+    graph = reviewed(bench, state)
+    with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is not there"):
+        await bench.invoke(graph, CASE)
+    assert (await bench.state(graph)).interrupts == ()
+
+
+async def test_a_question_of_an_earlier_release_is_still_answered(bench: Bench) -> None:
+    """Its checkpoint has no `judge_lesson` before the expert has answered."""
+
+    def retrieve(node: Any, state: Any) -> Any:
+        return {key: part for key, part in node.invoke(state).items() if key != "judge_lesson"}
+
+    def ask(node: Any, state: Any) -> Any:
+        return node.invoke({**state, "judge_lesson": {}})
+
+    earlier = reviewed(bench, ReviewState, retrieve_episodes=retrieve, collect_feedback=ask)
+    await bench.invoke(earlier, CASE)
+    assert "judge_lesson" not in (await bench.state(earlier)).values
+    done = await bench.resume(reviewed(bench, ReviewState), COLD)
+    assert done["learned"]["episode_ids"]
 
 
 class Judged(TypedDict):
