@@ -44,6 +44,7 @@ CRITERIA = {
 JUDGED = {name: value for name, (_, value) in SCALES.items()}
 JUDGMENTS = {
     name: Judgment(
+        id=f"judgment of {name}",  # the same in each process: it is in the names of tests
         criterion=name,
         example_id=EXAMPLE.id,
         value=value,
