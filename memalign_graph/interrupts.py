@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
+_REPLY_WRAPPERS = ("decisions", "edited_action", "args")
+_MAX_REPLY_DEPTH = 5  # decisions, one of them, its action, the action's args
 _MAX_SHOWN_CHARS = 4_000
 CASE = "x-case"
 """The keyword in a reply's JSON Schema that holds what is asked about."""
@@ -152,8 +154,17 @@ def case_of(
 
 
 AUTHOR = {"type": "string", "description": "Who you are."}
+JUDGMENT_ID = "judgment_id"
+"""The field of a review's form and of its reply that names the judgment."""
 REASON = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
+
+
+def judgment_id_schema(judgment: Judgment) -> dict[str, Any]:
+    """Return the JSON Schema of the id by which a reply can name the judgment it answers."""
+    text = "The judgment that is answered. Leave it as it is: an answer to another is refused."
+    return {"type": "string", "const": judgment.id, "description": text}
+
 
 _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
@@ -179,6 +190,7 @@ def review_form(
 ) -> Form[dict[str, Any] | None]:
     """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any."""
     scale, show = criterion.scale, criterion.scale.show
+    shown = {"value": judgment.value, "rationale": judgment.rationale, JUDGMENT_ID: judgment.id}
     parts = [
         f"## {criterion.name}",
         criterion.instructions.strip(),
@@ -210,8 +222,12 @@ def review_form(
     value = scale.value_schema()
     return Form(
         action="review_judgment",
-        actions=[({"value": judgment.value, "rationale": judgment.rationale}, parts)],
-        fields={"value": value, "rationale": {"type": "string"}},
+        actions=[(shown, parts)],
+        fields={
+            "value": value,
+            "rationale": {"type": "string"},
+            JUDGMENT_ID: judgment_id_schema(judgment),
+        },
         title="review",
         about="What the value should be, why, or both. Text alone is a rationale; decisions of "
         "human-in-the-loop inboxes are understood, too.",
@@ -219,6 +235,7 @@ def review_form(
             "value": {"description": _WANTED, **value},
             "rationale": REASON,
             "author": AUTHOR,
+            JUDGMENT_ID: judgment_id_schema(judgment),
         },
         case=case_of("review", [criterion], example, [judgment]),
         read=lambda reply: read_review(reply, criterion, judgment),
@@ -237,14 +254,14 @@ def read_review(
     reply: Any, criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
     """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
-    if isinstance(reply, dict) and (named := reply.get("judgment_id")) is not None:
-        reply = {name: value for name, value in reply.items() if name != "judgment_id"}
-        if judgment is None or named != judgment.id:
-            asked = "none" if judgment is None else judgment.id
-            raise ValueError(
-                f"`judgment_id`: the answer is to the judgment {named!r}, and the one that waits "
-                f"is {asked}: open the case again."
-            )
+    named: list[Any] = []
+    reply = _without_judgment_ids(reply, named)
+    asked = None if judgment is None else judgment.id
+    if others := [judgment_id for judgment_id in named if judgment_id != asked]:
+        raise ValueError(
+            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, and the one that waits "
+            f"is {asked or 'none'}: open the case again."
+        )
     given = read_reply(reply, _REVIEW_SHAPES, subject="judgment to decide on")
     if judgment is None and given.kind not in ("text", "object"):
         raise ValueError(
@@ -252,6 +269,23 @@ def read_review(
         )
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
     return _read_feedback(given, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
+
+
+def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
+    """Take every `judgment_id` out of a reply, wherever its client writes it, into a list."""
+    if depth > _MAX_REPLY_DEPTH:
+        return reply
+    if isinstance(reply, list):
+        return [_without_judgment_ids(item, named, depth + 1) for item in reply]
+    if not isinstance(reply, dict):
+        return reply
+    if reply.get(JUDGMENT_ID) is not None:
+        named.append(reply[JUDGMENT_ID])
+    return {
+        key: _without_judgment_ids(part, named, depth + 1) if key in _REPLY_WRAPPERS else part
+        for key, part in reply.items()
+        if key != JUDGMENT_ID
+    }
 
 
 def _read_feedback(

@@ -470,6 +470,7 @@ def panel_form(
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
             continue
+        given[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment)
         args |= {name: judgment.value, f"{name}{_REASON}": judgment.rationale}
         fields |= {name: {**asked, **value}, f"{name}{_REASON}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
@@ -556,7 +557,7 @@ def _reads_as_number(text: str) -> bool:
 
 def _is_blank(given: Any) -> bool:
     if isinstance(given, dict) and "type" not in given and "decisions" not in given:
-        return all(map(_is_blank, given.values()))
+        return all(_is_blank(part) for key, part in given.items() if key != interrupts.JUDGMENT_ID)
     return given is None or (isinstance(given, str) and not given.strip())
 
 

@@ -194,12 +194,17 @@ def own_channel(state: State, name: str) -> dict[str, Any]:
     """Read a channel that a node before this one has written."""
     value: dict[str, Any] | None = state.get(name)
     if value is None:
-        raise InvalidInputError(
-            f"state: the channel {name!r} is not there: derive the graph's state from "
-            "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
-            "run `retrieve_episodes` and `assemble_guidelines` before the judge."
-        )
+        raise missing_channel(name)
     return value
+
+
+def missing_channel(name: str) -> InvalidInputError:
+    """Return the error that says which channel a graph's state lacks."""
+    return InvalidInputError(
+        f"state: the channel {name!r} is not there: derive the graph's state from "
+        "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
+        "run `retrieve_episodes` and `assemble_guidelines` before the judge."
+    )
 
 
 def telling(io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()) -> Told:

@@ -150,15 +150,17 @@ async def keep_judgment(
     return judgment
 
 
-async def find_judgment(io: IO, access: MemoryAccess, judgment_id: str) -> KeptJudgment:
-    """Find a judgment by its id."""
+async def find_judgment(
+    io: IO, access: MemoryAccess, judgment_id: str, *, late: bool = False
+) -> KeptJudgment:
+    """Find a judgment by its id; if late, also one past its time that is still in the store."""
     if not isinstance(judgment_id, str) or not judgment_id:
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
         )
     found = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
     kept = _read(KeptJudgment, found[judgment_id]) if judgment_id in found else None
-    if kept is None or kept.kept_until <= now():
+    if kept is None or (kept.kept_until <= now() and not late):
         raise InvalidInputError(
             f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
             "either its time is over, or it was made in another namespace or by a graph built "

@@ -444,6 +444,10 @@ async def retrieve_episodes(step: Step) -> Update:
     return {
         "judge_run": {"example": example.to_json(), "settings": step.settings},
         "judge_memory": found.to_json(),
+        # LangGraph drops what the state has no channel for: so `collect_feedback` finds that out
+        # before it asks.
+        "feedback": None,
+        "judge_lesson": {},
     }
 
 

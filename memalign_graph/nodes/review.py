@@ -31,7 +31,7 @@ from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import ask, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify
-from memalign_graph.runtime import Step, Update, own_channel
+from memalign_graph.runtime import Step, Update, missing_channel, own_channel
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import Episode, Example, Feedback, Judgment
 
@@ -63,6 +63,10 @@ async def decide_review(step: Step) -> Update:
 async def collect_feedback(step: Step) -> Update:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
     step.run.warn_without_checkpointer("review")
+    for name in ("feedback", "judge_lesson"):
+        # A checkpoint of an earlier release has no `judge_lesson` yet when its expert answers.
+        if name not in step.state and not step.run.resuming:
+            raise missing_channel(name)
     example, judgment = step.example, step.judgment
     fields = own_channel(step.state, "judge_memory")
     memory = await Retrieved.load(step.io, step.access, fields)

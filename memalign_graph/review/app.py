@@ -59,7 +59,7 @@ _TEMPLATES = jinja2.Environment(
 _TEMPLATES.loader = jinja2.DictLoader(
     {it.name: it.read_text("utf-8") for it in files(__package__).joinpath("templates").iterdir()}
 )
-_GONE = "This case is answered, or was never asked."
+_GONE = "This case is answered, no longer kept, or was never asked."
 
 
 class _RefusedError(Exception):
@@ -151,9 +151,11 @@ def create_review_app(desk: Desk, *, served: bool = False, name: str = "") -> St
             except _RefusedError as error:
                 response = Response(str(error), 403, media_type="text/plain")
             except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
-                page = visit.frame("That did not work")
-                response = visit.fragment("error", page=page, told=str(error))
-                response.status_code = 404 if str(error) == _GONE else 400
+                page, is_gone = visit.frame("That did not work"), str(error) == _GONE
+                response = visit.fragment(
+                    "error", page=page, told=str(error), written=_written(form), is_gone=is_gone
+                )
+                response.status_code = 404 if is_gone else 400
             response.headers.update(_HEADERS)
             # Not "strict": a link to a case in a mail would have the token of open pages replaced.
             cookie: Any = {"path": "/review", "httponly": True, "samesite": "lax"}
@@ -245,6 +247,16 @@ async def _form(request: Request, token: str) -> dict[str, str]:
     if not secrets.compare_digest(form.pop("token", "").encode(), token.encode()):
         raise _RefusedError("Your page is too old: open the case again. Your words are kept in it.")
     return form
+
+
+def _written(form: Mapping[str, str]) -> dict[str, str]:
+    """Return what an expert filled in, by the field's name."""
+    fields = ("value", "rationale", "text")
+    return {
+        name: text
+        for name, text in form.items()
+        if name.rpartition(".")[2] in fields and text.strip()
+    }
 
 
 def _to(path: str) -> Response:

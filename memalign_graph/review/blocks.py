@@ -12,6 +12,7 @@ _MAX_CHARS, _MAX_ROWS, _MAX_DEPTH = 200_000, 2_000, 2  # of a section; tables in
 _MAX_COMPARED = 3_000  # words, and the blanks between them: the time goes with their square
 _LINE_CHARS = 60  # of a list that is short enough for one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
+_LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
@@ -108,7 +109,9 @@ class _Reader:
             return Block(kind, self.pieces(shown))
         head = "\n".join(shown[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
         if len(head) == _HEAD_CHARS:
-            head = head.rsplit(maxsplit=1)[0]
+            # Not in the middle of a word, unless only blanks stand before it.
+            without_last_word = _LAST_WORD.sub("", head)
+            head = without_last_word if without_last_word.strip() else head
         return Block(kind, self.pieces(head), self.pieces(shown[len(head) :].lstrip("\n")))
 
     def pieces(self, text: str) -> list[Piece]:
@@ -140,7 +143,9 @@ def _said(turn: Mapping[str, Any]) -> Any:
     """Return what a message says: its text, or its parts and the tools it calls."""
     parts = turn["content"] if isinstance(turn["content"], list) else [turn["content"]]
     texts = [part.get("text", part) if isinstance(part, dict) else part for part in parts]
-    said = [it for it in [*texts, *(turn.get("tool_calls") or [])] if it not in (None, "")]
+    calls = turn.get("tool_calls") or []
+    said = [*texts, *(calls if isinstance(calls, list) else [calls])]
+    said = [it for it in said if it not in (None, "")]
     return "\n\n".join(said) if all(isinstance(it, str) for it in said) else said
 
 

@@ -30,7 +30,7 @@ from langgraph_sdk.errors import (
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import create_feedback_graph
-from memalign_graph.interrupts import CASE, REASONS, case_of
+from memalign_graph.interrupts import CASE, JUDGMENT_ID, REASONS, case_of
 from memalign_graph.io import AWAITING
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
@@ -216,7 +216,8 @@ class Desk:
         if case is None:
             self._drop(visitor, question_id)
             return None
-        # What is open in a browser can be answered, also when its judgment is kept no longer.
+        # What is open in a browser can be answered, also when its judgment is no longer in the
+        # store. Only this process knows it then: another one must not store what a form claims.
         self._opened[visitor.name, question_id] = case
         while len(self._opened) > _MAX_OPENED:
             del self._opened[next(iter(self._opened))]
@@ -310,7 +311,8 @@ class Desk:
         asked = _THREAD.fullmatch(question_id)
         if asked is None:
             return await self._teach(case, question_id.rpartition("-")[2], reply)
-        run = await self._resume(visitor.client, asked[1], asked[2], reply)
+        named = _with_judgment_ids(case, reply)
+        run = await self._resume(visitor.client, asked[1], asked[2], named)
         failed = run is not None and run["status"] in ("error", "timeout")
         why = "The run of this case failed" if failed else _TOO_LATE
         if case["kind"] == "conflicts":
@@ -340,7 +342,7 @@ class Desk:
             name, _, judgment_id = where.rpartition("-")
             with suppress(InvalidInputError):
                 access = self.access(unquote(name))
-                kept = await find_judgment(AWAITING, access, judgment_id)
+                kept = await find_judgment(AWAITING, access, judgment_id, late=late)
                 case = case_of("review", [access.criterion], kept.example, [kept.judgment])
                 return {**case, "namespace": self.namespace}
             return None
@@ -498,6 +500,17 @@ def _is_taken(thread: Mapping[str, Any], case: Case, reply: Mapping[str, Any]) -
         if (said.rationale, said.author) == given and said.value in (None, fields.get("value")):
             return True
     return False
+
+
+def _with_judgment_ids(case: Case, reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply that is refused if its thread waits for an answer to another judgment."""
+    ids = {name: judgment["id"] for name, judgment in case.get("judgments", {}).items()}
+    if case["kind"] == "review":
+        return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
+    if case["kind"] == "panel":
+        named = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
+        return {**reply, **named}
+    return reply
 
 
 def feedback_of(case: Case, reply: Mapping[str, Any]) -> dict[str, Feedback]:

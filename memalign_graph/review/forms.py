@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.interrupts import read_review
+from memalign_graph.interrupts import JUDGMENT_ID, read_review
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
@@ -45,13 +45,19 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
         return [_conflict(conflict, filled) for conflict in case["conflicts"]]
     fields: list[Field] = []
     for name, criterion in criteria.items():
-        start, title = (f"{name}.", f"{name}: ") if kind == "panel" else ("", "")
-        value = value_field(f"{start}value", f"{title}your answer".capitalize(), criterion, filled)
-        words = "Your answer" if kind == "question" else f"{title}why, in your own words"
+        start = f"{name}." if kind == "panel" else ""
+        label = _label(case, name, "Your answer")
+        value = value_field(f"{start}value", label, criterion, filled)
+        words = label if kind == "question" else _label(case, name, "Why, in your own words")
         said = filled.get(f"{start}rationale", "")
-        rationale = Field(f"{start}rationale", words.capitalize(), "words", value=said)
+        rationale = Field(f"{start}rationale", words, "words", value=said)
         fields += [rationale] if kind == "question" else [value, rationale]
     return fields
+
+
+def _label(case: Mapping[str, Any], name: str, label: str) -> str:
+    """Name a panel's criterion before what is asked of it, as it is written."""
+    return f"{name}: {label[:1].lower()}{label[1:]}" if case["kind"] == "panel" else label
 
 
 def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
@@ -86,6 +92,7 @@ def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str)
         start = f"{name}." if kind == "panel" else ""
         wanted = {key: given.get(f"{start}{key}") or None for key in ("value", "rationale")}
         if any(wanted.values()):
+            _check_judgment(case["judgments"].get(name), given.get(f"{start}{JUDGMENT_ID}"))
             try:
                 said[name] = read_review(wanted, criterion, None)
             except ValueError as error:
@@ -96,6 +103,15 @@ def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str)
     return {**(said if kind == "panel" else next(iter(said.values()))), "author": author}
 
 
+def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> None:
+    """Refuse an answer to another judgment than the one that waits, if the form named one."""
+    if seen_id and (judgment is None or judgment["id"] != seen_id):
+        raise InvalidInputError(
+            "The judge has judged this case again since you opened it, and your answer was to the "
+            "earlier judgment: look at the case once more, and send your answer again."
+        )
+
+
 def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return a reply as an expert reads it."""
     criteria = criteria_of(case)
@@ -104,12 +120,12 @@ def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple
     rows = []
     for name, criterion in criteria.items():
         one = reply.get(name, {}) if case["kind"] == "panel" else reply
-        title = f"{name}: " if case["kind"] == "panel" else ""
         if one.get("value") is not None:
-            rows.append((f"{title}your answer", shown_value(criterion.scale, one["value"])))
+            shown = shown_value(criterion.scale, one["value"])
+            rows.append((_label(case, name, "Your answer"), shown))
         if one.get("rationale"):
-            rows.append((f"{title}why", one["rationale"]))
-    return [(label.capitalize(), shown) for label, shown in rows]
+            rows.append((_label(case, name, "Why"), one["rationale"]))
+    return rows
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:

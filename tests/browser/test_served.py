@@ -118,7 +118,7 @@ def test_users_see_their_own_threads_and_answer_as_themselves(
         assert "not checked" not in ann.text
         for path in (f"/case/{others}", f"/case/{others}/nearest"):
             ann.go(path)
-            assert "answered, or was never asked" in ann.text
+            assert "answered, no longer kept, or was never asked" in ann.text
         ann.go(f"/case/{own}", on="case")
         ann.fill("2", "Mine.")
         for screen in ("effect", "case"):  # whatever the forms say of who it is

@@ -56,10 +56,13 @@ async def test_payload_is_a_plain_hitl_request(bench: Bench) -> None:
     [action] = payload["action_requests"]
     judgment = Judgment.model_validate(given["judgment"])
     assert action["name"] == "review_judgment"
-    assert action["args"] == {"value": judgment.value, "rationale": judgment.rationale}
+    shown = {"value": judgment.value, "rationale": judgment.rationale}
+    assert action["args"] == {**shown, "judgment_id": judgment.id}
     schema = interrupt.response_schema
     assert json.loads(json.dumps(schema)) == schema
-    assert set(schema["properties"]) == {"value", "rationale", "author"}
+    assert set(schema["properties"]) == {"value", "rationale", "author", "judgment_id"}
+    assert schema["properties"]["judgment_id"]["const"] == judgment.id
+    assert "required" not in schema
     assert schema["properties"]["value"]["type"] == "boolean"
     [config] = payload["review_configs"]
     assert config["allowed_decisions"] == ["approve", "edit", "reject", "respond"]

@@ -13,6 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
+from typing_extensions import TypedDict
 
 from memalign_graph import (
     Criterion,
@@ -21,9 +22,10 @@ from memalign_graph import (
     JudgeNodes,
     add_quality_gate,
     create_panel_graph,
+    create_review_graph,
 )
 from memalign_graph.models import OncePerLoop, embedder_id
-from memalign_graph.state import ReviewState
+from memalign_graph.state import JudgeState, ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -216,6 +218,92 @@ async def test_an_answer_to_another_judgment_is_refused(bench: Bench) -> None:
     done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
     assert done["learned"]["episode_ids"]
     assert asked.value["action_requests"]
+
+
+class Answered(JudgeState):
+    feedback: Any
+
+
+REVIEW_NODES = (
+    "retrieve_episodes",
+    "assemble_guidelines",
+    "judge",
+    "collect_feedback",
+    "distill_feedback",
+    "commit_memory",
+)
+
+
+def reviewed(bench: Bench, state: Any, **changed: Any) -> Any:
+    """A graph of the nodes of a review, some of them changed."""
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    nodes = JudgeNodes(CRITERION, **models)
+    builder: Any = StateGraph(state)
+    for before, name in zip([START, *REVIEW_NODES], REVIEW_NODES, strict=False):
+        node = getattr(nodes, name)
+        builder.add_node(name, partial(changed[name], node) if name in changed else node)
+        builder.add_edge(before, name)
+    return bench.compile(builder)
+
+
+@pytest.mark.parametrize(
+    ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
+)
+async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert_is_asked(
+    bench: Bench, state: Any, missing: str
+) -> None:
+    graph = reviewed(bench, state)
+    with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is not there"):
+        await bench.invoke(graph, CASE)
+    assert (await bench.state(graph)).interrupts == ()
+
+
+async def test_a_question_of_an_earlier_release_is_still_answered(bench: Bench) -> None:
+    """Its checkpoint has no `judge_lesson` before the expert has answered."""
+
+    def retrieve(node: Any, state: Any) -> Any:
+        return {key: part for key, part in node.invoke(state).items() if key != "judge_lesson"}
+
+    def ask(node: Any, state: Any) -> Any:
+        return node.invoke({**state, "judge_lesson": {}})
+
+    earlier = reviewed(bench, ReviewState, retrieve_episodes=retrieve, collect_feedback=ask)
+    await bench.invoke(earlier, CASE)
+    assert "judge_lesson" not in (await bench.state(earlier)).values
+    done = await bench.resume(reviewed(bench, ReviewState), COLD)
+    assert done["learned"]["episode_ids"]
+
+
+class Judged(TypedDict):
+    inputs: Any
+    outputs: Any
+    judgment: Any
+    feedback: Any
+    learned: Any
+
+
+@pytest.mark.parametrize("by_interrupt_id", [True, False])
+async def test_an_approval_is_not_taken_for_a_later_judgment(
+    bench: Bench, *, by_interrupt_id: bool
+) -> None:
+    """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    builder = StateGraph(Judged)
+    inner = create_review_graph(CRITERION, **models).compile(checkpointer=False)
+    builder.add_node("review", inner)
+    builder.add_edge(START, "review")
+    graph = bench.compile(builder)
+    [first] = (await bench.invoke(graph, CASE))["__interrupt__"]
+    approve: dict[str, Any] = {"type": "approve"}
+    if by_interrupt_id:
+        [later] = (await bench.resume(graph, {first.id: approve}))["__interrupt__"]
+        assert later.id != first.id
+    else:
+        named = first.value["action_requests"][0]["args"]["judgment_id"]
+        refused = await bench.refuse(graph, {**approve, "judgment_id": named})
+        assert f"the answer is to the judgment '{named}'" in refused
+    assert (await bench.state(graph)).next == ("review",)
+    assert await bench.episodes() == []
 
 
 class Wrapped(Embeddings):

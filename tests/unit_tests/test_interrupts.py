@@ -44,6 +44,7 @@ CRITERIA = {
 JUDGED = {name: value for name, (_, value) in SCALES.items()}
 JUDGMENTS = {
     name: Judgment(
+        id=f"judgment of {name}",  # the same in each process: it is in the names of tests
         criterion=name,
         example_id=EXAMPLE.id,
         value=value,
@@ -83,6 +84,8 @@ FORMS: dict[str, Form[Any]] = {
     "conflict": conflict_form(CRITERION, CONFLICTS[:1]),
 }
 SAID = {"value": "Poor", "rationale": WORDS}
+NAMED = {"judgment_id": JUDGMENT.id}
+OTHER = {"judgment_id": JUDGMENTS["tone"].id}
 ONLY_WORDS = {"rationale": WORDS}
 APPROVE = {"type": "approve"}
 IGNORE = {"type": "ignore", "args": None}
@@ -119,6 +122,14 @@ TAKEN: list[tuple[str, Any, Any]] = [
     ("review", {"type": "edit", "args": SAID}, SAID),
     ("review", respond(WORDS), ONLY_WORDS),
     ("review", {"type": "response", "args": WORDS}, ONLY_WORDS),
+    ("review", {**SAID, **NAMED}, SAID),
+    ("review", {**APPROVE, **NAMED}, {"value": "Good"}),
+    ("review", {"decisions": [APPROVE], **NAMED}, {"value": "Good"}),
+    ("review", {"type": "accept", "args": {"action": "x", "args": NAMED}}, {"value": "Good"}),
+    ("review", edit(**SAID, **NAMED), SAID),
+    ("review", inbox_edit(**SAID, **NAMED), SAID),
+    ("review", {**respond(WORDS), **NAMED}, ONLY_WORDS),
+    ("panel", {"grade": {**SAID, **NAMED}, "tone": {"value": "", **NAMED}}, {"grade": SAID}),
     ("clarify", f" {WORDS}\n", ONLY_WORDS),
     ("clarify", {**ONLY_WORDS, "author": " ann "}, {**ONLY_WORDS, "author": "ann"}),
     ("clarify", APPROVE, {}),
@@ -224,6 +235,22 @@ REFUSED: list[tuple[str, Any, str]] = [
         )
     ),
     ("review", edit(value=None, rationale=SEEN), EMPTY),
+    *(
+        ("review", reply, f"the answer is to the judgment {OTHER['judgment_id']!r}, and the one")
+        for reply in (
+            {**SAID, **OTHER},
+            {**APPROVE, **OTHER},
+            {"decisions": [APPROVE], **OTHER},
+            [{**APPROVE, **OTHER}],
+            {"type": "accept", "args": {"action": "x", "args": OTHER}},
+            {**edit(**SAID, **OTHER), **NAMED},
+            inbox_edit(**SAID, **OTHER),
+            {"type": "ignore", **OTHER},
+        )
+    ),
+    ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, and the one"),
+    ("panel", {"grade": {**SAID, **OTHER}}, "grade: `judgment_id`: the answer is to the"),
+    ("panel without grade", {"grade": {**SAID, **NAMED}}, "and the one that waits is none"),
     ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
     ("clarify", respond(" "), "or approve to go on with the words as they are"),
     ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' said these words and is asked"),

@@ -13,12 +13,12 @@
   // What is typed stays in this browser until the server says that it has it.
   const draft = (id) => `memalign-review:${id}`;
   const save = () => {
-    const typed = [...new FormData(answer)].filter(([name, value]) => name !== "token" && value !== "");
+    const typed = [...new FormData(answer)].filter(([name, value]) => answer.elements[name].type !== "hidden" && value !== "");
     localStorage.setItem(draft(answer.dataset.draft), JSON.stringify(typed));
   };
   const restore = () => {
     const typed = JSON.parse(localStorage.getItem(draft(answer.dataset.draft)) || "[]");
-    for (const [name, value] of typed) if (answer.elements[name]) answer.elements[name].value = value;
+    for (const [name, value] of typed) if (answer.elements[name] && answer.elements[name].type !== "hidden") answer.elements[name].value = value;
     if (typed.length) notice("good", "What you chose and typed here before is back.");
   };
   const done = new URLSearchParams(location.search).get("done");

@@ -1,7 +1,8 @@
 """What goes wrong around the page: servers that refuse or stop, models that fail, odd names."""
 
+import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -12,7 +13,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from memalign_graph import Criterion, MemAlignError, create_judge_graph, create_review_graph
+from memalign_graph import (
+    Criterion,
+    MemAlignError,
+    create_judge_graph,
+    create_panel_graph,
+    create_review_graph,
+)
 from memalign_graph.review import Desk, create_review_app
 from memalign_graph.review.desk import Visitor
 from tests.conftest import CRITERION
@@ -214,6 +221,31 @@ async def test_the_words_outlast_a_failing_embedder(office: Office) -> None:
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
+ODD_OUTPUTS: tuple[Any, ...] = (
+    " " * 2_000 + "Wait.",
+    "\n" * 3_000 + "Wait.",
+    "\ufeff\u200b" * 2_000,
+    "Wait." * 200_000,
+    {"code": " " * 2_000, "": [""]},
+    [{"role": "assistant", "content": "Wait.", "tool_calls": 5}],
+)
+
+
+@pytest.mark.parametrize("outputs", ODD_OUTPUTS, ids=lambda outputs: repr(outputs)[:20])
+async def test_odd_outputs_do_not_hold_up_the_queue(office: Office, outputs: Any) -> None:
+    await office.judged(outputs)
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review/next")
+    case = ann.here
+    for path in (case, f"{case}/nearest", "/review", case):
+        assert (await ann.get(path)).page.status_code == 200
+    await ann.answer(value="false", rationale="Too cold.")
+    await at.settled()
+    for page in ("mine", "learned", "standing"):
+        assert (await ann.get(f"/review/{page}/{NAME}")).page.status_code == 200
+    assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
+
+
 async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()
@@ -224,6 +256,65 @@ async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     await ann.answer(value="true", rationale="It is fine.")
     await at.settled()
     assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
+
+
+async def test_an_answer_to_an_earlier_judgment_is_refused_and_kept_in_the_form(
+    office: Office,
+    people: tuple[Threads, Visitor, Visitor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, visitor, _ = people
+    monkeypatch.setattr("memalign_graph.review.app._visitor", lambda *_, **__: visitor)
+    await server.start("Wait.")
+    at = office.desk()
+    ann = await office.expert("", at).get("/review/next")
+    case, form = ann.here, {"value": "false", "rationale": "Too cold."}
+    named = hidden(ann, "judgment_id")
+    for path in ("effect", "answer"):
+        await ann.post(f"{case}/{path}", **form, judgment_id="0" * 32)
+        assert "judged this case again" in ann.text
+        assert "Too cold." in ann.text
+        assert hidden(ann, "judgment_id") == named
+    assert await office.said() == {}
+    await ann.post(f"{case}/effect", **form, judgment_id=named)
+    assert hidden(ann, "judgment_id") == named
+    await ann.post(f"{case}/answer", **form, judgment_id=named)
+    await at.settled()
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert at.outcomes(visitor)[0][1].startswith("Learned:")
+
+
+@pytest.mark.parametrize("kind", ["review", "panel"])
+async def test_the_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
+    server = Threads(office)
+    if kind == "panel":
+        panel = create_panel_graph([CRITERION], review="always", **models_of(office))
+        server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
+    at, ann = office.desk(), Visitor("ann", True, client=server)
+    question = await server.start("Wait.")
+    found = await at.open(ann, question)
+    assert found is not None
+    said = {"value": False, "rationale": "Too cold."}
+    reply = {**({NAME: said} if kind == "panel" else said), "author": "ann"}
+    [judgment] = found.case["judgments"].values()
+    earlier = {**found.case, "judgments": {NAME: {**judgment, "id": "0" * 32}}}
+    await at.answer(ann, question, earlier, reply)
+    await at.settled()
+    assert "the answer is to the judgment" in at.outcomes(ann)[0][1]
+    assert await server.question(server.ids[0]) == question  # it still waits
+    await at.answer(ann, question, found.case, reply)
+    await at.settled()
+    assert at.outcomes(ann)[0][1].startswith("Learned:")
+
+
+def hidden(expert: Expert, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]+)', expert.page.text)
+    assert found is not None
+    return found[1]
+
+
+def models_of(office: Office) -> Any:
+    return {"model": office.judge.model, "embeddings": office.judge.embeddings}
 
 
 async def test_answer_of_a_server_that_stopped_is_learned_from_with_the_next_one(
@@ -346,6 +437,34 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
     at.outcomes(ann)
     await at.settled()
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_shown_to_be_copied(
+    office: Office, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
+) -> None:
+    await office.judged("Wait.")
+    ann = await office.expert("ann", office.desk()).get("/review/next")
+    form = {"value": "false", "rationale": "Too <cold>.\nSay sorry."}
+    days_later = datetime.now(UTC) + timedelta(days=2)
+    monkeypatch.setattr("memalign_graph.memory.judgments.now", lambda: days_later)
+    if is_removed:  # by what is judged later, or by the store
+        for item in await office.store.asearch(("memalign", NAME, "judgments")):
+            await office.store.adelete(item.namespace, item.key)
+    at = office.desk()  # of a server that was started later
+    other = office.expert("ann", at)
+    other.http.cookies, other.page = ann.http.cookies, ann.page
+    await other.post(f"{ann.here}/answer", **form)
+    await at.settled()
+    if is_removed:
+        assert other.page.status_code == 404
+        assert "It is not stored: copy what you want to keep." in other.text
+        assert "Too &lt;cold&gt;.\nSay sorry." in other.page.text
+        assert await office.said() == {}
+    else:
+        assert await office.said() == {("ann", "Wait."): (False, form["rationale"])}
+        assert at.outcomes(Visitor("ann"))[0][1].startswith("Your answer is kept")
+    assert (await other.get(ann.here)).page.status_code == 404  # nobody opens it any more
 
 
 async def test_nobody_is_told_anothers_rule_as_their_own(

@@ -13,8 +13,10 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Feedback, Judge, JudgeMemory, create_judge_graph
+from memalign_graph.interrupts import case_of
 from memalign_graph.review import Desk, create_review_app, desk
 from memalign_graph.review.desk import Visitor
+from memalign_graph.review.forms import fields_of, read_answer, shown_reply
 from tests.conftest import CRITERION
 from tests.loopback import LoopbackServer, error
 
@@ -285,10 +287,24 @@ async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: O
     assert [it.author for it in await office.memory.aepisodes()] == ["bob"]
 
 
+def test_a_criterions_name_is_shown_as_it_is_written() -> None:
+    criteria = [Criterion(name=name, instructions="Is it?") for name in ("GDPR", "tone of iOS")]
+    case = case_of("panel", criteria)
+    assert [field.label for field in fields_of(case, {})] == [
+        "GDPR: your answer",
+        "GDPR: why, in your own words",
+        "tone of iOS: your answer",
+        "tone of iOS: why, in your own words",
+    ]
+    reply = {"GDPR": {"value": True, "rationale": "No name."}, "author": "ann"}
+    assert shown_reply(case, reply) == [("GDPR: your answer", "Yes"), ("GDPR: why", "No name.")]
+    alone = case_of("review", criteria[:1])
+    labels = [field.label for field in fields_of(alone, {})]
+    assert labels == ["Your answer", "Why, in your own words"]
+
+
 def test_forms_write_what_the_graphs_read() -> None:
     from memalign_graph import Categorical, Numeric, Pairwise
-    from memalign_graph.interrupts import case_of
-    from memalign_graph.review.forms import fields_of, read_answer
 
     scales: dict[str, Any] = {
         "choice": Categorical(choices=("poor", "good")),

@@ -68,6 +68,22 @@ def test_a_long_text_is_folded_and_nothing_of_it_lost() -> None:
         assert "".join(text_of([block]).split()) == "".join(text.split())
 
 
+@pytest.mark.parametrize("blank", [" ", "\t", "\u2028"])
+@pytest.mark.parametrize("blanks", [100, 999, 1_000, 2_000])
+def test_a_long_text_that_begins_with_blanks_is_shown_once(blank: str, blanks: int) -> None:
+    text = blank * blanks + "x" * 1_500
+    assert text_of(outputs(text)) == text
+    assert text_of(outputs({"code": blank * 2_000})) == blank * 2_000
+
+
+@pytest.mark.parametrize("calls", ["refund", 5, {"name": "refund"}, None, []])
+def test_tool_calls_of_any_type_are_shown(calls: Any) -> None:
+    [chat] = outputs([{"role": "assistant", "content": "Done.", "tool_calls": calls}])
+    shown = text_of([chat])
+    assert "Done." in shown
+    assert not calls or str(calls if isinstance(calls, int) else "refund") in shown
+
+
 def test_a_megabyte_is_cut_and_said_to_be() -> None:
     chat = [{"role": "user", "content": "x"}] * 30_000
     for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
