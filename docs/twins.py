@@ -1,6 +1,6 @@
 """Shows the reference what the package makes while it runs: functions with their async twins.
 
-`recall, arecall = twins(_recall)` has no words of its own for whoever only reads the code.
+`recall, arecall = sync_async_methods(_recall)` has no docstring of its own in the source.
 """
 
 import ast
@@ -8,7 +8,7 @@ from typing import Any
 
 from griffe import Docstring, Extension, Function, Parameters
 
-_MAKERS = ("twins", "twin_functions", "both")
+_MAKERS = ("sync_async_methods", "sync_async_functions", "both")
 
 
 class Twins(Extension):

@@ -10,8 +10,8 @@ from memalign_graph import conversation
 from memalign_graph.conversation import Loop
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, begin_turn
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.runtime import Update
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import GateOptions
 from memalign_graph.types import Criterion
 
@@ -68,16 +68,16 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Judge the answer, and send it back where it does not pass."""
-        return run(self._decide(BLOCKING, state))
+        return run_sync(self._decide(SYNC, state))
 
     @hook_config(can_jump_to=["model"])
     async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        return await self._decide(AWAITING, state)
+        return await self._decide(ASYNC, state)
 
-    async def _decide(self, io: IO, state: Any) -> Update:
+    async def _decide(self, io: IO, state: Any) -> StateUpdate:
         loop = state.get(self._loop) or {}
         verdict, kept = await self._verdict(io, state, loop)
-        update: Update = {self.name: verdict, self._loop: kept}
+        update: StateUpdate = {self.name: verdict, self._loop: kept}
         if verdict.get("status") == "revise":
             critique = conversation.critique_message(verdict["critique"], self.name)
             return {**update, MESSAGES: [critique], "jump_to": "model"}

@@ -11,7 +11,7 @@ from memalign_graph.types import Episode, FrozenModel
 Level = Literal["nominal", "ordinal", "interval"]
 
 
-class GivenValue(FrozenModel):
+class RaterValue(FrozenModel):
     """One expert's value for an example."""
 
     episode_id: str
@@ -23,7 +23,7 @@ class Disagreement(FrozenModel):
     """An example whose experts gave different values, oldest first."""
 
     example_id: str
-    given: list[GivenValue]
+    given: list[RaterValue]
     majority: Value
     """What counts, as `majority_value` decides."""
 
@@ -40,20 +40,20 @@ class Agreement(FrozenModel):
     disagreements: list[Disagreement]  # those of them whose experts differ, oldest first
 
 
-def majority_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
+def consensus_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
     """Find the value that counts of those that experts gave on one case."""
     values = [value for _, value in _valued(episodes, scale)]
-    return majority(values, scale) if values else None
+    return consensus(values, scale) if values else None
 
 
 def _valued(episodes: Iterable[Episode], scale: Scale) -> Iterator[tuple[Episode, Value]]:
     """Give the episodes that have a value on the scale, oldest first."""
     for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
-        if (value := on_scale(episode.value, scale)) is not None:
+        if (value := value_or_none(episode.value, scale)) is not None:
             yield episode, value
 
 
-def majority(values: Sequence[Value], scale: Scale) -> Value:
+def consensus(values: Sequence[Value], scale: Scale) -> Value:
     """Find the (lower) median of values in an order, else the last of the most frequent ones."""
     if isinstance(scale, Numeric):
         return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
@@ -63,13 +63,13 @@ def majority(values: Sequence[Value], scale: Scale) -> Value:
     return max(enumerate(values), key=lambda vote: (counts[vote[1]], vote[0]))[1]
 
 
-def agree(scale: Scale, got: Value, expected: Value) -> bool:
+def values_agree(scale: Scale, got: Value, expected: Value) -> bool:
     if isinstance(scale, Numeric) and not scale.integer:
-        return abs(float(got) - float(expected)) <= reach(scale)
-    return _same(got) == _same(expected)
+        return abs(float(got) - float(expected)) <= agreement_tolerance(scale)
+    return _equality_key(got) == _equality_key(expected)
 
 
-def reach(scale: Numeric) -> float:
+def agreement_tolerance(scale: Numeric) -> float:
     """Return how far apart two values of a continuous scale may be and still agree."""
     # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
     return 0.1 * (scale.maximum - scale.minimum) * (1 + 1e-9)
@@ -85,8 +85,8 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
         return None
     # Points whose squared distances are how far values differ, but for a factor.
     if level == "nominal":
-        codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_same, values)))}
-        points = np.eye(len(codes))[[codes[_same(value)] for value in values]]
+        codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_equality_key, values)))}
+        points = np.eye(len(codes))[[codes[_equality_key(value)] for value in values]]
     else:
         points = np.array(values, float)[:, None]
         if level == "ordinal":
@@ -123,23 +123,23 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
             Disagreement(
                 example_id=example_id,
                 given=[
-                    GivenValue(episode_id=episode.id, author=episode.author, value=value)
+                    RaterValue(episode_id=episode.id, author=episode.author, value=value)
                     for episode, value in given
                 ],
-                majority=majority([value for _, value in given], scale),
+                majority=consensus([value for _, value in given], scale),
             )
             for example_id, given in by_example.items()
-            if len({_same(value) for _, value in given}) > 1
+            if len({_equality_key(value) for _, value in given}) > 1
         ],
     )
 
 
-def _same(value: Value) -> tuple[bool, Value]:
+def _equality_key(value: Value) -> tuple[bool, Value]:
     """Return what is equal for equal values: Python takes True for 1, an expert does not."""
     return isinstance(value, bool), value
 
 
-def on_scale(value: Value | None, scale: Scale) -> Value | None:
+def value_or_none(value: Value | None, scale: Scale) -> Value | None:
     """Read a value that was stored under a scale which may have changed since."""
     try:
         return None if value is None else scale.validate_value(value)

@@ -30,7 +30,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.identity import digest
-from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
+from memalign_graph.io import IO, SYNC, ChatReply, StructuredModel, run_sync
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.cache import get_view
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
@@ -44,7 +44,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.nodes.judge import judge as judge_case
 from memalign_graph.nodes.judge import read_case, retrieve
-from memalign_graph.runtime import Clients, Parts, Run, Step
+from memalign_graph.runtime import Clients, JudgeResources, NodeCall, Run
 from memalign_graph.settings import Judge
 from memalign_graph.types import Example, ExampleLike, Judgment, read_example
 
@@ -117,11 +117,11 @@ def prepare_batch(
     batch = _Batch(judge, store, namespace)
     with ExitStack() as stack:
         lines, requests = (stack.enter_context(_new_file(file)) for file in (cases, path))
-        memory = run(memory_now(BLOCKING, judge, batch.access))
+        memory = run_sync(memory_now(SYNC, judge, batch.access))
         _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.described()})
         rows = _rows(examples)
         while some := list(islice(rows, _AT_ONCE)):
-            for case in run(batch.embedded(BLOCKING, some)):
+            for case in run_sync(batch.embedded(SYNC, some)):
                 _write(lines, case)
         lines.flush()
         errors = {
@@ -201,7 +201,7 @@ class Exchange(IO):
     """Answers the requests of one case after the other, and keeps those that have no answer."""
 
     def __init__(self, answers: Mapping[str, Row]) -> None:
-        super().__init__(BLOCKING)
+        super().__init__(SYNC)
         self.requested = 0
         self.requests: list[Row] = []
         """Those of the case."""
@@ -301,7 +301,7 @@ class _Batch:
         self.exchange = Exchange(answers or {})
         self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.exchange.connect(self._chat)
-        self._parts = Parts(judge.but(model=offline, keep_judgments=None))
+        self._parts = JudgeResources(judge.but(model=offline, keep_judgments=None))
         labels = list(check_namespace(namespace))
         self._settings = {**self._parts.defaults, "namespace": labels}
         self.access = self._parts.memory(store, self._settings)
@@ -363,7 +363,7 @@ class _Batch:
             raise InvalidInputError(case["invalid"])
         alone = Run(store=self._pinned.store)
         settings, state = self._settings, case["example"]
-        step = Step(self.exchange, self._parts, alone, settings, self._pinned, state)
+        step = NodeCall(self.exchange, self._parts, alone, settings, self._pinned, state)
         example, failed = read_case(step), case["failed"]
         known = EmbeddingError(failed) if failed else known_vector(case["vector"])
         found = await retrieve(step, example, known)
@@ -444,7 +444,7 @@ def _judged(
             ".cases.jsonl."
         )
     exchange = batch.exchange
-    run(batch.resume(BLOCKING, header, cases, again))
+    run_sync(batch.resume(SYNC, header, cases, again))
     for at, line in lines:
         case = _row_of(line, "number", "row")
         if not case:
@@ -454,7 +454,7 @@ def _judged(
         try:
             # Nothing is sent: a trace would tell of calls that never were.
             with tracing_context(enabled=False):
-                outcome = run(batch.judgment(BLOCKING, case))
+                outcome = run_sync(batch.judgment(SYNC, case))
         except UnansweredError as error:
             outcome = error
             exchange.requested += len(exchange.requests)

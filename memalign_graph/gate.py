@@ -20,8 +20,8 @@ from memalign_graph import conversation
 from memalign_graph.conversation import NOTHING, Loop
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import Graph, create_review_graph
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.runtime import Run, Update, current_run
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.runtime import Run, StateUpdate, current_run
 from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
@@ -167,7 +167,7 @@ class QualityGate:
             settings = {**settings, "review": settings.get("review") or "never"}
         context = MemAlignContext(**settings)
         fields: Any = example.to_json()
-        judged = await io.call(
+        judged = await io.call_either(
             lambda: self.graph.invoke(fields, context=context),
             lambda: self.graph.ainvoke(fields, context=context),
         )
@@ -240,15 +240,15 @@ class GateNode(RunnableLambda[Any, Any]):
         self.messages_key = messages_key
         self.critique_key = critique_key
         self._state_schema = state_schema
-        awaiting = partial(self._decide, AWAITING)
-        super().__init__(lambda state: run(self._decide(BLOCKING, state)), awaiting, gate.name)
+        awaiting = partial(self._decide, ASYNC)
+        super().__init__(lambda state: run_sync(self._decide(SYNC, state)), awaiting, gate.name)
 
     @property
     def deps(self) -> list[Runnable[Any, Any]]:
         """Where LangGraph looks for a node's subgraphs."""
         return [self.gate.graph]
 
-    async def _decide(self, io: IO, state: Any) -> Update:
+    async def _decide(self, io: IO, state: Any) -> StateUpdate:
         gate, settings = self.gate, self.gate.settings
         messages = conversation.read_key(state, self.messages_key)
         own, loop = state, _last_verdict(state, gate.name)
@@ -262,7 +262,7 @@ class GateNode(RunnableLambda[Any, Any]):
         example = conversation.example_in(own, settings.example, self.messages_key, loop)
         verdict, kept = await gate.decide(io, example, loop)
         revises = verdict["status"] == "revise"
-        update: Update = {gate.name: verdict}
+        update: StateUpdate = {gate.name: verdict}
         if self._state_schema is not None:
             update[gate.loop] = kept
         if self.critique_key is not None and (revises or loop.get("status") == "revise"):
@@ -370,7 +370,7 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
     output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
 
-    def begin(state: Any) -> Update:
+    def begin(state: Any) -> StateUpdate:
         ends = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
             ends += (branch.ends or {"anywhere": name}).values()
@@ -381,7 +381,7 @@ def _add_node(builder: Graph, node: GateNode) -> None:
         if name in ends:
             return {}  # the gate, if it begins, would meet its own word of the same step
         # A reducer of the caller's own is made for verdicts alone.
-        blank: Update = {} if name in declared else {name: {}}
+        blank: StateUpdate = {} if name in declared else {name: {}}
         return {**blank, loop: begin_turn(conversation.read_key(state, messages_key))}
 
     beginning = f"{name}{_BEGINNING}"
@@ -573,8 +573,8 @@ def create_quality_gate_tool(
 
     about = f"Checks an answer before it is given: {criterion.instructions.strip()}"
     return StructuredTool.from_function(
-        func=lambda **case: run(decide(BLOCKING, **case)),
-        coroutine=partial(decide, AWAITING),
+        func=lambda **case: run_sync(decide(SYNC, **case)),
+        coroutine=partial(decide, ASYNC),
         name=name,
         description=description or about,
         args_schema=ToolInput,

@@ -12,7 +12,7 @@ from memalign_graph import state as schemas
 from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
 from memalign_graph.nodes.review import commit_memory, distill_feedback
-from memalign_graph.runtime import Node, Parts, State
+from memalign_graph.runtime import JudgeResources, Node, State
 from memalign_graph.scales import decided
 from memalign_graph.types import Criterion, Feedback, Judgment
 
@@ -49,14 +49,14 @@ class JudgeNodes:
         stream_tokens: bool = False,
         **judge: Unpack[settings.JudgeOptions],
     ) -> None:
-        parts = Parts(settings.Judge(criterion=criterion, **judge), "always")
+        resources = JudgeResources(settings.Judge(criterion=criterion, **judge), "always")
         tags = () if stream_tokens else (TAG_NOSTREAM,)
-        self.retrieve_episodes = Node(retrieve_episodes, parts, is_first=True, tags=tags)
-        self.assemble_guidelines = Node(assemble_guidelines, parts, tags=tags)
-        self.judge = Node(judge_example, parts, name="judge", tags=tags)
-        self.collect_feedback = Node(asking.collect_feedback, parts, tags=tags)
-        self.distill_feedback = Node(distill_feedback, parts, tags=tags)
-        self.commit_memory = Node(commit_memory, parts, tags=tags)
+        self.retrieve_episodes = Node(retrieve_episodes, resources, is_first=True, tags=tags)
+        self.assemble_guidelines = Node(assemble_guidelines, resources, tags=tags)
+        self.judge = Node(judge_example, resources, name="judge", tags=tags)
+        self.collect_feedback = Node(asking.collect_feedback, resources, tags=tags)
+        self.distill_feedback = Node(distill_feedback, resources, tags=tags)
+        self.commit_memory = Node(commit_memory, resources, tags=tags)
 
 
 def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
@@ -75,9 +75,9 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptio
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    parts = Parts(settings.Judge(criterion=criterion, **judge))
-    builder = begin_graph(parts, schemas.JudgeRunState, schemas.JudgeOutput)
-    _add_judging(builder, parts)
+    resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
+    builder = begin_graph(resources, schemas.JudgeRunState, schemas.JudgeOutput)
+    _add_judging(builder, resources)
     builder.add_edge("judge", END)
     return builder
 
@@ -112,21 +112,21 @@ def create_review_graph(
     """
     built = settings.Judge(criterion=criterion, **judge)
     settings.Reviewing(judge=built, review=review, clarify=clarify)  # refuses what does not fit
-    parts = Parts(built, review)
+    resources = JudgeResources(built, review)
     shown = ("k", "model", "review")
-    builder = begin_graph(parts, schemas.ReviewRunState, schemas.ReviewOutput, shown)
-    _add_judging(builder, parts)
-    builder.add_node(Node(asking.collect_feedback, parts))
+    builder = begin_graph(resources, schemas.ReviewRunState, schemas.ReviewOutput, shown)
+    _add_judging(builder, resources)
+    builder.add_node(Node(asking.collect_feedback, resources))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
     decide: Any = review
     to_ask = asks(lambda state: decide(Judgment.model_validate(state["judgment"])))
-    measured = ["decide_review"] if parts.judge.measures else []
+    measured = ["decide_review"] if resources.judge.measures else []
     ends = ["collect_feedback", END]
     builder.add_conditional_edges("judge", to_ask, [*measured, *ends])
     if measured:
-        builder.add_node(Node(asking.decide_review, parts))
+        builder.add_node(Node(asking.decide_review, resources))
         builder.add_conditional_edges("decide_review", to_ask, ends)
-    _add_learning(builder, parts, after="collect_feedback", clarify=clarify)
+    _add_learning(builder, resources, after="collect_feedback", clarify=clarify)
     return builder
 
 
@@ -147,13 +147,17 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    parts = Parts(settings.Judge(criterion=criterion, **judge))
+    resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
     builder = begin_graph(
-        parts, schemas.FeedbackState, schemas.ReviewOutput, ["model"], takes=schemas.LaterFeedback
+        resources,
+        schemas.FeedbackState,
+        schemas.ReviewOutput,
+        ["model"],
+        takes=schemas.LaterFeedback,
     )
-    builder.add_node(Node(asking.find_the_judgment, parts, name="find_judgment", is_first=True))
+    builder.add_node(Node(asking.find_the_judgment, resources, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
-    _add_learning(builder, parts, after="find_judgment")
+    _add_learning(builder, resources, after="find_judgment")
     return builder
 
 
@@ -213,11 +217,11 @@ def create_alignment_graph(
         judge_cases=judge_cases,
         distill=distill,
     )
-    parts = Parts(options.judge)
+    resources = JudgeResources(options.judge)
     builder = begin_graph(
-        parts, schemas.AlignmentState, schemas.AlignmentOutput, takes=schemas.AlignmentInput
+        resources, schemas.AlignmentState, schemas.AlignmentOutput, takes=schemas.AlignmentInput
     )
-    nodes = alignment_nodes(parts, options)
+    nodes = alignment_nodes(resources, options)
     for node in nodes:
         builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
@@ -236,7 +240,7 @@ def create_alignment_graph(
 
 
 def begin_graph(
-    parts: Parts,
+    resources: JudgeResources,
     state: type[Any],
     returns: type[Any],
     changeable: Sequence[str] = ("k", "model"),
@@ -245,10 +249,10 @@ def begin_graph(
     context: type[settings.MemAlignContext] = settings.MemAlignContext,
 ) -> Graph:
     """Begin a graph, with the settings that a run of it can have of its own."""
-    model = parts.judge.model
-    shown = {**parts.defaults, "model": model if isinstance(model, str) else None}
+    model = resources.judge.model
+    shown = {**resources.defaults, "model": model if isinstance(model, str) else None}
     values = {name: shown[name] for name in changeable}
-    if parts.judge.cite_guidelines and takes is schemas.RunInput:
+    if resources.judge.cite_guidelines and takes is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
         returns = cited
@@ -260,9 +264,11 @@ def begin_graph(
     )
 
 
-def _add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = False) -> None:
-    builder.add_node(Node(distill_feedback, parts))
-    builder.add_node(Node(commit_memory, parts))
+def _add_learning(
+    builder: Graph, resources: JudgeResources, *, after: str, clarify: bool = False
+) -> None:
+    builder.add_node(Node(distill_feedback, resources))
+    builder.add_node(Node(commit_memory, resources))
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
 
@@ -282,8 +288,8 @@ def _add_learning(builder: Graph, parts: Parts, *, after: str, clarify: bool = F
     ends = [*asked, "distill_feedback", "commit_memory", END]
     builder.add_conditional_edges(after, way_out, ends)
     if clarify:
-        builder.add_node(Node(asking.question_feedback, parts))
-        builder.add_node(Node(asking.clarify_feedback, parts))
+        builder.add_node(Node(asking.question_feedback, resources))
+        builder.add_node(Node(asking.clarify_feedback, resources))
         ends = ["clarify_feedback", "distill_feedback"]
         builder.add_conditional_edges("question_feedback", after_question, ends)
         builder.add_edge("clarify_feedback", "distill_feedback")
@@ -306,10 +312,10 @@ def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
     return way_out
 
 
-def _add_judging(builder: Graph, parts: Parts) -> None:
-    builder.add_node(Node(retrieve_episodes, parts, is_first=True))
-    builder.add_node(Node(assemble_guidelines, parts))
-    builder.add_node(Node(judge_example, parts, name="judge"))
+def _add_judging(builder: Graph, resources: JudgeResources) -> None:
+    builder.add_node(Node(retrieve_episodes, resources, is_first=True))
+    builder.add_node(Node(assemble_guidelines, resources))
+    builder.add_node(Node(judge_example, resources, name="judge"))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "assemble_guidelines")
     builder.add_edge("assemble_guidelines", "judge")

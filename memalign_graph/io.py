@@ -84,7 +84,7 @@ class StructuredModel:
             raise error
         kind = type(error).__name__
         if kind not in _STOPPED:
-            failure = ChatModelError(f"The chat model {self.name} failed: {reason_of(error)}")
+            failure = ChatModelError(f"The chat model {self.name} failed: {describe_error(error)}")
             failure.is_refusal = _is_refusal(error)
             raise failure from error
         completion = getattr(error, "completion", None)
@@ -112,10 +112,10 @@ class IO:
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         return await self.io.chat(model, messages)
 
-    async def keep(self, reply: ChatReply) -> None:
+    async def mark_usable(self, reply: ChatReply) -> None:
         """Be told that a chat model's reply could be used."""
         if self.io is not self:
-            await self.io.keep(reply)
+            await self.io.mark_usable(reply)
 
     async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
         return await self.io.embed(embeddings, texts)
@@ -124,20 +124,25 @@ class IO:
         """Carry out operations concurrently, at most `limit` at a time; returns their results."""
         return await self.io.gather(operations, limit)
 
-    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:
+    async def call_either(
+        self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]
+    ) -> T:
         """Do what only an object's own methods do, such as a checkpointer's."""
-        return await self.io.call(blocking, awaiting)
+        return await self.io.call_either(blocking, awaiting)
 
 
-_IN_MEMORY = threading.RLock()
+_IN_MEMORY_STORE_LOCK = threading.RLock()
 
 
-class _Blocking(IO):
+class _SyncIO(IO):
     """Does everything with blocking calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         # InMemoryStore walks through a dict that another thread's batch would change meanwhile.
-        with _IN_MEMORY if isinstance(store, InMemoryStore) else nullcontext(), explained(store):
+        with (
+            _IN_MEMORY_STORE_LOCK if isinstance(store, InMemoryStore) else nullcontext(),
+            store_errors(store),
+        ):
             return store.batch(ops)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
@@ -149,22 +154,28 @@ class _Blocking(IO):
     async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
         try:
             with ContextThreadPoolExecutor(max_workers=limit) as executor:
-                return list(executor.map(run, operations))
+                return list(executor.map(run_sync, operations))
         finally:
             for operation in operations:
                 operation.close()  # those that a failed one kept from being started
 
-    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - the other side's
+    async def call_either(
+        self,
+        blocking: Callable[[], T],
+        awaiting: Callable[[], Awaitable[T]],  # noqa: ARG002 - for the async twin
+    ) -> T:
         return blocking()
 
 
-class _Awaiting(IO):
+class _AsyncIO(IO):
     """Does everything with awaited calls."""
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        with explained(store):
+        with store_errors(store):
             if isinstance(store, InMemoryStore) and type(store).abatch is InMemoryStore.abatch:
-                with _IN_MEMORY:  # nothing of ours is embedded by it, so that it waits for nothing
+                with (
+                    _IN_MEMORY_STORE_LOCK
+                ):  # nothing of ours is embedded by it, so that it waits for nothing
                     return store.batch(ops)
             return await _shielded(_abatch(store, ops))
 
@@ -191,11 +202,15 @@ class _Awaiting(IO):
             for operation in operations:
                 operation.close()
 
-    async def call(self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - the other side's
+    async def call_either(
+        self,
+        blocking: Callable[[], T],  # noqa: ARG002 - for the sync twin
+        awaiting: Callable[[], Awaitable[T]],
+    ) -> T:
         return await awaiting()
 
 
-class Bounded(IO):
+class BoundedIO(IO):
     """An `IO` that calls models at most `limit` at a time, however calls are nested."""
 
     def __init__(self, io: IO, limit: int, *, awaits: bool) -> None:
@@ -219,11 +234,11 @@ class Bounded(IO):
             return await super().embed(embeddings, texts)
 
 
-BLOCKING = _Blocking()
-AWAITING = _Awaiting()
+SYNC = _SyncIO()
+ASYNC = _AsyncIO()
 
 
-def run(operation: Coroutine[Any, Any, T]) -> T:
+def run_sync(operation: Coroutine[Any, Any, T]) -> T:
     try:
         operation.send(None)
     except StopIteration as stop:
@@ -233,30 +248,30 @@ def run(operation: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("A blocking operation waited: it was handed an IO that awaits.")
 
 
-def twins(
+def sync_async_methods(
     operation: Callable[Concatenate[T, IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[Concatenate[T, P], R], Callable[Concatenate[T, P], Coroutine[Any, Any, R]]]:
     """Make a blocking method and its async twin of a method that is handed an `IO`."""
-    return _twins(operation, 1)
+    return _sync_async(operation, 1)
 
 
-def twin_functions(
+def sync_async_functions(
     operation: Callable[Concatenate[IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[P, R], Callable[P, Coroutine[Any, Any, R]]]:
     """Make a blocking function and its async twin of a function that is handed an `IO`."""
-    return _twins(operation, 0)
+    return _sync_async(operation, 0)
 
 
-def _twins(
+def _sync_async(
     operation: Callable[..., Any], before: int
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make twins, named by the operation and with its parameters, of which so many come first."""
 
     def blocking(*args: Any, **kwargs: Any) -> Any:
-        return run(operation(*args[:before], BLOCKING, *args[before:], **kwargs))
+        return run_sync(operation(*args[:before], SYNC, *args[before:], **kwargs))
 
     async def awaiting(*args: Any, **kwargs: Any) -> Any:
-        return await operation(*args[:before], AWAITING, *args[before:], **kwargs)
+        return await operation(*args[:before], ASYNC, *args[before:], **kwargs)
 
     shown = [it for name, it in signature(operation).parameters.items() if name != "io"]
     name = operation.__name__.removeprefix("_")
@@ -270,20 +285,20 @@ def _twins(
     return blocking, awaiting
 
 
-_BUGS = (AssertionError, AttributeError, NameError, TypeError)
+_PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 """What no store fails with: to do the same again would be no mend."""
 
 
 @contextmanager
-def explained(store: object) -> Iterator[None]:
+def store_errors(store: object) -> Iterator[None]:
     """Turn what a store fails with into a sentence."""
     try:
         yield
-    except (MemAlignError, *_BUGS):
+    except (MemAlignError, *_PROGRAMMING_ERRORS):
         raise
     except Exception as error:
         again = "doing the same again is safe, nothing is stored twice"
-        reason = reason_of(error, _STORE_HINTS).rstrip(".")
+        reason = describe_error(error, _STORE_HINTS).rstrip(".")
         raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
 
 
@@ -421,7 +436,7 @@ def _http_status(error: BaseException | None) -> int | None:
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
-def reason_of(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
+def describe_error(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
     """Say why a call of a model or a store failed, and what to do about it."""
     hint = _hint(error, hints)
     return f"{type(error).__name__}: {first_line(error)}" + (f" ({hint})" if hint else "")

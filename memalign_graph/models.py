@@ -26,7 +26,7 @@ from memalign_graph.errors import (
     excerpt,
 )
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, ChatReply, StructuredModel, first_line, reason_of
+from memalign_graph.io import IO, ChatReply, StructuredModel, describe_error, first_line
 from memalign_graph.types import FrozenModel
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ def _is_closed(loop: object) -> bool:
     return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
 
 
-_JOIN_S = 0.01
+_BATCH_WAIT_S = 0.01
 """How long a text waits for others, while a request is under way; a request takes far longer."""
 
-_MOST_TOGETHER = 32
+_MAX_TEXTS_PER_REQUEST = 32
 """Texts in one request: servers that bound them allow as many."""
 
 
-_Asked = tuple[str, asyncio.Future[list[list[float]]]]
+_PendingText = tuple[str, asyncio.Future[list[list[float]]]]
 
 
-class _Together(Embeddings):
+class _BatchedEmbeddings(Embeddings):
     """Embeddings that send single texts asked for at the same time in one request.
 
     At 64 judgments at once a request for each would cost as much as all else that a judge does.
@@ -92,7 +92,7 @@ class _Together(Embeddings):
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.shared = embeddings
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_PendingText] = []
         self._under_way: set[asyncio.Task[None]] = set()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -109,19 +109,22 @@ class _Together(Embeddings):
         self._waiting.append((texts[0], answer))
         if len(self._waiting) == 1:
             # Nothing waits that is alone.
-            loop.call_later(_JOIN_S if self._under_way else 0, self._send)
+            loop.call_later(_BATCH_WAIT_S if self._under_way else 0, self._send)
         return await answer
 
     def _send(self) -> None:
         self._waiting = [one for one in self._waiting if not one[1].done()]  # or cancelled
         while self._waiting:
-            asked, self._waiting = self._waiting[:_MOST_TOGETHER], self._waiting[_MOST_TOGETHER:]
+            asked, self._waiting = (
+                self._waiting[:_MAX_TEXTS_PER_REQUEST],
+                self._waiting[_MAX_TEXTS_PER_REQUEST:],
+            )
             # In a task of its own: who asked first may be cancelled.
             task = asyncio.ensure_future(self._request(asked))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _request(self, asked: list[_Asked]) -> None:
+    async def _request(self, asked: list[_PendingText]) -> None:
         try:
             vectors = await self.shared.aembed_documents([text for text, _ in asked])
             each = [[vector] for vector in vectors] if len(asked) > 1 else [vectors]
@@ -143,7 +146,7 @@ class Embedder(OncePerLoop[Embeddings]):
     """Embeddings under a name; a string is resolved at first use."""
 
     def __init__(self, given: EmbeddingsLike) -> None:
-        super().__init__(lambda: _Together(resolve_embeddings(given)))
+        super().__init__(lambda: _BatchedEmbeddings(resolve_embeddings(given)))
         self.id = embedder_id(given)
 
     @property
@@ -231,7 +234,7 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
     if isinstance(embeddings, str):
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
-    if isinstance(embeddings, _Together):
+    if isinstance(embeddings, _BatchedEmbeddings):
         return embedder_id(embeddings.shared)
     kind = type(embeddings)
     if not isinstance(embeddings, Embeddings):
@@ -371,14 +374,14 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
 
 
 # The fields of a chat model that do not change what it answers.
-_OF_NO_MATTER = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
-_OF_NO_MATTER |= {"request_timeout", "timeout"}
+_FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
+_FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout"}
 
 
 def model_key(model: BaseChatModel) -> str:
     """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
     kind = type(model)
-    names = kind.model_fields.keys() - _OF_NO_MATTER
+    names = kind.model_fields.keys() - _FIELDS_NOT_IN_KEY
     fields = {name: getattr(model, name, None) for name in names}
     # Clients and keys have no place in a name.
     plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
@@ -392,7 +395,7 @@ def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: 
     so for small models, which were asked otherwise then.
     """
     key = digest([model_key(model), dict(options), prompt_version])
-    return key if is_small(model) else f"{key} {model_name_of(model)}"
+    return key if is_small_model(model) else f"{key} {model_name_of(model)}"
 
 
 def name_in_key(key: str) -> str:
@@ -434,7 +437,7 @@ def declare_small(model: BaseChatModel, *, small: bool = True) -> BaseChatModel:
     return model.model_copy(update={"metadata": metadata})
 
 
-def is_small(model: BaseChatModel) -> bool:
+def is_small_model(model: BaseChatModel) -> bool:
     """Return whether a chat model was declared small: it is asked for one token at a time."""
     return bool((model.metadata or {}).get(_SMALL_MODEL))
 
@@ -452,10 +455,10 @@ async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> l
         raise
     except Exception as error:
         name = embedder_id(embeddings)
-        raise EmbeddingError(f"The embeddings {name} failed: {reason_of(error)}") from error
+        raise EmbeddingError(f"The embeddings {name} failed: {describe_error(error)}") from error
 
 
-async def ask(
+async def ask_with_retry(
     io: IO,
     model: StructuredModel,
     messages: Sequence[BaseMessage],
@@ -476,7 +479,7 @@ async def ask(
             except ValueError as error:
                 problem = str(error)
             else:
-                await io.keep(reply)
+                await io.mark_usable(reply)
                 return result, reply
         problem = problem.rstrip(".")
         shown = reply.text[:2_000].encode(errors="replace").decode() or "(nothing)"
@@ -507,7 +510,7 @@ class Usage(FrozenModel):
         return Usage(**{name: count + getattr(other, name) for name, count in self})
 
 
-class Metered(IO):
+class MeteredIO(IO):
     """An `IO` that counts what goes through it, also concurrently."""
 
     def __init__(self, io: IO) -> None:

@@ -30,7 +30,16 @@ from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, dated, distill_feedback, feedback_json
-from memalign_graph.runtime import Clients, Node, Parts, State, Step, Update, own_channel, telling
+from memalign_graph.runtime import (
+    Clients,
+    JudgeResources,
+    Node,
+    NodeCall,
+    State,
+    StateUpdate,
+    require_channel,
+    with_trace_metadata,
+)
 from memalign_graph.scales import (
     Boolean,
     Categorical,
@@ -211,12 +220,12 @@ def create_panel_graph(
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
-    parts = panel.lead
+    resources = panel.lead
     names = ["k", "model", "review"]
-    builder = begin_graph(parts, PanelState, PanelOutput, names, context=PanelContext)
-    builder.add_node(Node(panel.retrieve_episodes, parts, is_first=True))
+    builder = begin_graph(resources, PanelState, PanelOutput, names, context=PanelContext)
+    builder.add_node(Node(panel.retrieve_episodes, resources, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
-        builder.add_node(Node(operation, parts))
+        builder.add_node(Node(operation, resources))
     builder.add_edge(START, "retrieve_episodes")
     builder.add_edge("retrieve_episodes", "judge_criteria")
     to_ask = asks(lambda state: _decide(review, state))
@@ -258,25 +267,27 @@ class _Panel:
         if not isinstance(aggregate, Aggregate | None):
             raise InvalidInputError("aggregate: give Aggregate(weights=..., vetoes=...), or None.")
         clients = Clients(judges[0].embeddings)
-        self.parts = {judge.criterion.name: Parts(judge, review, clients) for judge in judges}
-        self.lead = max(self.parts.values(), key=lambda parts: parts.judge.swap)
+        self.resources = {
+            judge.criterion.name: JudgeResources(judge, review, clients) for judge in judges
+        }
+        self.lead = max(self.resources.values(), key=lambda resources: resources.judge.swap)
         """One that swaps, if any does: else they are alike but for their criteria."""
-        self.criteria = {name: parts.criterion for name, parts in self.parts.items()}
+        self.criteria = {name: resources.criterion for name, resources in self.resources.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
 
-    async def retrieve_episodes(self, step: Step) -> Update:
-        io, own, settings = step.io, step.parts.judge, step.settings
+    async def retrieve_episodes(self, step: NodeCall) -> StateUpdate:
+        io, own, settings = step.io, step.resources.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
         example = judging.read_case(step)
 
-        async def read(step: Step) -> MemoryAccess:
+        async def read(step: NodeCall) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
             access = step.access
             await (access.guidelines_at(io) if own.use_guidelines else access.refresh(io))
             return access
 
-        accesses, unread = await self._each(step, dict.fromkeys(self.parts, step.state), read)
+        accesses, unread = await self._each(step, dict.fromkeys(self.resources, step.state), read)
         vector: Vector | EmbeddingError | None = None
         if own.weighs or (own.use_episodes and settings["k"]):
             try:
@@ -284,7 +295,7 @@ class _Panel:
             except EmbeddingError as error:
                 vector = error
 
-        async def look(step: Step) -> Update:
+        async def look(step: NodeCall) -> StateUpdate:
             found = await judging.retrieve(step, example, vector)
             return await judging.assemble_guidelines(
                 replace(step, state={"judge_memory": found.to_json()})
@@ -302,17 +313,17 @@ class _Panel:
             "errors": {name: str(error) for name, error in failed.items()},
         }
 
-    async def judge_criteria(self, step: Step) -> Update:
-        judge_run = own_channel(step.state, "judge_run")
+    async def judge_criteria(self, step: NodeCall) -> StateUpdate:
+        judge_run = require_channel(step.state, "judge_run")
         known = {"vector": judge_run["vector"]}
         states = {
             name: {"judge_run": judge_run, "judge_memory": memory | known}
-            for name, memory in own_channel(step.state, "judge_memories").items()
+            for name, memory in require_channel(step.state, "judge_memories").items()
         }
 
-        async def judge_one(step: Step) -> Update:
+        async def judge_one(step: NodeCall) -> StateUpdate:
             update = await judging.judge_example(step)
-            name, value = step.parts.criterion.name, update["judgment"]["value"]
+            name, value = step.resources.criterion.name, update["judgment"]["value"]
             step.run.write({"type": "panel_judgment", "criterion": name, "value": value})
             return update
 
@@ -331,12 +342,12 @@ class _Panel:
             "learned": {},
         }
 
-    async def collect_feedback(self, step: Step) -> Update:
+    async def collect_feedback(self, step: NodeCall) -> StateUpdate:
         step.run.warn_without_checkpointer("panel")
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
-        for name, fields in own_channel(state, "judge_memories").items():
-            access = self.parts[name].memory(step.run.store, step.settings)
+        for name, fields in require_channel(state, "judge_memories").items():
+            access = self.resources[name].memory(step.run.store, step.settings)
             memory = await judging.Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
@@ -354,12 +365,12 @@ class _Panel:
         feedback |= later
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
-    async def learn_criteria(self, step: Step) -> Update:
-        io, judge_run = step.io, own_channel(step.state, "judge_run")
+    async def learn_criteria(self, step: NodeCall) -> StateUpdate:
+        io, judge_run = step.io, require_channel(step.state, "judge_run")
         vector = judge_run["vector"]
         if vector is None:
             store, settings = step.run.store, step.settings
-            accesses = [parts.memory(store, settings) for parts in self.parts.values()]
+            accesses = [resources.memory(store, settings) for resources in self.resources.values()]
             embedded = await embed_once(io, accesses, step.example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
         shared = {"judge_run": judge_run, "judge_memory": {"vector": vector}, "judge_lesson": {}}
@@ -367,7 +378,7 @@ class _Panel:
             name: {**shared, "feedback": fields} for name, fields in step.state["feedback"].items()
         }
 
-        async def learn_one(step: Step) -> Update:
+        async def learn_one(step: NodeCall) -> StateUpdate:
             if not step.feedback.agrees:
                 step = replace(step, state={**step.state, **await distill_feedback(step)})
             return await commit_memory(step)
@@ -389,18 +400,18 @@ class _Panel:
 
     async def _each(
         self,
-        step: Step,
+        step: NodeCall,
         states: Mapping[str, State],
-        operation: Callable[[Step], Coroutine[Any, Any, T]],
+        operation: Callable[[NodeCall], Coroutine[Any, Any, T]],
     ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
         """Carry out an operation for each criterion; what fails for one harms no other."""
         done, failed = dict[str, T](), dict[str, MemAlignError]()
 
         async def attempt(name: str) -> None:
-            parts = self.parts[name]
-            access = parts.memory(step.run.store, step.settings)
-            io = telling(step.io, access, states[name])
-            own = replace(step, io=io, parts=parts, access=access, state=states[name])
+            resources = self.resources[name]
+            access = resources.memory(step.run.store, step.settings)
+            io = with_trace_metadata(step.io, access, states[name])
+            own = replace(step, io=io, resources=resources, access=access, state=states[name])
             try:
                 done[name] = await operation(own)
             except (InvalidInputError, EmbeddingError, StoreError):
@@ -416,7 +427,9 @@ class _Panel:
     def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
         if not done:
             first = next(iter(failed.values()))
-            raise type(first)(f"None of the {len(self.parts)} criteria could be judged: {first}")
+            raise type(first)(
+                f"None of the {len(self.resources)} criteria could be judged: {first}"
+            )
 
     def _aggregated(
         self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]

@@ -13,16 +13,16 @@ from langgraph.store.base import BaseStore
 from memalign_graph import models
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.evidence.logprobs import asks_checks
-from memalign_graph.io import AWAITING, BLOCKING, IO, Bounded, StructuredModel, run
+from memalign_graph.io import ASYNC, IO, SYNC, BoundedIO, StructuredModel, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.prompts.judge import answer_schema
 from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
-from memalign_graph.tracing import CRITERION, MEMORY_VERSION, Told
+from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
 from memalign_graph.types import Example, Feedback, Judgment
 
 State = Mapping[str, Any]
-Update = dict[str, Any]
+StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
 """How much is under way at a time where the run's config does not tell."""
@@ -130,7 +130,7 @@ class Clients:
         return known[key][2]
 
 
-class Parts:
+class JudgeResources:
     """A judge's settings with its clients, made once a graph."""
 
     def __init__(self, judge: Judge, review: Any = None, clients: Clients | None = None) -> None:
@@ -154,11 +154,11 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What an operation works with: a judge's parts in one run, and what nodes before it left."""
+class NodeCall:
+    """What an operation works with: a judge in one run, and the state that it found."""
 
     io: IO
-    parts: Parts
+    resources: JudgeResources
     run: Run
     settings: RunSettings
     access: MemoryAccess
@@ -166,20 +166,20 @@ class Step:
 
     @property
     def chat(self) -> models.BaseChatModel:
-        return self.parts.clients.judge_model(self.parts.judge, self.settings["model"])
+        return self.resources.clients.judge_model(self.resources.judge, self.settings["model"])
 
     @property
     def distiller(self) -> models.BaseChatModel:
-        return self.parts.clients.distill_model(self.parts.judge, self.settings["model"])
+        return self.resources.clients.distill_model(self.resources.judge, self.settings["model"])
 
     @property
     def asks_checks(self) -> bool:
         """Whether guidelines are asked as checks."""
-        return asks_checks(self.parts.judge.checks, self.chat)
+        return asks_checks(self.resources.judge.checks, self.chat)
 
     @property
     def example(self) -> Example:
-        return Example.model_validate(own_channel(self.state, "judge_run")["example"])
+        return Example.model_validate(require_channel(self.state, "judge_run")["example"])
 
     @property
     def judgment(self) -> Judgment:
@@ -190,7 +190,7 @@ class Step:
         return Feedback.model_validate(self.state["feedback"])
 
 
-def own_channel(state: State, name: str) -> dict[str, Any]:
+def require_channel(state: State, name: str) -> dict[str, Any]:
     """Read a channel that a node before this one has written."""
     value: dict[str, Any] | None = state.get(name)
     if value is None:
@@ -207,7 +207,9 @@ def missing_channel(name: str) -> InvalidInputError:
     )
 
 
-def telling(io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()) -> Told:
+def with_trace_metadata(
+    io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()
+) -> TracedIO:
     """Have chat models told of which criterion, and with which memory, they are asked."""
 
     def about() -> dict[str, str]:
@@ -215,15 +217,15 @@ def telling(io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()
         version = retrieved.get("version") or access.view.version
         return {CRITERION: access.criterion.name, MEMORY_VERSION: version}
 
-    return Told(io, about, tags)
+    return TracedIO(io, about, tags)
 
 
 @dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
 
-    operation: Callable[[Step], Coroutine[Any, Any, Update]]
-    parts: Parts
+    operation: Callable[[NodeCall], Coroutine[Any, Any, StateUpdate]]
+    resources: JudgeResources
     name: str = ""
     is_first: bool = False
     """Whether it resolves the run's settings, which are gone from the context after it."""
@@ -233,25 +235,30 @@ class Node(Runnable[Any, Any]):
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - Runnable's own names
-        return run(self._named(BLOCKING, input))
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> StateUpdate:  # noqa: A002, ARG002 - Runnable's own names
+        return run_sync(self._named(SYNC, input))
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> Update:  # noqa: A002, ARG002 - likewise
-        return await self._named(AWAITING, input)
+    async def ainvoke(
+        self,
+        input: Any,  # noqa: A002 - Runnable's own name
+        config: RunnableConfig | None = None,  # noqa: ARG002 - read by `get_config`
+        **_: Any,
+    ) -> StateUpdate:
+        return await self._named(ASYNC, input)
 
-    async def _named(self, io: IO, state: Any) -> Update:
+    async def _named(self, io: IO, state: Any) -> StateUpdate:
         fields = state if isinstance(state, Mapping) else vars(state)
-        parts = self.parts
+        resources = self.resources
         try:
             now = current_run()
             if self.is_first:
-                settings = resolve_context(now.context, parts.defaults, parts.judge)
+                settings = resolve_context(now.context, resources.defaults, resources.judge)
             else:
-                settings = own_channel(fields, "judge_run")["settings"]
-            access = parts.memory(now.store, settings)
-            bounded = Bounded(io, now.max_concurrency, awaits=io is AWAITING)
-            told = telling(bounded, access, fields, self.tags)
-            return await self.operation(Step(told, parts, now, settings, access, fields))
+                settings = require_channel(fields, "judge_run")["settings"]
+            access = resources.memory(now.store, settings)
+            bounded = BoundedIO(io, now.max_concurrency, awaits=io is ASYNC)
+            told = with_trace_metadata(bounded, access, fields, self.tags)
+            return await self.operation(NodeCall(told, resources, now, settings, access, fields))
         except MemAlignError as error:
             error.node = error.node or self.name
             raise

@@ -16,11 +16,11 @@ from memalign_graph.io import IO, ChatReply, StructuredModel
 CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
 MEMORY_VERSION = "memalign_memory_version"
 
-_MOST_ASKED = 10_000
+_MAX_PENDING_CALLS = 10_000
 """How many calls are under way at most: of those that are cancelled LangChain tells no end."""
 
 
-class Told(IO):
+class TracedIO(IO):
     """An `IO` whose chat models' runs say in their metadata what they are for."""
 
     def __init__(
@@ -83,7 +83,7 @@ class UsageLedger(BaseCallbackHandler):
         if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
                 self._asked[run_id] = (metadata[CRITERION], metadata[PURPOSE])
-                if len(self._asked) > _MOST_ASKED:
+                if len(self._asked) > _MAX_PENDING_CALLS:
                     del self._asked[next(iter(self._asked))]
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:

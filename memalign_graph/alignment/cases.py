@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memalign_graph.agreement import majority_value, on_scale
+from memalign_graph.agreement import consensus_value, value_or_none
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
@@ -76,7 +76,7 @@ def cases_of(episodes: Sequence[Episode], scale: Scale) -> list[Case]:
     valued = [
         one.model_copy(update={"value": value})
         for one in episodes
-        if (value := on_scale(one.value, scale)) is not None
+        if (value := value_or_none(one.value, scale)) is not None
     ]
-    found = [(group, majority_value(group, scale)) for group in by_case(valued)]
+    found = [(group, consensus_value(group, scale)) for group in by_case(valued)]
     return [Case(group, value) for group, value in found if value is not None]

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from memalign_graph.agreement import on_scale
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.check_value import log_odds_of, share_of_scale
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
@@ -19,7 +19,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import record_check_answers
-from memalign_graph.models import BaseChatModel, ask, model_name_of, with_schema
+from memalign_graph.models import BaseChatModel, ask_with_retry, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
@@ -50,7 +50,7 @@ async def _distill_comment(
     io: IO, access: MemoryAccess, chat: BaseChatModel, episode: Episode
 ) -> Proposal:
     criterion, comment = access.criterion, episode.rationale or ""
-    wordings, _ = await ask(
+    wordings, _ = await ask_with_retry(
         io,
         with_schema(chat, prompts.expert_questions_schema(prompts.WORDINGS)),
         prompts.wordings_prompt(criterion, comment),
@@ -59,7 +59,7 @@ async def _distill_comment(
     )
     if quoting := prompts.quoting_question(comment):
         wordings.append(quoting)
-    level = share_of_scale(on_scale(episode.value, criterion.scale), criterion.scale)
+    level = share_of_scale(value_or_none(episode.value, criterion.scale), criterion.scale)
     is_accepted = level == 1
     chosen = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
     text = prompts.guideline_text(comment)
@@ -100,7 +100,8 @@ async def drop_refuted(
         levels = {
             key: level
             for key in by_source
-            if (level := share_of_scale(on_scale(sources[key].value, scale), scale)) is not None
+            if (level := share_of_scale(value_or_none(sources[key].value, scale), scale))
+            is not None
         }
         low = [by_source[key] for key in levels if levels[key] < YES_THRESHOLD]
         high = [by_source[key] for key in levels if levels[key] == 1]
@@ -177,7 +178,7 @@ async def _accepted_examples(
     rows = [
         row
         for row in (await access.refresh(io)).newest()
-        if share_of_scale(on_scale(row.value, scale), scale) == 1
+        if share_of_scale(value_or_none(row.value, scale), scale) == 1
         and row.example_id != episode.example_id
     ]
     ids = [row.id for row in rows[:_ACCEPTED_CASES]]
@@ -192,7 +193,7 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
     if messages is None:
         return None
     try:
-        outputs, _ = await ask(
+        outputs, _ = await ask_with_retry(
             io,
             with_schema(chat, prompts.rewrite_schema(episode)),
             messages,

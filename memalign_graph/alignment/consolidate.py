@@ -22,7 +22,13 @@ from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.feedback import clear_cached_replies
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import BaseChatModel, ask, is_small, max_input_tokens, with_schema
+from memalign_graph.models import (
+    BaseChatModel,
+    ask_with_retry,
+    is_small_model,
+    max_input_tokens,
+    with_schema,
+)
 from memalign_graph.prompts.compare import (
     Relations,
     read_relations,
@@ -65,7 +71,7 @@ async def merge_proposals(
     merging = ProposalMerger(view.guidelines, proposals, given_at, authors)
     relations = Relations([], [])
     fresh: Sequence[int] = merging.touched if proposals else range(len(merging.rules))
-    if compare and not is_small(chat) and fresh and len(merging.rules) >= _SMALLEST:
+    if compare and not is_small_model(chat) and fresh and len(merging.rules) >= _SMALLEST:
         texts = [rule.text for rule in merging.rules]
         relations = await find_relations(io, access, chat, texts, fresh)
     merged = merging.merge(relations, touched_only=bool(proposals))
@@ -156,7 +162,7 @@ async def _compare(
     def read(answer: dict[str, Any], _last: bool) -> Relations:  # noqa: FBT001 - as `ask` calls it
         return read_relations(answer, len(shown))
 
-    found, _ = await ask(
+    found, _ = await ask_with_retry(
         io,
         with_schema(chat, relations_schema(len(shown))),
         relations_prompt(access.criterion, shown),

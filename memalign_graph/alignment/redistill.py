@@ -21,8 +21,8 @@ from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
 from memalign_graph.models import (
     BaseChatModel,
-    ask,
-    is_small,
+    ask_with_retry,
+    is_small_model,
     max_input_tokens,
     model_key,
     with_schema,
@@ -117,7 +117,7 @@ async def distil(
     most_operations: int | None = None,
 ) -> tuple[DistillPrompt, Proposal]:
     """Ask for what feedback teaches."""
-    small, window = is_small(chat), max_input_tokens(chat)
+    small, window = is_small_model(chat), max_input_tokens(chat)
     commented = [episode for episode in episodes if episode.rationale]
     if small and 0 < len(commented) <= _FEW:
         return await distill_comments(io, access, chat, commented[: most_operations or _FEW])
@@ -143,7 +143,7 @@ async def distil(
         return (read_distilled if small else read_operations)(answer, prompt, drop_idle=last)
 
     model = with_schema(chat, schema)
-    proposal, _ = await ask(io, model, prompt.messages, read, purpose="distil feedback")
+    proposal, _ = await ask_with_retry(io, model, prompt.messages, read, purpose="distil feedback")
     if small:
         proposal = await drop_refuted(io, access, chat, proposal, prompt.episodes.values())
     return prompt, proposal
@@ -331,7 +331,7 @@ async def redistilled(
             access.criterion,
             standing,
             max_input_tokens=max_input_tokens(chat()),
-            is_small=is_small(chat()),
+            is_small=is_small_model(chat()),
         )
         failures: list[Failure] = []
         for batch in batches:

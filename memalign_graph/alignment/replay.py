@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.alignment.cases import Case, select_cases
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation, applied
-from memalign_graph.models import Metered
+from memalign_graph.models import MeteredIO
 from memalign_graph.scales import Value
 from memalign_graph.types import Example, Guideline
 
@@ -32,7 +32,7 @@ _MAX_TRIED = 10
 
 
 async def replay(
-    io: Metered,
+    io: MeteredIO,
     access: MemoryAccess,
     judge: JudgeCase,
     operations: Sequence[GuidelineOperation],
@@ -103,7 +103,7 @@ async def replay(
 class _Run:
     """Judges cases, each as if its own episodes were not in memory."""
 
-    io: Metered
+    io: MeteredIO
     access: MemoryAccess
     judge: JudgeCase
     limit: int
@@ -137,7 +137,7 @@ class _Run:
                 raise
             self.failed[case.example_id] = error
             return None
-        if agree(self.access.criterion.scale, value, case.expected):
+        if values_agree(self.access.criterion.scale, value, case.expected):
             return case.example_id
         self.values[case.example_id] = value
         return None

@@ -45,7 +45,7 @@ class CachedRepliesIO(IO):
         self._fresh[id(reply)] = key, reply
         return reply
 
-    async def keep(self, reply: ChatReply) -> None:
+    async def mark_usable(self, reply: ChatReply) -> None:
         """Keep a reply that could be used."""
         if id(reply) not in self._fresh:
             return  # it was kept already

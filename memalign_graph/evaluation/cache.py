@@ -24,7 +24,7 @@ from langgraph.store.base import BaseStore, GetOp, PutOp
 from memalign_graph.errors import ModelAnswerError
 from memalign_graph.evaluation.results import UsageRow
 from memalign_graph.identity import digest
-from memalign_graph.io import BLOCKING, IO, run, twins
+from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.index import vectors
 from memalign_graph.models import PURPOSES, Embedder, EmbeddingsLike, embed_texts
 
@@ -70,7 +70,7 @@ class AnswerCache(BaseCache):
         """Find the answer to a prompt."""
         key = self._key(prompt, llm_string)
         _touched.get([]).append(key)
-        [item] = run(BLOCKING.batch(self._store, [GetOp(_CHAT, key)]))
+        [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
         if item is None:
             self._asked[key] = time.perf_counter()
             self._count(_purpose(llm_string), chat_calls=1)
@@ -89,7 +89,7 @@ class AnswerCache(BaseCache):
         # What answers in prose once may do better when it is asked again.
         if isinstance(message, AIMessage) and _is_structured(message):
             value = {"message": message_to_dict(message), "seconds": seconds}
-            run(BLOCKING.batch(self._store, [PutOp(_CHAT, key, value, index=False)]))
+            run_sync(SYNC.batch(self._store, [PutOp(_CHAT, key, value, index=False)]))
 
     def clear(self, **kwargs: Any) -> None:
         """Refuse: what others keep in the same store is not to be lost."""
@@ -167,5 +167,5 @@ class CachedEmbeddings(Embeddings):
             await io.batch(self._store, puts)
         return [known[key].tolist() for key in keys]
 
-    embed_query, aembed_query = twins(_embed_query)
-    embed_documents, aembed_documents = twins(_embed_documents)
+    embed_query, aembed_query = sync_async_methods(_embed_query)
+    embed_documents, aembed_documents = sync_async_methods(_embed_documents)

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.alignment.cases import Case, cases_of
 from memalign_graph.errors import (
     ChatModelError,
@@ -24,14 +24,14 @@ from memalign_graph.errors import (
 )
 from memalign_graph.evaluation.experiment import EvaluationOptions, Subject, opened, read_options
 from memalign_graph.evaluation.results import ALIGNED, ChangedCase, GuidelineCredit
-from memalign_graph.io import IO, twin_functions
+from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.nodes.judge import judge_again, value_judge
-from memalign_graph.runtime import Parts, Run, Step
+from memalign_graph.runtime import JudgeResources, NodeCall, Run
 from memalign_graph.types import Guideline, Judgment
 
 
@@ -64,8 +64,8 @@ async def _guideline_credit(
         return await give_credit(io, subject, memory)
 
 
-flips, aflips = twin_functions(_flips)
-guideline_credit, aguideline_credit = twin_functions(_guideline_credit)
+flips, aflips = sync_async_functions(_flips)
+guideline_credit, aguideline_credit = sync_async_functions(_guideline_credit)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ class _Copy:
     """A copy of a memory to be tried on, its judge, and the cases that experts gave a value."""
 
     access: MemoryAccess
-    parts: Parts
+    resources: JudgeResources
     guidelines: list[Guideline]
     cases: list[Case]
 
@@ -104,8 +104,8 @@ class _Copy:
         await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
         await index_missing(io, access, await access.refresh(io))
         cases = cases_of(await access.all_episodes(io), memory.criterion.scale)
-        parts = Parts(value_judge(subject.judge))
-        return cls(access, parts, await access.guidelines(io), cases)
+        resources = JudgeResources(value_judge(subject.judge))
+        return cls(access, resources, await access.guidelines(io), cases)
 
     async def verdict(
         self,
@@ -115,7 +115,9 @@ class _Copy:
         excluded_episode_ids: AbstractSet[str] = frozenset(),
     ) -> _Verdict | None:
         """Judge a case with some guidelines; None where the model gives no usable answer."""
-        step = Step(io, self.parts, Run(self.access.store), self.parts.defaults, self.access)
+        step = NodeCall(
+            io, self.resources, Run(self.access.store), self.resources.defaults, self.access
+        )
         try:
             said = await judge_again(
                 step, case.example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
@@ -124,7 +126,7 @@ class _Copy:
             if not is_about_prompt(error):
                 raise
             return None
-        return _Verdict(said, agree(self.access.criterion.scale, said.value, case.expected))
+        return _Verdict(said, values_agree(self.access.criterion.scale, said.value, case.expected))
 
     async def without(
         self, io: IO, case: Case, key: str, excluded_episode_ids: AbstractSet[str] = frozenset()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from memalign_graph.agreement import majority, majority_value
+from memalign_graph.agreement import consensus, consensus_value
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import check_feedback
@@ -114,7 +114,7 @@ def labelled_cases(
     cases = []
     for items in by_example.values():
         items.sort(key=lambda item: (item.given_at, item.episode_id))
-        expected = majority_value(map(Episode.from_feedback, items), criterion.scale)
+        expected = consensus_value(map(Episode.from_feedback, items), criterion.scale)
         if expected is not None:
             example = items[0].example
             group = group_of(example, group_by)
@@ -163,7 +163,7 @@ def baselines(
     [(most, _)] = Counter(train).most_common(1)
     predictions = {MAJORITY: most}
     if is_ordered(scale):
-        predictions[MEDIAN] = majority(train, scale)
+        predictions[MEDIAN] = consensus(train, scale)
     if recalled is not None:
         # Similar cases on which nobody gave a value predict what most cases have.
         near = knn_value(recalled, scale)
@@ -173,14 +173,14 @@ def baselines(
 
 def knn_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
     """Return what the most similar examples say, without looking at the case itself."""
-    known = [majority_value(example.episodes, scale) for example in recalled]
+    known = [consensus_value(example.episodes, scale) for example in recalled]
     values = [value for value in known if value is not None]
     if not values:
         return None
     if isinstance(scale, Numeric):
         mean = fmean(map(float, values))
         return scale.validate_value(round(mean) if scale.integer else mean)
-    return majority(values[::-1], scale)
+    return consensus(values[::-1], scale)
 
 
 def is_ordered(scale: Scale) -> bool:

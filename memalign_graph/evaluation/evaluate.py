@@ -26,7 +26,7 @@ from memalign_graph.evaluation.report import Report, score_cases
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
-from memalign_graph.io import IO, twin_functions
+from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.recall import known_vector, recall
@@ -137,8 +137,8 @@ async def _learning_curve(
         )
 
 
-evaluate, aevaluate = twin_functions(_evaluate)
-learning_curve, alearning_curve = twin_functions(_learning_curve)
+evaluate, aevaluate = sync_async_functions(_evaluate)
+learning_curve, alearning_curve = sync_async_functions(_learning_curve)
 
 
 async def _judge_folds(

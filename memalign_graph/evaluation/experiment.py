@@ -334,7 +334,7 @@ class Subject:
 
     async def _invoke(self, io: IO, graph: Any, given: Any, config: Any) -> Any:
         async with dropped_if_no_use(io, self.experiment.cache):
-            return await io.call(
+            return await io.call_either(
                 lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
             )
 

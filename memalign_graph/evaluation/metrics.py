@@ -15,7 +15,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.evaluation.dataset import is_ordered
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 from memalign_graph.types import FrozenModel
@@ -141,7 +141,9 @@ class Column:
         pairs = list(zip(values, expected, strict=True))
         return cls(
             given=np.array([value is not None for value in values], bool),
-            right=np.array([v is not None and agree(scale, v, want) for v, want in pairs], float),
+            right=np.array(
+                [v is not None and values_agree(scale, v, want) for v, want in pairs], float
+            ),
             same=np.array([v == want for v, want in pairs], float),
             truth=np.array([code(value) for value in expected], float),
             value=np.array([code(value) for value in values], float),

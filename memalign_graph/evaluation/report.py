@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from memalign_graph.agreement import Agreement, agree
+from memalign_graph.agreement import Agreement, values_agree
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.evaluation import results
 from memalign_graph.evaluation.dataset import BASELINES
@@ -107,7 +107,7 @@ class Report(FrozenModel):
     def is_right(self, case: results.EvaluatedCase, judge: str) -> bool | None:
         """Tell whether a judge is right on a case; None where it gave no verdict."""
         value = case.value_of(judge)
-        return None if value is None else agree(self.criterion.scale, value, case.expected)
+        return None if value is None else values_agree(self.criterion.scale, value, case.expected)
 
     def wrong(self, judge: str) -> list[results.EvaluatedCase]:
         """Return the cases on which a judge disagrees with the experts."""
@@ -409,7 +409,7 @@ class _Shown:
             value = case.value_of(name)
             for expert in case.experts:
                 if value is not None and expert.value is not None:
-                    right = agree(self.scale, value, expert.value)
+                    right = values_agree(self.scale, value, expert.value)
                     tallies[expert.author or "anonymous", name].append(right)
         return sorted(tallies.items())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from memalign_graph.agreement import majority, on_scale
+from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.memory.episode_row import EpisodeRow, PastVerdict
 from memalign_graph.memory.index.vectors import Vector
@@ -71,17 +71,17 @@ def cases_at(
 def _case_of(
     key: str, vector: Vector, rows: list[EpisodeRow], scale: Scale, is_its: IsPresent
 ) -> Case | None:
-    given = [value for row in rows if (value := on_scale(row.value, scale)) is not None]
+    given = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
     if not given:
         return None
     ids, said, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
     for row in reversed(rows):
         judged = row.judged
         if judged is not None and is_its(judged) and set(ids).isdisjoint(judged.shown):
-            verdict = on_scale(judged.verdict, scale)
+            verdict = value_or_none(judged.verdict, scale)
             if verdict is not None:
                 said, judged_at = RawVerdict(verdict, judged.probabilities), row.given_at
-    value = majority(given, scale) if given[1:] else given[0]
+    value = consensus(given, scale) if given[1:] else given[0]
     return Case(key, vector, rows[0].example_id, ids, given, value, said, judged_at)
 
 

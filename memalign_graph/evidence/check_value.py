@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from math import exp, log
 from statistics import fmean
 
-from memalign_graph.agreement import majority, on_scale
+from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.memory.checks import check_answers
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.prompts.judge import nearest
+from memalign_graph.prompts.judge import nearest_value
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Check, Guideline, Probabilities
 
@@ -74,11 +74,11 @@ def anchor_checks(
     valued: dict[str, list[Value]] = {}
     sources: dict[str, str] = {}
     for row in sorted(view.rows(), key=lambda row: (row.given_at, row.id)):
-        value = on_scale(row.value, scale)
+        value = value_or_none(row.value, scale)
         if value is not None and row.vector_key not in excluded_keys:
             valued.setdefault(row.example_id, []).append(value)
             sources[row.id] = row.example_id
-    values = {key: majority(given, scale) for key, given in valued.items()}
+    values = {key: consensus(given, scale) for key, given in valued.items()}
     anchored = []
     for check in checks:
         if check.probability is None:
@@ -151,7 +151,7 @@ def _spread(known: Sequence[Value], values: Sequence[Value], scale: Scale) -> di
     sure = _SURE if known else 0.0
     shares = dict.fromkeys(map(scale.render, values), (1 - sure) / len(values))
     for value in known:
-        shares[scale.render(nearest(values, value))] += sure / len(known)
+        shares[scale.render(nearest_value(values, value))] += sure / len(known)
     return shares
 
 

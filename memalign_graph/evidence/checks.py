@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from memalign_graph.agreement import on_scale
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import (
     ask_with_logprobs,
@@ -25,8 +25,8 @@ from memalign_graph.memory.checks import check_answers
 from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.models import (
     BaseChatModel,
-    ask,
-    is_small,
+    ask_with_retry,
+    is_small_model,
     max_input_tokens,
     model_name_of,
     with_schema,
@@ -38,7 +38,7 @@ from memalign_graph.prompts.distill_small import (
     read_wordings,
     wordings_prompt,
 )
-from memalign_graph.tracing import PURPOSE, Told
+from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Check, Criterion, Example, Guideline
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ async def check_case(
     questions = [guideline.question or "" for guideline in asked]
     answers = await ask_questions(io, chat, example, questions, limit=limit)
     if answers is None:
-        io = Told(io, lambda: {PURPOSE: "check"})
+        io = TracedIO(io, lambda: {PURPOSE: "check"})
         answers = await _ask_checklist(io, chat, example, questions)
     name = model_name_of(chat)
     found = [
@@ -90,7 +90,7 @@ async def ask_questions(
 
     The probability of a question that was answered with neither yes nor no is None.
     """
-    io, model = Told(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
+    io, model = TracedIO(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
     if model is None:
         return None
     window, has_logprobs = max_input_tokens(chat), False
@@ -106,7 +106,7 @@ async def ask_questions(
         yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
         if yes + no < _MIN_YES_NO_MASS:
             return None
-        await io.keep(reply)
+        await io.mark_usable(reply)
         return (no if prompts.is_turned_around(question) else yes) / (yes + no)
 
     first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
@@ -129,7 +129,7 @@ async def _ask_checklist(
     count, window = len(questions), max_input_tokens(chat)
     messages = prompts.checklist_prompt(example, questions, max_input_tokens=window)
     try:
-        answers, _ = await ask(
+        answers, _ = await ask_with_retry(
             io,
             with_schema(chat, prompts.checklist_schema(count)),
             messages,
@@ -156,7 +156,7 @@ async def fill_check_answers(
     """Ask of the newest cases that experts valued what was not asked yet; returns warnings."""
     view = await access.refresh(io)
     name, scale = model_name_of(chat), access.criterion.scale
-    valued = [row for row in view.rows() if on_scale(row.value, scale) is not None]
+    valued = [row for row in view.rows() if value_or_none(row.value, scale) is not None]
     valued.sort(key=lambda row: (row.given_at, row.id), reverse=True)
     sources = {row.example_id: row for row in reversed(valued)}
     newest = list(dict.fromkeys(row.example_id for row in valued))[:MEASURED_CASES]
@@ -176,7 +176,7 @@ async def fill_check_answers(
     warnings: list[str] = []
     done = 0
     # A small model's server reads one case at a time, and anew where another came between.
-    at_once = 1 if is_small(chat) else limit
+    at_once = 1 if is_small_model(chat) else limit
     for keys in chunks([key for key in waiting if key in examples], _SAVE_EVERY):
         beside = max(limit // len(keys), 1)
         checked = await io.gather(
@@ -218,7 +218,7 @@ async def fill_questions(
 ) -> str | None:
     """Note a question for each guideline that has none; returns a warning where that fails."""
     texts = list(dict.fromkeys(one.text for one in guidelines if one.question is None))
-    size = 1 if is_small(chat) else _GUIDELINES_PER_PROMPT
+    size = 1 if is_small_model(chat) else _GUIDELINES_PER_PROMPT
 
     async def attempt(rules: Sequence[str]) -> dict[str, str] | MemAlignError:
         try:
@@ -243,11 +243,11 @@ async def _ask(
     io: IO, chat: BaseChatModel, criterion: Criterion, rules: Sequence[str]
 ) -> list[str]:
     def read(answer: dict[str, Any], last: bool) -> list[str]:  # noqa: FBT001 - as `ask` calls it
-        if is_small(chat):
+        if is_small_model(chat):
             return read_wordings(answer, criterion, rules[0], last=last)[:1] or [""]
         return prompts.read_questions(answer, len(rules))
 
-    if is_small(chat):
+    if is_small_model(chat):
         schema, messages = expert_questions_schema(WORDINGS), wordings_prompt(criterion, rules[0])
     else:
         schema, messages = (
@@ -255,4 +255,4 @@ async def _ask(
             prompts.question_prompt(criterion, rules),
         )
     purpose = "put guidelines as questions"
-    return (await ask(io, with_schema(chat, schema), messages, read, purpose=purpose))[0]
+    return (await ask_with_retry(io, with_schema(chat, schema), messages, read, purpose=purpose))[0]

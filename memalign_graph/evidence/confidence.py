@@ -17,19 +17,19 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage, HumanMessage
 
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import ask_letter, logprob_model
 from memalign_graph.evidence.verdicts import MAX_VALUES, ConfidenceMeasurement, permitted_values
 from memalign_graph.io import IO
 from memalign_graph.models import (
     BaseChatModel,
-    ask,
+    ask_with_retry,
     with_schema,
 )
-from memalign_graph.prompts.judge import answer_schema, read_answer
+from memalign_graph.prompts.judge import answer_schema, parse_answer
 from memalign_graph.scales import Scale, Value
-from memalign_graph.tracing import PURPOSE, Told
+from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Criterion
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ async def measure_confidence(
     limit: int,
 ) -> ConfidenceMeasurement:
     """Measure how sure a judge is of its verdict."""
-    io = Told(io, lambda: {PURPOSE: "confidence"})
+    io = TracedIO(io, lambda: {PURPOSE: "confidence"})
     values = permitted_values(criterion.scale)
     measured = ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
     if values:
@@ -125,13 +125,13 @@ def _make_sampler(
     varied = {"temperature": _TEMPERATURE} if getattr(chat, "temperature", None) == 0 else {}
 
     def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
-        return read_answer(answer, criterion)[0]
+        return parse_answer(answer, criterion)[0]
 
     async def sample(number: int) -> Value | MemAlignError:
         apart = {} if cache is None else {"cache": _NumberedCache(cache, number)}
         model = with_schema(chat.model_copy(update={**varied, **apart}), answer_schema(criterion))
         try:
-            return (await ask(io, model, messages, read, purpose="judge"))[0]
+            return (await ask_with_retry(io, model, messages, read, purpose="judge"))[0]
         except (ChatModelError, ModelAnswerError) as error:
             return error
 
@@ -154,7 +154,7 @@ def _vote_shares(
     names = [scale.render(value) for value in permitted_values(scale)]
     if not names:
         names = [scale.render(verdict)]
-        counts = Counter({names[0]: sum(agree(scale, value, verdict) for value in values)})
+        counts = Counter({names[0]: sum(values_agree(scale, value, verdict) for value in values)})
     return ConfidenceMeasurement(
         {name: counts[name] / len(values) for name in names}, "samples", warning
     )

@@ -76,7 +76,7 @@ async def current_evidence_model(
 async def fit(io: IO, model: EvidenceModel, mode: Decide) -> None:
     """Fit what a decision needs; awaited, in a thread, so that the event loop goes on."""
     if not model.is_fitted(mode):
-        await io.call(model.fit, partial(asyncio.to_thread, model.fit))
+        await io.call_either(model.fit, partial(asyncio.to_thread, model.fit))
         evict_views()
 
 

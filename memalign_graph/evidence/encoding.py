@@ -5,7 +5,7 @@ from math import nan
 
 import numpy as np
 
-from memalign_graph.agreement import on_scale, reach
+from memalign_graph.agreement import agreement_tolerance, value_or_none
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
@@ -22,7 +22,7 @@ class ValueEncoding:
         self.low, self.near = 0.0, 0.0
         if isinstance(scale, Numeric):
             self.low, self.span = scale.minimum, scale.maximum - scale.minimum
-            self.near = 0.0 if scale.integer else reach(scale)
+            self.near = 0.0 if scale.integer else agreement_tolerance(scale)
         else:
             self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
             self.span = len(self.choices) - 1.0
@@ -69,7 +69,7 @@ class ValueEncoding:
         for at, one in enumerate(said):
             shares = one.probabilities or {}
             if self.is_ordered:
-                named = [(on_scale(name, self.scale), share) for name, share in shares.items()]
+                named = [(value_or_none(name, self.scale), share) for name, share in shares.items()]
                 known = [(value, share) for value, share in named if value is not None]
                 if sum(share for _, share in known) > 0:
                     values, weights = zip(*known, strict=True)

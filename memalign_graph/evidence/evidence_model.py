@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from memalign_graph.agreement import agree, majority
+from memalign_graph.agreement import consensus, values_agree
 from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.cases import Case, cases_at, is_present
 from memalign_graph.evidence.compare import COUNTED, is_better, loses
@@ -157,7 +157,7 @@ class EvidenceModel:
         for case in kept if before else ():
             if case.example_id in before and case.example_id in after:
                 (was, here), (is_now, there) = before[case.example_id], after[case.example_id]
-                if not agree(self.encoding.scale, was, is_now):
+                if not values_agree(self.encoding.scale, was, is_now):
                     moves.append((float(np.abs(there - here).sum()), case, was, is_now))
         return [move[1:] for move in sorted(moves, key=lambda move: (-move[0], move[1].example_id))]
 
@@ -247,7 +247,7 @@ class EvidenceModel:
         """Return what fits most of the other cases: their median, or the majority of all."""
         if not self.encoding.is_ordered:
             values = [case.value for case in self.cases]
-            return self.encoding.numbers([majority(values, self.encoding.scale)] * len(truth))
+            return self.encoding.numbers([consensus(values, self.encoding.scale)] * len(truth))
         return np.array([np.median(np.delete(truth, at)) for at in range(len(truth))])
 
     @cached_property

@@ -9,11 +9,11 @@ from itertools import islice
 
 import numpy as np
 
-from memalign_graph.agreement import majority, on_scale
+from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.memory.checks import check_answers, is_answer_to, measure_guidelines
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.prompts.judge import nearest
+from memalign_graph.prompts.judge import nearest_value
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Probabilities
 
@@ -93,7 +93,7 @@ def vote(
     known, scale = check_answers(view), criterion.scale
     rows: dict[str, list[Value]] = {}
     for row in sorted(view.rows(), key=lambda row: row.given_at, reverse=True):
-        value = on_scale(row.value, scale)
+        value = value_or_none(row.value, scale)
         is_asked = any(row.example_id in known.get(asked, ()) for asked in own)
         if value is not None and is_asked and row.vector_key not in excluded_keys:
             rows.setdefault(row.example_id, []).insert(0, value)
@@ -109,7 +109,9 @@ def vote(
     distances = np.where(compared, squares, 0).sum(axis=2) / np.maximum(compared.sum(axis=2), 1)
     weights = np.where(compared.any(axis=2), np.exp(-distances / _WIDTH), 0)
     np.fill_diagonal(weights, 0)
-    chosen = [values.index(nearest(values, majority(given, scale))) for given in cases.values()]
+    chosen = [
+        values.index(nearest_value(values, consensus(given, scale))) for given in cases.values()
+    ]
     votes = weights[:, 1:] @ np.eye(len(values))[chosen]
     votes += _PRIOR * votes.sum(axis=1, keepdims=True) + 1e-6
     shares = votes / votes.sum(axis=1, keepdims=True)

@@ -15,7 +15,7 @@ from memalign_graph.identity import digest
 from memalign_graph.io import IO, ChatReply, StructuredModel
 from memalign_graph.models import (
     BaseChatModel,
-    is_small,
+    is_small_model,
     model_key,
     model_name_of,
 )
@@ -82,7 +82,7 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
         return None
     top = getattr(chat, "top_logprobs", None) or MAX_VALUES
     model = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
-    most = 1 if is_small(chat) else _MAX_TOKENS
+    most = 1 if is_small_model(chat) else _MAX_TOKENS
     key = digest([model_key(model), most])
     bound = model.bind(max_tokens=most)
     return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
@@ -110,7 +110,11 @@ def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
 
 def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
     """Return whether a model is asked checks; `auto` asks small ones with log-probabilities."""
-    return is_small(chat) and usable_logprob_model(chat) is not None if checks == "auto" else checks
+    return (
+        is_small_model(chat) and usable_logprob_model(chat) is not None
+        if checks == "auto"
+        else checks
+    )
 
 
 async def ask_with_logprobs(
@@ -147,7 +151,7 @@ async def ask_letter(
         return ConfidenceMeasurement(warning=str(error))
     probabilities = letter_probabilities(reply.logprobs, list(map(scale.render, values)))
     if probabilities is not None:
-        await io.keep(reply)
+        await io.mark_usable(reply)
         return ConfidenceMeasurement(probabilities, "logprobs")
     why = f"a permitted value is not among the alternatives that {model.name} gave"
     if reply.problem is not None:

@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable
 from langsmith.run_helpers import get_tracing_context, tracing_context
 from pydantic import BaseModel, model_validator
 
-from memalign_graph.agreement import agree, majority_value, on_scale
+from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.integrations.feedback import (
     Fields,
@@ -23,8 +23,8 @@ from memalign_graph.integrations.feedback import (
     reject,
     scale_of,
 )
-from memalign_graph.io import AWAITING, BLOCKING, IO, run
-from memalign_graph.prompts.fences import as_text, defuse
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.prompts.fences import as_text, escape_tags
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import Settings
 from memalign_graph.types import Criterion, Episode, Example, Judgment
@@ -95,7 +95,7 @@ class _Evaluation(Settings):
         # What LangSmith keeps on this machine stays here with all that the graph runs.
         is_local = get_tracing_context()["enabled"] == "local"
         with tracing_context(enabled=False) if is_local else nullcontext():
-            output = await io.call(
+            output = await io.call_either(
                 lambda: self.graph.invoke(given, config, **options),
                 lambda: self.graph.ainvoke(given, config, **options),
             )
@@ -158,7 +158,7 @@ def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Eva
     def memalign_judge(  # the key that LangSmith gives to an error: it reads it from here
         *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return run(evaluation.judge(BLOCKING, inputs, outputs, reference_outputs))
+        return run_sync(evaluation.judge(SYNC, inputs, outputs, reference_outputs))
 
     memalign_judge.__name__ = evaluation.key or memalign_judge.__name__
     return memalign_judge
@@ -173,7 +173,7 @@ def as_async_evaluator(
     async def memalign_judge(
         *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return await evaluation.judge(AWAITING, inputs, outputs, reference_outputs)
+        return await evaluation.judge(ASYNC, inputs, outputs, reference_outputs)
 
     memalign_judge.__name__ = evaluation.key or memalign_judge.__name__
     return memalign_judge
@@ -195,7 +195,7 @@ def as_comparative_evaluator(
         if len(runs) != 2 or len(outputs) != 2:  # noqa: PLR2004 - a pair
             raise InvalidInputError(f"runs: a pairwise judge compares two runs, not {len(runs)}.")
         ids = [str(run["id"] if isinstance(run, Mapping) else run.id) for run in runs]
-        result = run(evaluation.judge(BLOCKING, inputs, list(outputs), reference_outputs))
+        result = run_sync(evaluation.judge(SYNC, inputs, list(outputs), reference_outputs))
         if isinstance(result, list) or result.get("value") not in _COMPARED:
             raise InvalidInputError(
                 "graph: comparing needs a judge whose criterion has scale=Pairwise()."
@@ -354,7 +354,7 @@ def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list
         if not isinstance(episode, Episode):
             kind = type(episode).__name__
             raise InvalidInputError(f"episodes: give Episodes, not a value of type {kind}.")
-        value = on_scale(episode.value, scale)
+        value = value_or_none(episode.value, scale)
         if value is not None:
             by_example[episode.example_id].append(episode.model_copy(update={"value": value}))
     return [_few_shot(group, scale) for group in by_example.values()]
@@ -362,9 +362,11 @@ def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list
 
 def _few_shot(episodes: Sequence[Episode], scale: Scale) -> FewShotExample:
     inputs, outputs = _shown(episodes[0].example.inputs), _shown(episodes[0].example.outputs)
-    score: Any = majority_value(episodes, scale)
+    score: Any = consensus_value(episodes, scale)
     made = FewShotExample(inputs=inputs, outputs=outputs, score=score)
-    agreeing = [one.rationale for one in episodes if agree(scale, cast("Value", one.value), score)]
+    agreeing = [
+        one.rationale for one in episodes if values_agree(scale, cast("Value", one.value), score)
+    ]
     words = dict.fromkeys(filter(None, agreeing))
     return {**made, "reasoning": _shown("\n".join(words))} if words else made
 
@@ -372,4 +374,4 @@ def _few_shot(episodes: Sequence[Episode], scale: Scale) -> FewShotExample:
 def _shown(value: Any) -> str:
     """Write a value so that it can't end its example in openevals' prompt."""
     tag = r"(?i)<(?=\s*/?\s*(?:example|input|output|reasoning|score)\b)"
-    return re.sub(tag, "&lt;", defuse(as_text(value)))
+    return re.sub(tag, "&lt;", escape_tags(as_text(value)))

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from memalign_graph.agreement import on_scale
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError, needs_extra
 from memalign_graph.identity import digest
 from memalign_graph.integrations.feedback import (
@@ -192,7 +192,7 @@ def export_to_mlflow(
     shown: defaultdict[str, list[Episode]] = defaultdict(list)
     left_out: dict[str, str] = {}
     for episode in memory.episodes():
-        value = on_scale(episode.value, criterion.scale)
+        value = value_or_none(episode.value, criterion.scale)
         if value is None:
             left_out[episode.id] = "it has no value on the scale, and MLflow's examples show one."
         else:

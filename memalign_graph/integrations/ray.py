@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from memalign_graph.bulk import memory_now, pinned
 from memalign_graph.errors import InvalidInputError, MemAlignError, needs_extra
 from memalign_graph.graphs import create_judge_graph
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.models import Embedder
@@ -82,7 +82,7 @@ def judge_dataset(
         raise InvalidInputError("keep_judgments: the dataset keeps its judgments: leave it out.")
     _check_columns(dataset.columns(fetch_if_missing=False))
     with _opened(store) as opened:
-        memory = run(memory_now(BLOCKING, made, _access(made, opened, worker[2])))
+        memory = run_sync(memory_now(SYNC, made, _access(made, opened, worker[2])))
     few, most = (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
     blocks = dataset.repartition(target_num_rows_per_block=batch_size)
     return blocks.map_batches(
@@ -103,7 +103,7 @@ class _Worker:
     ) -> None:
         made = _made(judge)
         with _opened(store) as opened:
-            self._memory = run(pinned(BLOCKING, _access(made, opened, namespace), **memory))
+            self._memory = run_sync(pinned(SYNC, _access(made, opened, namespace), **memory))
         self._scale = made.criterion.scale
         builder = create_judge_graph(made.criterion, **made.options)
         self._graph = builder.compile(store=self._memory.store)

@@ -72,7 +72,7 @@ class MemoryAccess:
         while not view.is_loaded:
             reading, is_own = view.begin_load()
             # One reads it for all; what was written since each began is looked for below.
-            if is_own or not await io.call(reading.wait, reading.wait_async):
+            if is_own or not await io.call_either(reading.wait, reading.wait_async):
                 try:
                     await self._read(io, head)
                 finally:

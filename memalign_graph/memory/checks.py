@@ -12,7 +12,7 @@ from math import sqrt
 from operator import itemgetter
 from typing import TypeVar
 
-from memalign_graph.agreement import majority, on_scale
+from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.identity import asked_id
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.view import MemoryView
@@ -96,9 +96,9 @@ def _values(rows: Iterable[EpisodeRow], scale: Scale) -> dict[str, float]:
     """Return the experts' value of each example, the higher the better."""
     labels: defaultdict[str, list[Value]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.given_at, row.id)):
-        if (value := on_scale(row.value, scale)) is not None:
+        if (value := value_or_none(row.value, scale)) is not None:
             labels[row.example_id].append(value)
-    consensus = {key: majority(values, scale) for key, values in labels.items()}
+    consensus = {key: consensus(values, scale) for key, values in labels.items()}
     if isinstance(scale, Categorical):
         return {key: float(scale.choices.index(str(value))) for key, value in consensus.items()}
     return {key: float(value) for key, value in consensus.items()}

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
-from memalign_graph.io import IO, run
+from memalign_graph.io import IO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.types import Episode
 
@@ -46,7 +46,7 @@ async def erase_threads(
         return [], [unseen]
     warnings = []
     try:
-        threads = await io.call(
+        threads = await io.call_either(
             lambda: _threads_with_marker(saver.list(None), marks), lambda: _acarrying(saver, marks)
         )
     except NotImplementedError:
@@ -56,7 +56,7 @@ async def erase_threads(
             "given in were deleted."
         )
     for thread in threads:
-        await io.call(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
+        await io.call_either(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
     return threads, warnings
 
 
@@ -87,11 +87,11 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     connection = getattr(owner, "conn", None)
     kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
     if "sqlite3" in kinds:
-        busy = await io.call(
+        busy = await io.call_either(
             lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner))
         )
     elif "aiosqlite" in kinds:
-        busy = await io.call(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
+        busy = await io.call_either(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
     else:
         unknown = (
             f"{type(owner).__name__}: the items are deleted, but whether their bytes are gone from "
@@ -196,7 +196,7 @@ def _vacuum(owner: Any) -> bool:
         return (owner.conn.execute(statement).fetchone() or [None])[0]
 
     with owner.lock:
-        return run(_rewrite(execute))
+        return run_sync(_rewrite(execute))
 
 
 async def _avacuum(owner: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.agreement import on_scale
+from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -359,8 +359,10 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     return {
         key: [row.id for row in case]
         for key, case in cases.items()
-        if any(on_scale(row.value, scale) is not None for row in case)
-        and not any(row.judged and on_scale(row.judged.verdict, scale) is not None for row in case)
+        if any(value_or_none(row.value, scale) is not None for row in case)
+        and not any(
+            row.judged and value_or_none(row.judged.verdict, scale) is not None for row in case
+        )
         and any(row.judged is None for row in case)
     }
 

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.threshold import Trust
-from memalign_graph.io import AWAITING, BLOCKING, IO, run, twins
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory import history, jsonl, review_report
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Forgotten, Selection, forget, remember, revise
@@ -126,7 +126,7 @@ class JudgeMemory:
             InvalidInputError: If feedback can't be used; nothing is stored then.
             EmbeddingError: If an embedding call fails; nothing is stored then.
         """
-        return run(self._remember(BLOCKING, feedback))
+        return run_sync(self._remember(SYNC, feedback))
 
     @overload
     async def aremember(self, feedback: FeedbackLike) -> Episode: ...
@@ -136,7 +136,7 @@ class JudgeMemory:
         self, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         """Async twin of `remember`."""
-        return await self._remember(AWAITING, feedback)
+        return await self._remember(ASYNC, feedback)
 
     async def _recall(self, io: IO, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
         """Find the examples in memory most like this one, by inputs and outputs.
@@ -156,13 +156,13 @@ class JudgeMemory:
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
         return (await recall(io, self.access, read_example(example), k)).examples
 
-    recall, arecall = twins(_recall)
+    recall, arecall = sync_async_methods(_recall)
 
     async def _episodes(self, io: IO) -> list[Episode]:
         """Return all episodes, oldest first."""
         return await self.access.all_episodes(io)
 
-    episodes, aepisodes = twins(_episodes)
+    episodes, aepisodes = sync_async_methods(_episodes)
 
     async def _guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines, in the order a judge reads them.
@@ -171,7 +171,7 @@ class JudgeMemory:
         """
         return await self.access.guidelines(io)
 
-    guidelines, aguidelines = twins(_guidelines)
+    guidelines, aguidelines = sync_async_methods(_guidelines)
 
     async def _judgments(self, io: IO, *, waiting: bool = False) -> list[KeptJudgment]:
         """Return the judgments that are kept for feedback, those that go first before the others.
@@ -187,13 +187,13 @@ class JudgeMemory:
         """
         return await kept_judgments(io, self.access, waiting=waiting)
 
-    judgments, ajudgments = twins(_judgments)
+    judgments, ajudgments = sync_async_methods(_judgments)
 
     async def _version(self, io: IO) -> str:
         """Return the memory's version: a digest of its live items and their revisions."""
         return (await self.access.refresh(io)).version
 
-    version, aversion = twins(_version)
+    version, aversion = sync_async_methods(_version)
 
     async def _add_guideline(self, io: IO, text: str, *, author: str | None = None) -> Guideline:
         """Write a guideline by hand.
@@ -210,7 +210,7 @@ class JudgeMemory:
         """
         return await add_guideline(io, self.access, text, author=author)
 
-    add_guideline, aadd_guideline = twins(_add_guideline)
+    add_guideline, aadd_guideline = sync_async_methods(_add_guideline)
 
     async def _edit_guideline(
         self, io: IO, guideline_id: str, text: str, *, author: str | None = None
@@ -230,7 +230,7 @@ class JudgeMemory:
         """
         return await edit_guideline(io, self.access, guideline_id, text, author=author)
 
-    edit_guideline, aedit_guideline = twins(_edit_guideline)
+    edit_guideline, aedit_guideline = sync_async_methods(_edit_guideline)
 
     async def _remove_guideline(
         self, io: IO, guideline_id: str, *, author: str | None = None
@@ -249,7 +249,7 @@ class JudgeMemory:
         """
         return await remove_guideline(io, self.access, guideline_id, author=author)
 
-    remove_guideline, aremove_guideline = twins(_remove_guideline)
+    remove_guideline, aremove_guideline = sync_async_methods(_remove_guideline)
 
     async def _remember(
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
@@ -321,7 +321,7 @@ class JudgeMemory:
             return forgotten
         return await redistilled(io, self.access, self._model.get, forgotten)
 
-    forget, aforget = twins(_forget)
+    forget, aforget = sync_async_methods(_forget)
 
     async def _revise(
         self, io: IO, episode_id: str, feedback: Feedback | Mapping[str, Any]
@@ -345,7 +345,7 @@ class JudgeMemory:
             await redistill(io, self.access, self._model.get())
         return episode
 
-    revise, arevise = twins(_revise)
+    revise, arevise = sync_async_methods(_revise)
 
     async def _consolidate(self, io: IO) -> dict[str, Any]:
         """Tidy the guidelines up: merge those that say the same, settle those that contradict.
@@ -373,13 +373,13 @@ class JudgeMemory:
             )
         return await consolidate_memory(io, self.access, self._model.get())
 
-    consolidate, aconsolidate = twins(_consolidate)
+    consolidate, aconsolidate = sync_async_methods(_consolidate)
 
     async def _history(self, io: IO) -> list[Commit]:
         """Return the commits, newest first: who, when, why, how much, and the version after it."""
         return await history.history(io, self.access)
 
-    history, ahistory = twins(_history)
+    history, ahistory = sync_async_methods(_history)
 
     async def _at(self, io: IO, version: str) -> Snapshot:
         """Return the memory as it was, such as at a judgment's `memory_version`.
@@ -395,7 +395,7 @@ class JudgeMemory:
         """
         return await history.snapshot(io, self.access, version)
 
-    at, aat = twins(_at)
+    at, aat = sync_async_methods(_at)
 
     async def _diff(self, io: IO, a: str, b: str | None = None) -> MemoryDiff:
         """Compare two versions.
@@ -412,7 +412,7 @@ class JudgeMemory:
         """
         return await history.diff(io, self.access, a, b)
 
-    diff, adiff = twins(_diff)
+    diff, adiff = sync_async_methods(_diff)
 
     async def _rollback(self, io: IO, version: str, *, author: str | None = None) -> Snapshot:
         """Make the memory again what it was at a version, in a new commit.
@@ -429,7 +429,7 @@ class JudgeMemory:
         """
         return await history.rollback(io, self.access, version, author=author)
 
-    rollback, arollback = twins(_rollback)
+    rollback, arollback = sync_async_methods(_rollback)
 
     async def _export_jsonl(self, io: IO, path: str | PathLike[str] | None = None) -> str:
         """Write the memory as lines of JSON: guidelines, episodes, and their vectors.
@@ -442,7 +442,7 @@ class JudgeMemory:
         """
         return _write(await jsonl.export_jsonl(io, self.access), path)
 
-    export_jsonl, aexport_jsonl = twins(_export_jsonl)
+    export_jsonl, aexport_jsonl = sync_async_methods(_export_jsonl)
 
     async def _import_jsonl(
         self, io: IO, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
@@ -465,7 +465,7 @@ class JudgeMemory:
         lines = _lines(source)
         return await jsonl.import_jsonl(io, self.access, lines, author=author)
 
-    import_jsonl, aimport_jsonl = twins(_import_jsonl)
+    import_jsonl, aimport_jsonl = sync_async_methods(_import_jsonl)
 
     async def _trust(
         self, io: IO, *, decide: Decide = "auto", target_agreement: float = 0.9
@@ -497,7 +497,7 @@ class JudgeMemory:
         target = Uncertain(target_agreement=target_agreement).target_agreement
         return await current_trust(io, self.access, decide, target)
 
-    trust, atrust = twins(_trust)
+    trust, atrust = sync_async_methods(_trust)
 
     async def _review_report(
         self, io: IO, *, since: date | None = None, until: date | None = None
@@ -517,7 +517,7 @@ class JudgeMemory:
         """
         return await review_report.review_report(io, self.access, since=since, until=until)
 
-    review_report, areview_report = twins(_review_report)
+    review_report, areview_report = sync_async_methods(_review_report)
 
 
 def _ids(given: Any, name: str) -> Sequence[str] | None:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import Field
 
-from memalign_graph.agreement import agree, majority_value, on_scale
+from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.threshold import interval, is_random_sample
 from memalign_graph.io import IO
@@ -123,9 +123,9 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
             answers[judgment_id].append(episode)
     agreed = {}
     for judgment_id, several in answers.items():
-        got, expected = on_scale(verdicts[judgment_id], scale), majority_value(several, scale)
+        got, expected = value_or_none(verdicts[judgment_id], scale), consensus_value(several, scale)
         if got is not None and expected is not None:
-            agreed[judgment_id] = agree(scale, got, expected)
+            agreed[judgment_id] = values_agree(scale, got, expected)
     return agreed
 
 

@@ -47,10 +47,10 @@ from memalign_graph.memory.feedback import (
     unjudged_cases,
 )
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import BaseChatModel, Metered, is_small, max_input_tokens
+from memalign_graph.models import BaseChatModel, MeteredIO, is_small_model, max_input_tokens
 from memalign_graph.nodes.judge import judge_again, value_judge
 from memalign_graph.nodes.review import read_saved, saved
-from memalign_graph.runtime import Node, Parts, Step, Update, own_channel
+from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment, LearnFrom
 from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment, read_feedback
 
@@ -88,16 +88,16 @@ Lesson = dict[str, Any]
 """What the nodes so far have left, as JSON: see each node's last lines."""
 
 
-def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
-    def node(operation: Callable[[_Step], Coroutine[Any, Any, Update]]) -> Node:
+def alignment_nodes(resources: JudgeResources, options: Alignment) -> list[Node]:
+    def node(operation: Callable[[_Step], Coroutine[Any, Any, StateUpdate]]) -> Node:
         is_first = operation is remember_feedback
 
-        async def take(step: Step) -> Update:
-            lesson = {"usage": []} if is_first else own_channel(step.state, "judge_lesson")
-            fields = {**vars(step), "io": Metered(step.io), "lesson": lesson, "options": options}
+        async def take(step: NodeCall) -> StateUpdate:
+            lesson = {"usage": []} if is_first else require_channel(step.state, "judge_lesson")
+            fields = {**vars(step), "io": MeteredIO(step.io), "lesson": lesson, "options": options}
             return await operation(_Step(**fields))
 
-        return Node(take, parts, name=operation.__name__, is_first=is_first)
+        return Node(take, resources, name=operation.__name__, is_first=is_first)
 
     return [
         node(remember_feedback),
@@ -111,10 +111,10 @@ def alignment_nodes(parts: Parts, options: Alignment) -> list[Node]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step(Step):
+class _Step(NodeCall):
     """What a node works with; what it asks of models is counted."""
 
-    io: Metered
+    io: MeteredIO
     lesson: Lesson
     options: Alignment
     start: float = field(default_factory=time.time)
@@ -123,7 +123,7 @@ class _Step(Step):
         used = self.io.usage.model_dump()
         return [*self.lesson["usage"], {"used": used, "start": self.start, "stop": time.time()}]
 
-    def learned(self, **more: Any) -> Update:
+    def learned(self, **more: Any) -> StateUpdate:
         return {"judge_lesson": {**self.lesson, **more, "usage": self.usage()}}
 
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
@@ -142,9 +142,9 @@ class _Step(Step):
         return add
 
 
-async def remember_feedback(step: _Step) -> Update:
+async def remember_feedback(step: _Step) -> StateUpdate:
     """Store feedback, but for what can't be used, and pack what is pending into batches."""
-    io, access, criterion = step.io, step.access, step.parts.criterion
+    io, access, criterion = step.io, step.access, step.resources.criterion
     given = step.state.get("feedback")
     if not isinstance(given, list | tuple):
         raise InvalidInputError(
@@ -201,12 +201,12 @@ async def remember_feedback(step: _Step) -> Update:
     return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
 
 
-async def judge_cases(step: _Step) -> Update:
+async def judge_cases(step: _Step) -> StateUpdate:
     """Judge the cases in memory that experts valued and no judge has, each as if it were new."""
-    io, access, criterion = step.io, step.access, step.parts.criterion
+    io, access, criterion = step.io, step.access, step.resources.criterion
     # The verdict alone: what else the evidence weighs is what this brings about.
-    judge = step.parts.judge.but(decide="verdict", keep_judgments=None)
-    judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
+    judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
+    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
     cases = unjudged_cases(view.rows(), criterion.scale)
@@ -254,7 +254,7 @@ async def judge_cases(step: _Step) -> Update:
     return step.learned(judged_cases=len(judgments), warnings=warnings)
 
 
-async def distill_batches(step: _Step) -> Update:
+async def distill_batches(step: _Step) -> StateUpdate:
     """Distil all batches concurrently; once more what failed, when the others are done and kept.
 
     A batch that fails again is left out, and named, where another was distilled.
@@ -292,7 +292,7 @@ async def distill_batches(step: _Step) -> Update:
     return step.learned(proposals=proposals, failed=proposals.count(None))
 
 
-async def consolidate_guidelines(step: _Step) -> Update:
+async def consolidate_guidelines(step: _Step) -> StateUpdate:
     """Bring proposals together with each other and with what stands."""
     proposals, asks = step.lesson["proposals"], step.options.conflicts == "ask"
     proposed = [read_saved(one["operations"]) for one in proposals if one["operations"]]
@@ -330,18 +330,18 @@ async def consolidate_guidelines(step: _Step) -> Update:
     )
 
 
-async def settle_conflicts(step: _Step) -> Update:
+async def settle_conflicts(step: _Step) -> StateUpdate:
     step.run.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
-    decisions = conflict_form(step.parts.criterion, conflicts).ask(step.settings["namespace"])
+    decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
     settled = saved(settle(conflicts, decisions))
     return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *settled])
 
 
-async def replay_cases(step: _Step) -> Update:
+async def replay_cases(step: _Step) -> StateUpdate:
     """Keep guidelines from breaking what worked: seen cases are judged again."""
-    lesson, judge = step.lesson, value_judge(step.parts.judge)
-    judging = replace(step, parts=Parts(judge, clients=step.parts.clients))
+    lesson, judge = step.lesson, value_judge(step.resources.judge)
+    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
 
     async def judge_case(
         example: Example, guidelines: Sequence[Guideline], excluded_episode_ids: frozenset[str]
@@ -385,7 +385,7 @@ async def replay_cases(step: _Step) -> Update:
     )
 
 
-async def commit_alignment(step: _Step) -> Update:
+async def commit_alignment(step: _Step) -> StateUpdate:
     """Commit what was learned, and report; again, it changes nothing more."""
     io, lesson, access = step.io, step.lesson, step.access
     learned: list[Lesson] = []
@@ -523,6 +523,6 @@ async def _batches(step: _Step, window: int, warnings: list[str]) -> list[Lesson
         guidelines,
         max_input_tokens=window,
         most=step.options.batch_size,
-        is_small=is_small(chat),
+        is_small=is_small_model(chat),
     )
     return [*({"episode_ids": ids} for ids in packed), *({"guideline_id": key} for key in reworded)]

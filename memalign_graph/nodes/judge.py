@@ -31,16 +31,22 @@ from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import revision_of
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.models import ask, is_small, judge_key, max_input_tokens, model_name_of
+from memalign_graph.models import (
+    ask_with_retry,
+    is_small_model,
+    judge_key,
+    max_input_tokens,
+    model_name_of,
+)
 from memalign_graph.prompts.judge import (
     PROMPT_VERSION,
     fit_guidelines,
     judge_prompt,
-    read_answer,
-    read_broken,
+    parse_answer,
+    parse_broken_guidelines,
     value_prompt,
 )
-from memalign_graph.runtime import Step, Update, own_channel
+from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
 from memalign_graph.scales import Pairwise, Scale, Value
 from memalign_graph.settings import CANT_CHOOSE, Judge
 from memalign_graph.types import (
@@ -91,8 +97,8 @@ class Retrieved(FrozenModel):
             warnings=[found.warning] if found.warning else [],
         )
 
-    def with_guidelines(self, standing: Sequence[Guideline], step: Step) -> "Retrieved":
-        judge = step.parts.judge
+    def with_guidelines(self, standing: Sequence[Guideline], step: NodeCall) -> "Retrieved":
+        judge = step.resources.judge
         given = standing if judge.use_guidelines else []
         proven = [guideline for guideline in given if guideline.status != "unproven"]
         left_out = [_UNPROVEN.format(n)] if (n := len(given) - len(proven)) else []
@@ -156,12 +162,12 @@ class Retrieved(FrozenModel):
 
 
 async def judge(
-    step: Step, example: Example, retrieved: Retrieved, *, excluded_keys: Container[str] = ()
+    step: NodeCall, example: Example, retrieved: Retrieved, *, excluded_keys: Container[str] = ()
 ) -> Judgment:
     """Judge an example with what memory gave; `excluded_keys` names examples that have no vote."""
-    io, access, settings = step.io, step.access, step.parts.judge
+    io, access, settings = step.io, step.access, step.resources.judge
     key = judge_key(step.chat, settings.model_dump(include=_IN_KEY), PROMPT_VERSION)
-    scale = step.parts.criterion.scale
+    scale = step.resources.criterion.scale
     moved: str | None = None
     decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
     if settings.measures:
@@ -181,7 +187,7 @@ async def judge(
     judgment = Judgment(
         **{**answer, **vars(decision), "warnings": warnings},
         checks=checks,
-        criterion=step.parts.criterion.name,
+        criterion=step.resources.criterion.name,
         example_id=example.id,
         probabilities=measured.probabilities,
         memory_version=retrieved.version,
@@ -206,8 +212,8 @@ def _overruled(rationale: str, value: Value, said: verdicts.RawVerdict, scale: S
 
 
 async def _answers(
-    step: Step, example: Example, retrieved: Retrieved, excluded_keys: Container[str]
-) -> tuple[list[Check], Update, verdicts.ConfidenceMeasurement]:
+    step: NodeCall, example: Example, retrieved: Retrieved, excluded_keys: Container[str]
+) -> tuple[list[Check], StateUpdate, verdicts.ConfidenceMeasurement]:
     """Ask which guidelines the case meets, if wanted, and for the verdict."""
     if not step.asks_checks:
         return [], *await _verdict(step, example, retrieved)
@@ -215,16 +221,16 @@ async def _answers(
     limit = step.run.max_concurrency
     unasked = None
     if any(guideline.question is None for guideline in guidelines):
-        criterion = step.parts.criterion
+        criterion = step.resources.criterion
         unasked = await fill_questions(step.io, step.access, step.distiller, criterion, guidelines)
         now = {guideline.id: guideline for guideline in await step.access.guidelines(step.io)}
         guidelines = [now.get(guideline.id, guideline) for guideline in guidelines]
     checking = check_case(step.io, step.chat, example, guidelines, limit=limit)
-    if is_small(step.chat):
+    if is_small_model(step.chat):
         checks, check_warnings = await checking
         by_id = {guideline.id: guideline for guideline in guidelines}
         anchored = anchor_checks(
-            step.access.view, step.parts.criterion.scale, checks, by_id, excluded_keys
+            step.access.view, step.resources.criterion.scale, checks, by_id, excluded_keys
         )
         by_threshold = {item.check.guideline_id: item.check for item in anchored}
         checks = [by_threshold.get(check.guideline_id, check) for check in checks]
@@ -232,7 +238,7 @@ async def _answers(
     else:
         asked: list[Any] = [checking, _verdict(step, example, retrieved)]
         (checks, check_warnings), (answer, measured) = await step.io.gather(asked, max(limit, 2))
-    if step.parts.judge.cite_guidelines:
+    if step.resources.judge.cite_guidelines:
         broken = [check.guideline_id for check in checks if check.held is False]
         answer = {**answer, "broken_guideline_ids": broken}
     warnings = [*answer["warnings"], *filter(None, [unasked]), *check_warnings]
@@ -240,15 +246,15 @@ async def _answers(
 
 
 async def _verdict(
-    step: Step,
+    step: NodeCall,
     example: Example,
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck] = (),
     excluded_keys: Container[str] = (),
-) -> tuple[Update, verdicts.ConfidenceMeasurement]:
+) -> tuple[StateUpdate, verdicts.ConfidenceMeasurement]:
     """Ask for the judge's own fields of a judgment, in both orders where it swaps."""
-    scale = step.parts.criterion.scale
-    if not (step.parts.judge.swap and isinstance(scale, Pairwise)):
+    scale = step.resources.criterion.scale
+    if not (step.resources.judge.swap and isinstance(scale, Pairwise)):
         return await _ask(step, example, retrieved, checks, excluded_keys)
     orders = [
         _ask(step, example, retrieved, checks, excluded_keys),
@@ -303,25 +309,25 @@ def settle_orders(
 
 
 async def _ask(
-    step: Step,
+    step: NodeCall,
     example: Example,
     retrieved: Retrieved,
     checks: Sequence[AnchoredCheck],
     excluded_keys: Container[str],
-) -> tuple[Update, verdicts.ConfidenceMeasurement]:
+) -> tuple[StateUpdate, verdicts.ConfidenceMeasurement]:
     by_checks = None
-    if checks and is_small(step.chat):
+    if checks and is_small_model(step.chat):
         by_checks = await _ask_value_only(step, example, checks, excluded_keys)
     return by_checks or await _ask_with_rationale(step, example, retrieved)
 
 
 async def _ask_value_only(
-    step: Step, example: Example, checks: Sequence[AnchoredCheck], excluded_keys: Container[str]
-) -> tuple[Update, verdicts.ConfidenceMeasurement] | None:
+    step: NodeCall, example: Example, checks: Sequence[AnchoredCheck], excluded_keys: Container[str]
+) -> tuple[StateUpdate, verdicts.ConfidenceMeasurement] | None:
     """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
     from memalign_graph.evidence.features import combine_probabilities, vote
 
-    chat, criterion = step.chat, step.parts.criterion
+    chat, criterion = step.chat, step.resources.criterion
     scale, values = criterion.scale, verdicts.value_choices(criterion.scale)
     model = logprobs.usable_logprob_model(chat)
     if not values or model is None:
@@ -348,30 +354,32 @@ async def _ask_value_only(
 
 
 async def _ask_with_rationale(
-    step: Step, example: Example, retrieved: Retrieved
-) -> tuple[Update, verdicts.ConfidenceMeasurement]:
-    parts, chat = step.parts, step.chat
-    settings, criterion = parts.judge, parts.criterion
+    step: NodeCall, example: Example, retrieved: Retrieved
+) -> tuple[StateUpdate, verdicts.ConfidenceMeasurement]:
+    resources, chat = step.resources, step.chat
+    settings, criterion = resources.judge, resources.criterion
     cites = settings.cite_guidelines and not step.asks_checks
     cites = cites and bool(retrieved.guidelines or retrieved.relevant)
-    structured = parts.clients.structured(chat, parts.schemas[cites])
+    structured = resources.clients.structured(chat, resources.schemas[cites])
     prompt = judge_prompt(
         criterion,
         example,
         guidelines=retrieved.guidelines,
         relevant=retrieved.relevant,
         # A small model that is shown similar cases repeats their values.
-        recalled=[] if is_small(chat) else retrieved.recalled,
+        recalled=[] if is_small_model(chat) else retrieved.recalled,
         max_input_tokens=max_input_tokens(chat),
     )
 
-    def read(answer: dict[str, Any], _last: bool) -> Update:  # noqa: FBT001 - as `ask` calls it
-        value, rationale = read_answer(answer, criterion)
-        broken = read_broken(answer, prompt.guidelines) if cites else []
+    def read(answer: dict[str, Any], _last: bool) -> StateUpdate:  # noqa: FBT001 - as `ask` calls it
+        value, rationale = parse_answer(answer, criterion)
+        broken = parse_broken_guidelines(answer, prompt.guidelines) if cites else []
         return {"value": value, "rationale": rationale, "broken_guideline_ids": broken}
 
     try:
-        answer, reply = await ask(step.io, structured, prompt.messages, read, purpose="judge")
+        answer, reply = await ask_with_retry(
+            step.io, structured, prompt.messages, read, purpose="judge"
+        )
     except (ChatModelError, ModelAnswerError) as error:
         if not (error.is_refusal and prompt.episodes):
             raise
@@ -401,10 +409,10 @@ async def _ask_with_rationale(
 
 
 async def retrieve(
-    step: Step, example: Example, vector: Vector | EmbeddingError | None = None
+    step: NodeCall, example: Example, vector: Vector | EmbeddingError | None = None
 ) -> Retrieved:
     """Look for similar examples, as the judge's options say; by a vector that is known, if any."""
-    io, access, judge = step.io, step.access, step.parts.judge
+    io, access, judge = step.io, step.access, step.resources.judge
     k = step.settings["k"] if judge.use_episodes else 0
     try:
         if isinstance(vector, EmbeddingError):
@@ -417,25 +425,25 @@ async def retrieve(
     return Retrieved.of(found)
 
 
-def read_case(step: Step) -> Example:
+def read_case(step: NodeCall) -> Example:
     """Read what is to be judged, and check what else could fail only after a model was called."""
-    parts, state = step.parts, step.state
+    resources, state = step.resources, step.state
     example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
-    if parts.judge.swap:
+    if resources.judge.swap:
         swap_outputs(example)
-    review = "never" if parts.review is None else step.settings["review"]
-    if review == "uncertain" and not parts.judge.measures:
+    review = "never" if resources.review is None else step.settings["review"]
+    if review == "uncertain" and not resources.judge.measures:
         raise InvalidInputError(CANT_CHOOSE)
     if review != "never":
         step.access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
     return example
 
 
-async def retrieve_episodes(step: Step) -> Update:
+async def retrieve_episodes(step: NodeCall) -> StateUpdate:
     """Check the example, look for similar ones, and keep the run's settings."""
     example = read_case(step)
     found = await retrieve(step, example)
-    while step.parts.judge.use_guidelines:
+    while step.resources.judge.use_guidelines:
         # Known from here on, and of the version that was recalled from.
         version, _ = await step.access.guidelines_at(step.io, found.version)
         if version == found.version:
@@ -451,10 +459,10 @@ async def retrieve_episodes(step: Step) -> Update:
     }
 
 
-async def assemble_guidelines(step: Step) -> Update:
+async def assemble_guidelines(step: NodeCall) -> StateUpdate:
     """Read the guidelines that stand, and choose those that fit."""
-    fields = own_channel(step.state, "judge_memory")
-    if not step.parts.judge.use_guidelines:
+    fields = require_channel(step.state, "judge_memory")
+    if not step.resources.judge.use_guidelines:
         return {"judge_memory": fields}
     version, standing = await step.access.guidelines_at(step.io, fields["version"])
     # What was recalled goes on as it is: nothing of it is read or written again.
@@ -463,16 +471,16 @@ async def assemble_guidelines(step: Step) -> Update:
     return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json()}}
 
 
-async def judge_example(step: Step) -> Update:
+async def judge_example(step: NodeCall) -> StateUpdate:
     """Judge; where nobody is asked about it, what memory gave is not kept."""
-    fields = own_channel(step.state, "judge_memory")
+    fields = require_channel(step.state, "judge_memory")
     retrieved = await Retrieved.load(step.io, step.access, fields)
     judgment = await judge(step, step.example, retrieved)
     # What an earlier judgment on the same thread may have left is not this one's.
-    update: Update = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
-    if step.parts.review is None:
+    update: StateUpdate = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
+    if step.resources.review is None:
         update["judge_memory"] = None
-    if step.parts.judge.cite_guidelines:
+    if step.resources.judge.cite_guidelines:
         broken = retrieved.named(judgment.broken_guideline_ids)
         update["broken_guidelines"] = [rule.to_json() for rule in broken]
     return update
@@ -485,7 +493,7 @@ def value_judge(judge: Judge) -> Judge:
 
 
 async def judge_again(
-    step: Step,
+    step: NodeCall,
     example: Example,
     *,
     guidelines: Sequence[Guideline],
@@ -494,7 +502,7 @@ async def judge_again(
 ) -> Judgment:
     """Judge a case in memory as if some episodes were not there; no answer is paid for twice."""
     io, access = step.io, step.access
-    k = step.settings["k"] if step.parts.judge.use_episodes else 0
+    k = step.settings["k"] if step.resources.judge.use_episodes else 0
     found = Retrieved.of(memory.recall_excluding(access, example, k, excluded_episode_ids))
     again = replace(
         step, io=CachedRepliesIO(io, access), run=replace(step.run, max_concurrency=limit)

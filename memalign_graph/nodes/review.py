@@ -28,10 +28,10 @@ from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import learn
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import ask, max_input_tokens
+from memalign_graph.models import ask_with_retry, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify
-from memalign_graph.runtime import Step, Update, missing_channel, own_channel
+from memalign_graph.runtime import NodeCall, StateUpdate, missing_channel, require_channel
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import Episode, Example, Feedback, Judgment
 
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 _QUESTION = clarify.clarify_schema()
 
 
-async def decide_review(step: Step) -> Update:
+async def decide_review(step: NodeCall) -> StateUpdate:
     from memalign_graph.evidence.review_policy import make_review_choice
 
-    io, access, judge, at = step.io, step.access, step.parts.judge, now()
-    judgment, review = step.judgment, step.parts.review
+    io, access, judge, at = step.io, step.access, step.resources.judge, now()
+    judgment, review = step.judgment, step.resources.review
     choice = await make_review_choice(
         io,
         access,
@@ -52,7 +52,7 @@ async def decide_review(step: Step) -> Update:
         # Where only the run's context asks for it, there is none that tells how.
         uncertain=review if isinstance(review, Uncertain) else Uncertain(),
         decide=judge.mode,
-        vector=known_vector(own_channel(step.state, "judge_memory").get("vector")),
+        vector=known_vector(require_channel(step.state, "judge_memory").get("vector")),
         looked=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
@@ -60,7 +60,7 @@ async def decide_review(step: Step) -> Update:
     return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 
 
-async def collect_feedback(step: Step) -> Update:
+async def collect_feedback(step: NodeCall) -> StateUpdate:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
     step.run.warn_without_checkpointer("review")
     for name in ("feedback", "judge_lesson"):
@@ -68,11 +68,11 @@ async def collect_feedback(step: Step) -> Update:
         if name not in step.state and not step.run.resuming:
             raise missing_channel(name)
     example, judgment = step.example, step.judgment
-    fields = own_channel(step.state, "judge_memory")
+    fields = require_channel(step.state, "judge_memory")
     memory = await Retrieved.load(step.io, step.access, fields)
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
     said = review_form(
-        step.parts.criterion,
+        step.resources.criterion,
         example,
         judgment,
         guidelines=memory.named(judgment.guideline_ids),
@@ -82,7 +82,7 @@ async def collect_feedback(step: Step) -> Update:
     return {"feedback": await dated(step, feedback), "judge_lesson": {}}
 
 
-async def question_feedback(step: Step) -> Update:
+async def question_feedback(step: NodeCall) -> StateUpdate:
     """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
@@ -94,11 +94,11 @@ async def question_feedback(step: Step) -> Update:
         chat = step.distiller
         window = max_input_tokens(chat)
         prompt = clarify.clarify_prompt(
-            step.parts.criterion, feedback, guidelines=guidelines, max_input_tokens=window
+            step.resources.criterion, feedback, guidelines=guidelines, max_input_tokens=window
         )
-        question, _ = await ask(
+        question, _ = await ask_with_retry(
             io,
-            step.parts.clients.structured(chat, _QUESTION),
+            step.resources.clients.structured(chat, _QUESTION),
             prompt.messages,
             lambda answer, last: clarify.read_question(answer, prompt, last=last),
             purpose="see whether the expert's words make a rule",
@@ -114,18 +114,20 @@ async def question_feedback(step: Step) -> Update:
     return {"judge_lesson": {"clarification": asked}}
 
 
-async def clarify_feedback(step: Step) -> Update:
+async def clarify_feedback(step: NodeCall) -> StateUpdate:
     feedback = step.feedback
-    asked = own_channel(step.state, "judge_lesson")["clarification"]
+    asked = require_channel(step.state, "judge_lesson")["clarification"]
     question = clarify.Question(asked["question"], asked["example"])
-    answer = clarify_form(step.parts.criterion, feedback, question).ask(step.settings["namespace"])
+    answer = clarify_form(step.resources.criterion, feedback, question).ask(
+        step.settings["namespace"]
+    )
     return {"feedback": clarify.clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
 
 
-async def find_the_judgment(step: Step) -> Update:
+async def find_the_judgment(step: NodeCall) -> StateUpdate:
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
-        said = read_review(step.state.get("reply"), step.parts.criterion, kept.judgment)
+        said = read_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
     vector = kept.vector if kept.embedder == step.access.embedder.id else None
@@ -141,7 +143,7 @@ async def find_the_judgment(step: Step) -> Update:
 
 
 def feedback_json(
-    said: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: Step
+    said: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: NodeCall
 ) -> dict[str, Any] | None:
     if said is None:
         return None
@@ -149,7 +151,7 @@ def feedback_json(
     return Feedback(example=example, judgment=judgment, thread_id=thread_id, **said).to_json()
 
 
-async def dated(step: Step, said: dict[str, Any] | None) -> dict[str, Any] | None:
+async def dated(step: NodeCall, said: dict[str, Any] | None) -> dict[str, Any] | None:
     """Date an expert's word after what the same expert said of the case before."""
     if said is None:
         return None
@@ -167,9 +169,9 @@ _NOT_DISTILLED = (
 )
 
 
-async def distill_feedback(step: Step) -> Update:
+async def distill_feedback(step: NodeCall) -> StateUpdate:
     io, access = step.io, step.access
-    lesson = own_channel(step.state, "judge_lesson")
+    lesson = require_channel(step.state, "judge_lesson")
     # Stored before the model is asked: if that fails, the next distilling takes it along.
     episode = await _store(step)
     if episode.status != "pending":
@@ -211,10 +213,10 @@ async def distill_feedback(step: Step) -> Update:
     return {"judge_lesson": {**lesson, **learned}}
 
 
-async def commit_memory(step: Step) -> Update:
+async def commit_memory(step: NodeCall) -> StateUpdate:
     """Commit what was learned; again, it changes nothing more."""
     io, access, feedback = step.io, step.access, step.feedback
-    lesson = own_channel(step.state, "judge_lesson")
+    lesson = require_channel(step.state, "judge_lesson")
     if feedback.agrees:  # comes here without distilling
         episode = await _store(step)
         learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
@@ -247,7 +249,7 @@ def read_saved(operations: list[dict[str, Any]] | None) -> list[GuidelineOperati
     return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 
-async def _store(step: Step) -> Episode:
+async def _store(step: NodeCall) -> Episode:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     feedback = step.feedback
     vector = known_vector((step.state.get("judge_memory") or {}).get("vector"))

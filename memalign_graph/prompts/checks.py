@@ -10,11 +10,11 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS
 from memalign_graph.prompts.fences import (
-    closed_schema,
-    defuse,
+    escape_tags,
     estimate_tokens,
     render_criterion,
     render_example,
+    strict_object_schema,
 )
 from memalign_graph.types import Criterion, Example
 
@@ -56,11 +56,13 @@ def questions_schema(count: int) -> dict[str, Any]:
     question = {"type": "string", "description": QUESTION}
     questions = {"type": "array", "items": question, "minItems": count, "maxItems": count}
     head = {"title": "guideline_questions", "description": "The rules as questions."}
-    return closed_schema({"questions": questions}, **head)
+    return strict_object_schema({"questions": questions}, **head)
 
 
 def question_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
+    lines = "\n".join(
+        f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start=1)
+    )
     shown = _SYSTEM.format(criterion=render_criterion(criterion), what=WHAT_A_QUESTION_IS)
     closing = f'Answer with a JSON object that has "questions", a list of {len(texts)} texts.'
     return [SystemMessage(shown), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
@@ -92,7 +94,7 @@ def check_prompts(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> list[list[BaseMessage]]:
     """Write a prompt for each question about a case, to be answered in a word."""
-    asked = [defuse(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
+    asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
     return _about(_IN_A_WORD, example, asked, max_input_tokens)
 
 
@@ -100,7 +102,7 @@ def checklist_prompt(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
 ) -> list[BaseMessage]:
     """Write one prompt for all questions about a case."""
-    asked = [defuse(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
+    asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
     lines = "\n".join(f"{n}. {question}" for n, question in enumerate(asked, start=1))
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
     [messages] = _about(_ABOUT_A_CASE, example, [closing], max_input_tokens)
@@ -119,7 +121,7 @@ def _about(
 
 def checklist_schema(count: int) -> dict[str, Any]:
     properties = {str(number): {"type": "boolean"} for number in range(1, count + 1)}
-    return closed_schema(properties, title="answers", description="The answers, by number.")
+    return strict_object_schema(properties, title="answers", description="The answers, by number.")
 
 
 def read_checklist(answer: Mapping[str, Any], count: int) -> list[bool | None]:

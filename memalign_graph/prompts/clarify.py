@@ -81,7 +81,7 @@ def clarify_schema() -> dict[str, Any]:
         "example": {"type": "string", "description": "One example to ask of; empty if checkable."},
     }
     what = "Whether the expert's words can be checked, and else what to ask."
-    return fences.closed_schema(properties, title="feedback_question", description=what)
+    return fences.strict_object_schema(properties, title="feedback_question", description=what)
 
 
 def clarify_prompt(
@@ -92,7 +92,7 @@ def clarify_prompt(
     max_input_tokens: int,
 ) -> ClarifyPrompt:
     chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 2_000))
-    rules = [f"- {fences.defuse(guideline.text)}" for guideline in chosen]
+    rules = [f"- {fences.escape_tags(guideline.text)}" for guideline in chosen]
     head = [fences.render_criterion(criterion)]
     head += ["Rules that the judge has already:", *rules] if rules else []
     fixed = _ASKED + "\n".join(head)
@@ -185,7 +185,7 @@ def _read_text(answer: dict[str, Any], name: str, prompt: ClarifyPrompt) -> str:
     if re.search(r"://|\bwww\.", text, re.IGNORECASE):
         raise ValueError(f'its "{name}" has a link, which no expert should follow: leave it out')
     repeats = normalize_text(text) in map(normalize_text, prompt.shown)
-    if repeats or fences.word_runs(text) & fences.word_runs(_ASKED):
+    if repeats or fences.word_ngrams(text) & fences.word_ngrams(_ASKED):
         raise ValueError(f'its "{name}" repeats what you were shown: ask about this case')
     return text
 
@@ -201,7 +201,7 @@ def _read_example(answer: dict[str, Any], question: str, prompt: ClarifyPrompt) 
 
 def _beginnings(text: Any) -> set[str]:
     """Return what two texts share where a word of one is in the other, in some form."""
-    return {word[:4] for word in fences.words(str(text or ""))}
+    return {word[:4] for word in fences.split_words(str(text or ""))}
 
 
 def clarified(feedback: Feedback, question: Question, answer: Mapping[str, Any]) -> Feedback:

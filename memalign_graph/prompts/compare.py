@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.prompts.fences import closed_schema, defuse, render_criterion
+from memalign_graph.prompts.fences import escape_tags, render_criterion, strict_object_schema
 from memalign_graph.types import Criterion
 
 _PAIR = 2
@@ -44,7 +44,7 @@ class Relations(NamedTuple):
 def relations_schema(count: int) -> dict[str, Any]:
     rule = {"type": "integer", "minimum": 1, "maximum": count}
     groups = {"type": "array", "items": {"type": "array", "items": rule}, "maxItems": count}
-    return closed_schema(
+    return strict_object_schema(
         {"duplicates": groups, "contradictions": groups},
         title="guideline_relations",
         description="Which rules say the same, and which contradict each other.",
@@ -52,7 +52,9 @@ def relations_schema(count: int) -> dict[str, Any]:
 
 
 def relations_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMessage]:
-    lines = "\n".join(f"{number}. {defuse(text)}" for number, text in enumerate(texts, start=1))
+    lines = "\n".join(
+        f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start=1)
+    )
     return [
         SystemMessage(_SYSTEM.format(criterion=render_criterion(criterion))),
         HumanMessage(f"The rules:\n{lines}\n\n{_CLOSING}"),

@@ -164,8 +164,12 @@ def _frame(
     shown = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
     changeable = [guideline for guideline in shown if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
-    lines = [f"{handle}: {fences.defuse(guideline.text)}" for handle, guideline in handles.items()]
-    fixed = [fences.defuse(guideline.text) for guideline in shown if guideline.origin == "expert"]
+    lines = [
+        f"{handle}: {fences.escape_tags(guideline.text)}" for handle, guideline in handles.items()
+    ]
+    fixed = [
+        fences.escape_tags(guideline.text) for guideline in shown if guideline.origin == "expert"
+    ]
     lines += [f"(written by an expert, can't be changed): {text}" for text in fixed]
     standing = "Guidelines so far:\n" + ("\n".join(lines) or "none")
     counts = "an empty list if the feedback teaches nothing new" if guidelines else "at least one"
@@ -202,7 +206,7 @@ def _render_case(
     words_limit = min(_FIELD_TOKENS, max_tokens // 3 // len(episodes))
     tag = "example" if alone else None
     example, is_cut = fences.render_example(tag, episodes[0].example, max_tokens=limit)
-    said, words_cut = fences.render_words(
+    said, words_cut = fences.render_feedback(
         episodes, criterion, names=list(named), has_label=alone, max_tokens=words_limit
     )
     experts = f": {len(named)} experts on one case" if len(named) > 1 else ""
@@ -232,10 +236,10 @@ def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
             "items": {"type": "string", "enum": list(prompt.episodes)},
             "description": "The handles of the feedback this comes from.",
         }
-    items = fences.closed_schema(properties)
+    items = fences.strict_object_schema(properties)
     operations = {"type": "array", "items": items, "maxItems": prompt.most_operations}
     head = {"title": "guideline_operations", "description": "Changes to the guidelines."}
-    return fences.closed_schema({"operations": operations}, **head)
+    return fences.strict_object_schema({"operations": operations}, **head)
 
 
 class Proposal(NamedTuple):
@@ -255,7 +259,7 @@ def read_operations(
     proposal = Proposal([], [])
     cases, said = _shown_cases(prompt), _said(prompt)
     shown = f"{cases}\n\n{prompt.asked}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
-    runs = fences.word_runs(shown) - fences.word_runs(said)
+    runs = fences.word_ngrams(shown) - fences.word_ngrams(said)
     for operation in [_read_operation(operation, prompt, runs) for operation in operations]:
         idle = _why_idle(operation, prompt, cases)
         if idle is None:
@@ -298,7 +302,7 @@ def _read_operation(
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # a model that fills in whatever there is repeats what it retires
     question = read_question(operation.get("question"))
-    if not text or not cases.isdisjoint(fences.word_runs(question)):
+    if not text or not cases.isdisjoint(fences.word_ngrams(question)):
         question = ""  # it stays text: what is asked of other cases says nothing of this one
     return GuidelineOperation(
         action=action,
@@ -345,9 +349,9 @@ def _why_idle(
         if operation.guideline_id == guideline.id and plain == normalize_text(guideline.text):
             mend = f"if the expert says something else than {handle}, add that as one of its own"
             return "it gives a guideline the words it has", mend
-    echoed = fences.word_runs(text) & fences.word_runs(prompt.asked)
-    echoed -= fences.word_runs(said)
-    if echoed or not fences.says_more(text, fences.OF_ANY_RULE):
+    echoed = fences.word_ngrams(text) & fences.word_ngrams(prompt.asked)
+    echoed -= fences.word_ngrams(said)
+    if echoed or not fences.adds_information(text, fences.STOP_WORDS):
         return "it repeats the shape of the answer, or what was asked for", _MEND
     if _OF_THE_EXPERT.search(text):
         reason = "it speaks of an expert's value or reason, and a new case has none yet"
@@ -356,9 +360,15 @@ def _why_idle(
         episode for episode in prompt.episodes.values() if episode.id in operation.episode_ids
     ]
     outputs = [fences.as_text(source.example.outputs)[:MAX_GUIDELINE_CHARS] for source in sources]
-    known = f"{said}\n{fences.defuse(said)}"
-    if fences.words(text) in map(fences.words, outputs) or fences.repeats(text, cases, known):
+    known = f"{said}\n{fences.escape_tags(said)}"
+    if fences.split_words(text) in map(fences.split_words, outputs) or fences.repeats(
+        text, cases, known
+    ):
         return "it repeats a case that was judged, and not what the expert says of it", _MEND
     scale = prompt.criterion.scale.describe()
-    known = f"{prompt.criterion.instructions} {scale} {fences.OF_ANY_RULE}"
-    return None if fences.says_more(text, known) else ("it says no more than the criterion", _MEND)
+    known = f"{prompt.criterion.instructions} {scale} {fences.STOP_WORDS}"
+    return (
+        None
+        if fences.adds_information(text, known)
+        else ("it says no more than the criterion", _MEND)
+    )

@@ -189,14 +189,14 @@ def rewrite_schema(episode: Episode) -> dict[str, Any]:
     chars = len(fences.as_text(episode.example.outputs))
     outputs = {"type": "string", "maxLength": 2 * chars + _REWRITTEN_CHARS}
     head = {"title": "rewritten_outputs", "description": "The outputs as the expert wants them."}
-    return fences.closed_schema({"outputs": outputs}, **head)
+    return fences.strict_object_schema({"outputs": outputs}, **head)
 
 
 def expert_questions_schema(most: int) -> dict[str, Any]:
     question = {"type": "string", "maxLength": _QUESTION_CHARS}
     questions = {"type": "array", "items": question, "minItems": 1, "maxItems": most}
     head = {"title": "expert_questions", "description": "What experts look for, as questions."}
-    return fences.closed_schema({"questions": questions}, **head)
+    return fences.strict_object_schema({"questions": questions}, **head)
 
 
 def read_distilled(
@@ -293,13 +293,13 @@ def _read(
     questions = answer.get("questions")
     if not isinstance(questions, list):
         raise ValueError('it has no list of "questions"')
-    shown = set().union(*map(fences.word_runs, [_SYSTEM, *cases]))
-    repeated = shown - fences.word_runs(comments)
+    shown = set().union(*map(fences.word_ngrams, [_SYSTEM, *cases]))
+    repeated = shown - fences.word_ngrams(comments)
     kept: dict[str, str] = {}
     dropped: dict[str, str] = {}
     for text in [_one_line(question) for question in questions if isinstance(question, str)][:most]:
         why = _why_idle(text, criterion, comments)
-        if not repeated.isdisjoint(fences.word_runs(text)):
+        if not repeated.isdisjoint(fences.word_ngrams(text)):
             why = "it repeats what the model was shown"
         if why is None:
             kept.setdefault(normalize_text(text), text)
@@ -317,14 +317,16 @@ def _why_idle(question: str, criterion: Criterion, comments: str) -> str | None:
     content, known = _content(question), _content(comments)
     if any(word.startswith(_MADE_UP) for word in content - known):
         return "it repeats the example of a question"
-    criterions = f"{criterion.instructions} {fences.OF_ANY_RULE}"
-    if not content or (content.isdisjoint(known) and not fences.says_more(question, criterions)):
+    criterions = f"{criterion.instructions} {fences.STOP_WORDS}"
+    if not content or (
+        content.isdisjoint(known) and not fences.adds_information(question, criterions)
+    ):
         return "it says no more than the criterion"
     return None
 
 
 def _content(text: str) -> set[str]:
-    return {*fences.words(text)} - {*fences.words(fences.OF_ANY_RULE)}
+    return {*fences.split_words(text)} - {*fences.split_words(fences.STOP_WORDS)}
 
 
 def _sources(question: str, episodes: Sequence[Episode]) -> list[str]:

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from memalign_graph.agreement import majority_value
+from memalign_graph.agreement import consensus_value
 from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.types import Criterion, Episode, Example
 
@@ -31,7 +31,9 @@ def estimate_tokens(text: str) -> int:
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
     text = as_text(value)
-    return f"<{tag}>\n{defuse(text) if max_tokens is None else clip(text, max_tokens)}\n</{tag}>"
+    return (
+        f"<{tag}>\n{escape_tags(text) if max_tokens is None else clip(text, max_tokens)}\n</{tag}>"
+    )
 
 
 def as_text(value: Any) -> str:
@@ -41,14 +43,14 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def defuse(text: str) -> str:
+def escape_tags(text: str) -> str:
     """Take from a text what a prompt would read as its own structure."""
     return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
 
 
 def clip(text: str, max_tokens: int) -> str:
     """Shorten a text, and then take from it what a prompt would read as its own structure."""
-    return shorten(defuse(shorten(text, max_tokens)), max_tokens)
+    return shorten(escape_tags(shorten(text, max_tokens)), max_tokens)
 
 
 def shorten(text: str, max_tokens: int) -> str:
@@ -85,19 +87,19 @@ def render_example(
     values = {name: value for name, value in values.items() if name not in besides}
     texts = {name: as_text(value) for name, value in values.items()}
     # Of what is too long by far only what can be shown is escaped.
-    escaped = {name: defuse(shorten(text, 2 * max_tokens)) for name, text in texts.items()}
+    escaped = {name: escape_tags(shorten(text, 2 * max_tokens)) for name, text in texts.items()}
     sizes = {
         name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
     }
     is_cut = sum(sizes.values()) > max_tokens
     if is_cut:
-        limits = _share(sizes, max_tokens)
+        limits = _split_budget(sizes, max_tokens)
         escaped = {name: clip(texts[name], limit) for name, limit in limits.items()}
     text = "\n".join(f"<{name}>\n{part}\n</{name}>" for name, part in escaped.items())
     return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
 
 
-def _share(sizes: dict[str, int], budget: int) -> dict[str, int]:
+def _split_budget(sizes: dict[str, int], budget: int) -> dict[str, int]:
     """Divide a budget: the smallest parts get what they need, the largest share the rest."""
     limits: dict[str, int] = {}
     for done, name in enumerate(sorted(sizes, key=lambda name: sizes[name])):
@@ -106,7 +108,7 @@ def _share(sizes: dict[str, int], budget: int) -> dict[str, int]:
     return limits
 
 
-def render_words(
+def render_feedback(
     episodes: Sequence[Episode],
     criterion: Criterion,
     *,
@@ -125,13 +127,13 @@ def render_words(
         if episode.rationale is not None:
             words = fence("rationale", episode.rationale, max_tokens=max_tokens)
             lines.append(f"{name}{label}{words}")
-    value = majority_value(episodes, criterion.scale)
+    value = consensus_value(episodes, criterion.scale)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
     return lines, any(estimate_tokens(episode.rationale or "") > max_tokens for episode in episodes)
 
 
-def closed_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:
+def strict_object_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:
     """Make the JSON Schema of an object that has all of these properties and no other."""
     return {
         **head,
@@ -150,10 +152,10 @@ _STRETCH = (
     f"|([^ {_HANGUL}{_HAN}{_THAI}]+)"
 )
 _PIECE_CHARS = {"han": 2, "thai": 3}  # that say about what a word says
-_RUN_WORDS = 6  # in a row that two texts have are no coincidence
+_NGRAM_SIZE = 6  # in a row that two texts have are no coincidence
 _MIN_REPEATED_WORDS = 4  # of a whole text, for it to be told where it was copied from
 
-OF_ANY_RULE = """\
+STOP_WORDS = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
 not of on or output outputs rule s should so t than that the then this to value when whether which \
 with
@@ -167,33 +169,33 @@ with
 content: a rule is rather kept than refused."""
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     return [
         stretch[at : at + (size or len(stretch))]
-        for stretch, size in _stretches(text)
+        for stretch, size in _tokenize(text)
         for at in range(max(len(stretch) - size, 0) + 1 if size else 1)
     ]
 
 
-def word_runs(text: str, size: int = _RUN_WORDS) -> set[tuple[str, ...]]:
+def word_ngrams(text: str, size: int = _NGRAM_SIZE) -> set[tuple[str, ...]]:
     """Return what two texts share only where one repeats the other: runs of several words."""
-    pieces = words(text)
+    pieces = split_words(text)
     return {tuple(pieces[at : at + size]) for at in range(len(pieces) - size + 1)}
 
 
 def repeats(text: str, source: str, known: str) -> bool:
     """Return whether a text repeats words in a row of a source that are not in what is known."""
-    size = min(_RUN_WORDS, len(words(text)))
+    size = min(_NGRAM_SIZE, len(split_words(text)))
     if size < _MIN_REPEATED_WORDS:
         return False
-    copied = word_runs(text, size) & word_runs(source, size)
-    return bool(copied - word_runs(known, size))
+    copied = word_ngrams(text, size) & word_ngrams(source, size)
+    return bool(copied - word_ngrams(known, size))
 
 
-def says_more(text: str, known: str) -> bool:
+def adds_information(text: str, known: str) -> bool:
     """Tell whether a text has a word, or without blanks a character, that is in no known piece."""
-    pieces = set(words(known))
-    for stretch, size in _stretches(text):
+    pieces = set(split_words(known))
+    for stretch, size in _tokenize(text):
         known_places = {
             place
             for length in (range(1, size + 1) if size else [len(stretch)])
@@ -206,7 +208,7 @@ def says_more(text: str, known: str) -> bool:
     return False
 
 
-def _stretches(text: str) -> Iterator[tuple[str, int]]:
+def _tokenize(text: str) -> Iterator[tuple[str, int]]:
     """Divide a text into words, and stretches without blanks with the size of their pieces."""
     characters = (
         character if unicodedata.category(character)[0] in "LMN" else " "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.agreement import majority_value, on_scale
+from memalign_graph.agreement import consensus_value, value_or_none
 from memalign_graph.prompts import fences
 from memalign_graph.scales import Value
 from memalign_graph.types import Criterion, Episode, Example, Guideline, RecalledExample
@@ -79,17 +79,19 @@ def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any
             "items": {"type": "integer"},
             "description": "The numbers of the guidelines that the outputs break; empty if none.",
         }
-    return fences.closed_schema(properties, title="judgment", description="A verdict on the case.")
+    return fences.strict_object_schema(
+        properties, title="judgment", description="A verdict on the case."
+    )
 
 
-def read_broken(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
+def parse_broken_guidelines(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
     cited = answer.get(_BROKEN)
     known = {n: guideline.id for n, guideline in enumerate(guidelines, start=1)}
     numbers = [n for n in cited if type(n) is int] if isinstance(cited, list) else []
     return list(dict.fromkeys(known[n] for n in numbers if n in known))
 
 
-def read_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:
+def parse_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:
     if "value" not in answer:
         raise ValueError('it has no "value"')
     rationale = answer.get("rationale")
@@ -134,8 +136,8 @@ def fit_guidelines(
 
     ranked = [one for one in rest if not nearness.keys().isdisjoint(one.episode_ids)]
     ranked.sort(key=near, reverse=True)
-    ranked += [] if always else sorted(rest, key=_worth, reverse=True)
-    relevant = _fitting(rest, ranked, budget - sum(costs[key] for key in known))
+    ranked += [] if always else sorted(rest, key=_priority, reverse=True)
+    relevant = _within_budget(rest, ranked, budget - sum(costs[key] for key in known))
     left_out = len(rest) - len(relevant)
     warning = (
         f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
@@ -169,7 +171,7 @@ def judge_prompt(
     told: list[str] = []
     episodes: list[Episode] = []
     for done, earlier in enumerate(recalled):
-        texts = _render_earlier(earlier, example, criterion)
+        texts = _render_few_shot(earlier, example, criterion)
         room -= sum(map(fences.estimate_tokens, texts))
         if room < 0:
             warnings.append(
@@ -210,21 +212,21 @@ def value_prompt(
     return JudgePrompt(messages, [], [], [])
 
 
-def nearest(values: Sequence[Value], value: Any) -> Value:
+def nearest_value(values: Sequence[Value], value: Any) -> Value:
     """Return which of some values one is, or comes nearest to."""
     return value if value in values else min(values, key=lambda one: abs(float(one) - value))
 
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget, whatever the case."""
-    return _fitting(guidelines, sorted(guidelines, key=_worth, reverse=True), max_tokens)
+    return _within_budget(guidelines, sorted(guidelines, key=_priority, reverse=True), max_tokens)
 
 
-def _worth(guideline: Guideline) -> tuple[bool, int, int]:
+def _priority(guideline: Guideline) -> tuple[bool, int, int]:
     return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
 
 
-def _fitting(
+def _within_budget(
     guidelines: Sequence[Guideline], ranked: Iterable[Guideline], max_tokens: int
 ) -> list[Guideline]:
     chosen: set[str] = set()
@@ -246,12 +248,12 @@ def _system(criterion: str, guidelines: tuple[str, ...]) -> tuple[str, int]:
 
 
 def _lines(texts: Sequence[str], *, start: int) -> list[str]:
-    return [f"{n}. {fences.defuse(text)}" for n, text in enumerate(texts, start)]
+    return [f"{n}. {fences.escape_tags(text)}" for n, text in enumerate(texts, start)]
 
 
 @lru_cache(maxsize=10_000)
 def _cost(text: str, digits: int) -> int:
-    return fences.estimate_tokens(f"{'9' * digits}. {fences.defuse(text)}")
+    return fences.estimate_tokens(f"{'9' * digits}. {fences.escape_tags(text)}")
 
 
 def _ask_about(case: str, by: str = "") -> str:
@@ -259,25 +261,25 @@ def _ask_about(case: str, by: str = "") -> str:
     return f'{case}\n\nJudge it{by}: "rationale", what the outputs have or lack, then "value".'
 
 
-def _render_earlier(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
+def _render_few_shot(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
     """Write an example that memory holds: as a question and its answer, or told in one text."""
-    shared = dict.fromkeys(_shared(recalled.example, case), "(the same as in the last case)")
+    shared = dict.fromkeys(_shared_fields(recalled.example, case), "(the same as in the last case)")
     shown = recalled.example.model_copy(update=shared)
-    value = majority_value(recalled.episodes, criterion.scale)
+    value = consensus_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
     example, _ = fences.render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
     if value is None:
-        words, _ = fences.render_words(
+        words, _ = fences.render_feedback(
             recalled.episodes, criterion, has_label=False, max_tokens=_FIELD_TOKENS
         )
         return ["\n".join([example, *words])]
     # Both in the judge's own order, and both always: a model that is shown answers without a
     # rationale, and held to a schema that has one, fills it until its answer is cut off.
-    answer = {"rationale": _said(recalled.episodes, value, criterion), "value": value}
+    answer = {"rationale": _merge_rationales(recalled.episodes, value, criterion), "value": value}
     return [_ask_about(example), json.dumps(answer, ensure_ascii=False)]
 
 
-def _shared(earlier: Example, case: Example) -> list[str]:
+def _shared_fields(earlier: Example, case: Example) -> list[str]:
     """Name what cases have in common: a question, or a right answer, is said once."""
     return [
         name
@@ -286,12 +288,12 @@ def _shared(earlier: Example, case: Example) -> list[str]:
     ]
 
 
-def _said(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
+def _merge_rationales(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
     """Write what experts said, those of another opinion with their value."""
     words = []
     for episode in episodes:
         text = fences.clip(episode.rationale or "", _FIELD_TOKENS)
-        if episode.value is not None and on_scale(episode.value, criterion.scale) != value:
+        if episode.value is not None and value_or_none(episode.value, criterion.scale) != value:
             differs = f"Another expert says {criterion.scale.show(episode.value)}"
             text = f"{differs}: {text}" if text else f"{differs}."
         words.append(text)

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
-from memalign_graph.io import AWAITING
+from memalign_graph.io import ASYNC
 from memalign_graph.memory import history
 from memalign_graph.memory.feedback import Selection, forget, revise
 from memalign_graph.memory.guidelines import (
@@ -293,7 +293,7 @@ async def queue(visit: _Visit) -> Response:
 
 
 async def _progress(visit: _Visit, name: str) -> dict[str, int]:
-    rows = (await visit.desk.access(name).refresh(AWAITING)).rows()
+    rows = (await visit.desk.access(name).refresh(ASYNC)).rows()
     own = [row for row in rows if row.content.get("author") == visit.who.name]
     return {"mine": len(own), "answered": len({row.example_id for row in rows})}
 
@@ -359,9 +359,9 @@ async def show_effect(visit: _Visit) -> Response:
     for name, feedback in feedback_by_name.items():
         access = visit.desk.access(name, case["namespace"])
         said = feedback.example, feedback.value
-        others += await effect.others_on(AWAITING, access, *said, feedback.author)
+        others += await effect.others_on(ASYNC, access, *said, feedback.author)
         more, untold = await effect.values_changed_by(
-            AWAITING,
+            ASYNC,
             access,
             *said,
             vector,
@@ -390,10 +390,10 @@ async def _vector(visit: _Visit, case: Case, names: list[str]) -> Any:
     """Embed a case once for the memories of some criteria."""
     accesses = [visit.desk.access(name, case["namespace"]) for name in names]
     for access in accesses:
-        await access.refresh(AWAITING)
+        await access.refresh(ASYNC)
     with suppress(EmbeddingError):  # then the page says that it is not known what would turn
         if accesses:
-            return await embed_once(AWAITING, accesses, Example.model_validate(case["example"]))
+            return await embed_once(ASYNC, accesses, Example.model_validate(case["example"]))
     return None
 
 
@@ -405,7 +405,7 @@ async def word_rule(visit: _Visit) -> Response:
     try:
         for name, feedback in feedback_of(case, reply).items():
             access = visit.desk.access(name, case["namespace"])
-            rules += await effect.rules_from(AWAITING, access, visit.desk.chat(name), feedback)
+            rules += await effect.rules_from(ASYNC, access, visit.desk.chat(name), feedback)
     except MemAlignError as error:
         told = str(error)
     return visit.fragment("rule", rules=rules, error=told)
@@ -442,7 +442,7 @@ async def nearest(visit: _Visit) -> Response:
         name = next(iter(case["criteria"]))
         access = visit.desk.access(name, case["namespace"])
         vector = await _vector(visit, case, [name])
-        near = await effect.nearest_to(AWAITING, access, Example.model_validate(example), vector)
+        near = await effect.nearest_to(ASYNC, access, Example.model_validate(example), vector)
     if near is not None:
         # In a thread: to compare long texts takes a while, and others wait for the event loop.
         near["sections"] = await asyncio.to_thread(
@@ -452,7 +452,7 @@ async def nearest(visit: _Visit) -> Response:
 
 
 async def show_learned(visit: _Visit) -> Response:
-    found = await standing.learned(AWAITING, visit.desk.access(visit.criterion), visit.who.name)
+    found = await standing.learned(ASYNC, visit.desk.access(visit.criterion), visit.who.name)
     found["may_roll_back"] = visit.who.may_roll_back
     return await visit.show("learned", "learned", "What the judge has learned", **found)
 
@@ -462,16 +462,16 @@ async def change_rules(visit: _Visit) -> Response:
     rule, text = form.get("guideline_id", ""), form.get("text", "")
     match visit.request.path_params["action"]:
         case "add":
-            await add_guideline(AWAITING, access, text, author=who)
+            await add_guideline(ASYNC, access, text, author=who)
         case "edit":
-            await edit_guideline(AWAITING, access, rule, text, author=who)
+            await edit_guideline(ASYNC, access, rule, text, author=who)
         case "remove":
-            await remove_guideline(AWAITING, access, rule, author=who)
+            await remove_guideline(ASYNC, access, rule, author=who)
         case "take-back":
             own = Selection(episode_ids=[form.get("episode_id", "")], author=who)
-            await forget(AWAITING, access, own, author=who)
+            await forget(ASYNC, access, own, author=who)
         case "rollback" if visit.who.may_roll_back:
-            await history.rollback(AWAITING, access, form.get("version", ""), author=who)
+            await history.rollback(ASYNC, access, form.get("version", ""), author=who)
         case _:
             raise InvalidInputError("You may not do that here.")
     return _to(f"/review/learned/{quote(visit.criterion)}")
@@ -480,13 +480,13 @@ async def change_rules(visit: _Visit) -> Response:
 async def changes(visit: _Visit) -> Response:
     """Show what a version changed."""
     access = visit.desk.access(visit.criterion)
-    commits = await history.history(AWAITING, access)
+    commits = await history.history(ASYNC, access)
     version = visit.request.path_params["version"]
     versions = [commit.version for commit in commits]
     if version not in versions:
         raise InvalidInputError(f"There is no version {version!r}.")
     before = [*versions, "0" * len(version)][versions.index(version) + 1]
-    made = await history.diff(AWAITING, access, before, version)
+    made = await history.diff(ASYNC, access, before, version)
     rules, cases = made.guidelines, made.episodes
     kinds = ("added", "removed", "changed")
     return visit.fragment(
@@ -500,7 +500,7 @@ async def changes(visit: _Visit) -> Response:
 
 async def mine(visit: _Visit) -> Response:
     access = visit.desk.access(visit.criterion)
-    answers = await standing.answers_of(AWAITING, access, visit.who.name)
+    answers = await standing.answers_of(ASYNC, access, visit.who.name)
     for answer in answers:
         filled = {"value": answer["written"]}
         answer["fields"] = [value_field("value", "Your answer", access.criterion, filled)]
@@ -509,14 +509,14 @@ async def mine(visit: _Visit) -> Response:
 
 async def change_mine(visit: _Visit) -> Response:
     access, key = visit.desk.access(visit.criterion), visit.form.get("episode_id", "")
-    episode = (await access.episodes(AWAITING, [key])).get(key)
+    episode = (await access.episodes(ASYNC, [key])).get(key)
     if episode is None or episode.author != visit.who.name:
         raise InvalidInputError("That is no answer of yours.")
     words = {name: visit.form.get(name, "").strip() or None for name in ("value", "rationale")}
-    await revise(AWAITING, access, key, words)
+    await revise(ASYNC, access, key, words)
     return _to(f"/review/mine/{quote(visit.criterion)}")
 
 
 async def show_standing(visit: _Visit) -> Response:
-    found = await standing.standing(AWAITING, visit.desk.access(visit.criterion))
+    found = await standing.standing(ASYNC, visit.desk.access(visit.criterion))
     return await visit.show("standing", "standing", "Where we stand", **found)

@@ -31,7 +31,7 @@ from langgraph_sdk.errors import (
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import CASE, JUDGMENT_ID, REASONS, case_of
-from memalign_graph.io import AWAITING
+from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import find_judgment
@@ -39,7 +39,7 @@ from memalign_graph.memory.layout import DEFAULT_NAMESPACE
 from memalign_graph.prompts.clarify import Question as AskedBack
 from memalign_graph.prompts.clarify import clarified
 from memalign_graph.prompts.fences import as_text
-from memalign_graph.runtime import Parts
+from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 from memalign_graph.types import Feedback
 
@@ -127,7 +127,7 @@ class Desk:
         self.judges = {judge.criterion.name: judge for judge in judges}
         self.namespace = [*namespace]
         self._store = store
-        self._parts = {name: Parts(judge) for name, judge in self.judges.items()}
+        self._parts = {name: JudgeResources(judge) for name, judge in self.judges.items()}
         self._graphs = {
             name: create_feedback_graph(judge.criterion, **judge.options)
             for name, judge in self.judges.items()
@@ -253,12 +253,12 @@ class Desk:
             feedback = said.model_copy(update={"given_at": at})
             access = self.access(name, case["namespace"])
             try:
-                await remember(AWAITING, access, [feedback])
+                await remember(ASYNC, access, [feedback])
             except EmbeddingError as error:
                 logger.warning(
                     "The answer to %s is stored without a vector: %s", question_id, error
                 )
-                await remember(AWAITING, access, [feedback], embeds=False)
+                await remember(ASYNC, access, [feedback], embeds=False)
         await self.release(visitor, question_id)
         task = asyncio.create_task(self._learn(visitor, question_id, case, reply, at))
         self._learning[task] = question_id
@@ -283,9 +283,7 @@ class Desk:
         if case["kind"] != "review":
             return reply
         for name, said in feedback_of(case, reply).items():
-            episodes = await self.access(name, case["namespace"]).episodes(
-                AWAITING, [said.episode_id]
-            )
+            episodes = await self.access(name, case["namespace"]).episodes(ASYNC, [said.episode_id])
             known = episodes.get(said.episode_id)
             if known is not None and known.given_at > at:
                 later = {"value": known.value, "rationale": known.rationale}
@@ -342,7 +340,7 @@ class Desk:
             name, _, judgment_id = where.rpartition("-")
             with suppress(InvalidInputError):
                 access = self.access(unquote(name))
-                kept = await find_judgment(AWAITING, access, judgment_id, late=late)
+                kept = await find_judgment(ASYNC, access, judgment_id, late=late)
                 case = case_of("review", [access.criterion], kept.example, [kept.judgment])
                 return {**case, "namespace": self.namespace}
             return None
@@ -384,8 +382,8 @@ class Desk:
     async def _kept(self, name: str) -> _Listing:
         """List the kept judgments that wait; of a large memory only what is shown is read whole."""
         access = self.access(name)
-        [items] = await access.search(AWAITING, access.layout.of("judgments"))
-        view, now = await access.refresh(AWAITING), datetime.now(UTC)
+        [items] = await access.search(ASYNC, access.layout.of("judgments"))
+        view, now = await access.refresh(ASYNC), datetime.now(UTC)
         answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
         waiting = [
             item

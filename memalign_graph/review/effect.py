@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.agreement import agree, majority, on_scale
+from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.redistill import distil
 from memalign_graph.errors import EmbeddingError, excerpt
 from memalign_graph.evidence.cases import Case
@@ -52,7 +52,7 @@ def _others(
     rows = sorted(
         access.view.rows_for_vector(key_of(access, example)), key=lambda row: row.given_at
     )
-    valued = [(row, on_scale(row.value, scale)) for row in rows if row.id != own]
+    valued = [(row, value_or_none(row.value, scale)) for row in rows if row.id != own]
     return [(row, value) for row, value in valued if value is not None]
 
 
@@ -65,7 +65,9 @@ async def others_on(
     return [
         word_of(row, scale)
         for row, other in others
-        if row.example_id == example.id and value is not None and not agree(scale, other, value)
+        if row.example_id == example.id
+        and value is not None
+        and not values_agree(scale, other, value)
     ]
 
 
@@ -100,7 +102,9 @@ async def values_changed_by(
     said = next((case.said for case in process.cases if case.example_id == example.id), None)
     if said is None and judgment is not None:
         said = RawVerdict(judgment.verdict, judgment.probabilities)
-    case = Case(key, vector, example.id, [], given, majority(given, scale), said, datetime.now(UTC))
+    case = Case(
+        key, vector, example.id, [], given, consensus(given, scale), said, datetime.now(UTC)
+    )
     with process.lock:
         if not process.decides(decide):
             return [], _UNUSED
@@ -108,7 +112,7 @@ async def values_changed_by(
     turns: list[Shown] = []
     for settled, before, after in found:
         turn = {"before": before, "after": after, "expert": settled.value}
-        is_right, was_right = (agree(scale, it, settled.value) for it in (after, before))
+        is_right, was_right = (values_agree(scale, it, settled.value) for it in (after, before))
         becomes = "right" if is_right else "wrong" if was_right else "neither"
         rows = access.view.rows_for_vector(settled.key)
         title = title_of(next(row for row in rows if row.example_id == settled.example_id))
@@ -149,7 +153,7 @@ async def nearest_to(
     found = [] if vector is None else view.index.search(vector, _NEAR)
     for key, similarity in found:
         others = [row for row in view.rows_for_vector(key) if row.example_id != example.id]
-        rows = [row for row in others if on_scale(row.value, scale) is not None]
+        rows = [row for row in others if value_or_none(row.value, scale) is not None]
         if rows:
             newest = max(rows, key=lambda row: (row.given_at, row.id))
             near = Example.model_validate(newest.content["example"])

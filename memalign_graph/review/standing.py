@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 
-from memalign_graph.agreement import agree, on_scale
+from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.evidence.checks import YES_THRESHOLD
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -56,12 +56,14 @@ async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
         guidelines.append({**rule.model_dump(include=told), **shown})
     cases = defaultdict(list)
     for row in rows.values():
-        if (value := on_scale(row.value, scale)) is not None:
+        if (value := value_or_none(row.value, scale)) is not None:
             cases[row.example_id].append((row, value))
     disputed = [
         _newest(row for row, _ in words)
         for words in cases.values()
-        if any(not agree(scale, one, other) for (_, one), (_, other) in combinations(words, 2))
+        if any(
+            not values_agree(scale, one, other) for (_, one), (_, other) in combinations(words, 2)
+        )
     ]
     disputed.sort(key=lambda words: words[0].given_at, reverse=True)
     disputes = [
@@ -96,11 +98,11 @@ async def standing(io: IO, access: MemoryAccess) -> Shown:
     rows = view.rows()
     by_day, experts, judged = defaultdict(list), defaultdict(list), {}
     for row in rows:
-        value = on_scale(row.value, scale)
+        value = value_or_none(row.value, scale)
         for judgment_id, given in row.verdicts.items():
-            verdict = on_scale(given, scale)
+            verdict = value_or_none(given, scale)
             if value is not None and verdict is not None:
-                judged[judgment_id] = is_right = agree(scale, verdict, value)
+                judged[judgment_id] = is_right = values_agree(scale, verdict, value)
                 by_day[row.given_at.date()].append(is_right)
                 experts[row.content.get("author")].append(is_right)
     weeks: defaultdict[date, list[bool]] = defaultdict(list)

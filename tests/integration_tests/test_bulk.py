@@ -26,7 +26,7 @@ from memalign_graph.bulk import (
     pinned,
     prepare_batch,
 )
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import Embedder
@@ -326,7 +326,7 @@ async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on:
     judge = Judge(criterion=CRITERION, model="local", embeddings=bench.server.embedder())
     layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))
     access = MemoryAccess(bench.store, CRITERION, layout, Embedder(judge.embeddings))
-    told = run(memory_now(BLOCKING, judge, access))
+    told = run_sync(memory_now(SYNC, judge, access))
     expected = memory.recall(CASES[0], 2)
 
     def change() -> None:
@@ -335,10 +335,10 @@ async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on:
 
     if moved_on:
         change()
-    own = run(pinned(BLOCKING, access, **told))
+    own = run_sync(pinned(SYNC, access, **told))
     if not moved_on:
         change()
-        run(access.refresh(BLOCKING))
+        run_sync(access.refresh(SYNC))
     bench.server.embeddings.clear()
     # Also for those who come to it by its store, as a graph does.
     there = JudgeMemory(own.store, CRITERION, embeddings=bench.server.embedder())

@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 
 from memalign_graph import ChatModelError, JudgeMemory
 from memalign_graph.evidence import logprobs
-from memalign_graph.io import AWAITING
+from memalign_graph.io import ASYNC
 from tests.conftest import CRITERION, Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, rules_by_topic
 from tests.integration_tests.alignment_support import align, alignment, record, records, said
@@ -391,7 +391,7 @@ async def test_a_model_without_log_probabilities_is_asked_for_them_again_later(
     bench.server.responder = lambda _: "Yes"
     for _ in range(3):
         assert logprobs.usable_logprob_model(model) is not None
-        await logprobs.ask_with_logprobs(AWAITING, telling, [HumanMessage("Well?")])
+        await logprobs.ask_with_logprobs(ASYNC, telling, [HumanMessage("Well?")])
     assert logprobs.usable_logprob_model(model) is None
     now += 599
     assert logprobs.usable_logprob_model(model) is None

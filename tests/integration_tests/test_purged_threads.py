@@ -10,7 +10,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from memalign_graph import Criterion
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import learn
 from tests.conftest import EVERY_WAY, Bench
 from tests.loopback import ChatRequest
@@ -147,7 +147,7 @@ async def test_a_thread_guided_by_a_lesson_that_read_it_goes(bench: Bench) -> No
     bench.server.responder = judged_without
     [one, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
     read = {each.id: each.word for each in (one, other)}
-    run(learn(BLOCKING, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read))
+    run_sync(learn(SYNC, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read))
     await bench.invoke(bench.judge_graph(use_episodes=False), CLEAN, "guided")
     forgotten = await purge(bench)
     assert forgotten.purged.thread_ids == ["guided"]

@@ -8,7 +8,7 @@ import pytest
 
 from memalign_graph import Guideline
 from memalign_graph.evidence.checks import fill_questions
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.models import declare_small
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
 from tests.integration_tests.alignment_support import align, alignment, asked, record, said
@@ -229,7 +229,7 @@ async def test_a_guideline_that_loses_a_source_is_worded_from_the_other(bench: B
 
 async def fill(bench: Bench, model: Any) -> tuple[str | None, list[Guideline]]:
     access, rules = bench.memory().access, await bench.guidelines()
-    warning = run(fill_questions(BLOCKING, access, model, CRITERION, rules))
+    warning = run_sync(fill_questions(SYNC, access, model, CRITERION, rules))
     return warning, await bench.guidelines()
 
 

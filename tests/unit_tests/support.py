@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from memalign_graph.io import AWAITING, BLOCKING, IO, ChatReply, run
+from memalign_graph.io import ASYNC, IO, SYNC, ChatReply, run_sync
 from memalign_graph.models import with_schema
 from tests.loopback import LoopbackServer
 
@@ -26,11 +26,11 @@ Drive = Callable[[Operation], Any]
 
 
 def blocking(operation: Operation) -> Any:
-    return run(operation(BLOCKING))
+    return run_sync(operation(SYNC))
 
 
 def awaiting(operation: Operation) -> Any:
-    return asyncio.run(operation(AWAITING))
+    return asyncio.run(operation(ASYNC))
 
 
 class Together:
@@ -48,7 +48,7 @@ class Together:
             if self._came == self._count:
                 self._threads.set()
                 self._tasks.set()
-        assert await io.call(
+        assert await io.call_either(
             lambda: self._threads.wait(_GIVE_UP_S),
             lambda: asyncio.wait_for(self._tasks.wait(), _GIVE_UP_S),
         )

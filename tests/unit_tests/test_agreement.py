@@ -17,9 +17,9 @@ from memalign_graph import (
 )
 from memalign_graph.agreement import (
     Level,
+    consensus_value,
     expert_agreement,
     krippendorff_alpha,
-    majority_value,
 )
 from memalign_graph.alignment.cases import cases_of
 from memalign_graph.evaluation.dataset import knn_value, labelled_cases
@@ -119,8 +119,8 @@ def test_the_majority_or_the_median_counts_whoever_spoke_last(
 ) -> None:
     for order in (values, values[::-1], sorted(values, key=str)):
         given = [said(value, f"expert {at}", minute=at) for at, value in enumerate(order)]
-        found = majority_value(given, scale)
-        assert found == majority_value(given[::-1], scale) == counts
+        found = consensus_value(given, scale)
+        assert found == consensus_value(given[::-1], scale) == counts
         assert counts is None or type(found) is type(scale.validate_value(found))
         for disagreement in expert_agreement(given, scale).disagreements:
             assert disagreement.majority == counts
@@ -129,12 +129,12 @@ def test_the_majority_or_the_median_counts_whoever_spoke_last(
 def test_of_a_tie_the_newest_word_wins_and_at_one_moment_the_id() -> None:
     votes = [(A, 1), (B, 2), (B, 3), (A, 4)]
     episodes = [said(value, f"{minute}", minute=minute) for value, minute in votes]
-    assert majority_value(episodes, Pairwise()) == "A"
-    assert majority_value(episodes[::-1], Pairwise()) == "A"
+    assert consensus_value(episodes, Pairwise()) == "A"
+    assert consensus_value(episodes[::-1], Pairwise()) == "A"
     episodes = [said(TRUE, "ann"), said(FALSE, "bob")]
     last = max(episodes, key=lambda episode: episode.id)
-    assert majority_value(episodes, Boolean()) is last.value
-    assert majority_value(episodes[::-1], Boolean()) is last.value
+    assert consensus_value(episodes, Boolean()) is last.value
+    assert consensus_value(episodes[::-1], Boolean()) is last.value
 
 
 def test_guard_evaluation_and_prompts_go_by_the_median() -> None:

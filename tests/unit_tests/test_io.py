@@ -20,7 +20,7 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
-from memalign_graph.io import AWAITING, BLOCKING, IO, StructuredModel, run
+from memalign_graph.io import ASYNC, IO, SYNC, StructuredModel, run_sync
 from memalign_graph.models import embed_texts, resolve_embeddings
 from tests.loopback import LoopbackServer, error, truncated
 from tests.unit_tests.support import Drive, Together, blocking, say
@@ -83,7 +83,7 @@ class WatchingStore(InMemoryStore):
         self.locked: list[bool] = []
 
     def batch(self, ops: Any) -> Any:
-        lock: Any = io_module._IN_MEMORY
+        lock: Any = io_module._IN_MEMORY_STORE_LOCK
         self.locked.append(lock._is_owned())
         return super().batch(ops)
 
@@ -104,7 +104,7 @@ async def test_batch_that_has_begun_is_finished_however_often_cancelled() -> Non
     async def puts(io: IO) -> Any:
         await io.batch(store, [PutOp(("a",), key, {"n": 1}) for key in ("one", "two", "three")])
 
-    task = asyncio.create_task(puts(AWAITING))
+    task = asyncio.create_task(puts(ASYNC))
     await store.started.wait()
     for _ in range(3):
         task.cancel()
@@ -123,7 +123,7 @@ async def test_failure_of_a_batch_that_is_cancelled_is_no_warning() -> None:
             raise LookupError("the disk is full")
 
     store = Failing()
-    task = asyncio.create_task(put_and_get(AWAITING, store))
+    task = asyncio.create_task(put_and_get(ASYNC, store))
     await store.started.wait()
     task.cancel()
     store.go_on.set()
@@ -147,7 +147,7 @@ class Counted:
         try:
             await self._together.wait(io)
             # One too many would be seen.
-            await io.call(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
+            await io.call_either(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
             if isinstance(result, Exception):
                 raise result
             return result
@@ -200,7 +200,7 @@ async def test_cancelling_reaches_gathered_operations() -> None:
             raise
         return []
 
-    task = asyncio.create_task(gather(AWAITING, [embed(AWAITING, slow), embed(AWAITING, slow)], 2))
+    task = asyncio.create_task(gather(ASYNC, [embed(ASYNC, slow), embed(ASYNC, slow)], 2))
     await started.wait()
     await asyncio.sleep(0)
     task.cancel()
@@ -210,7 +210,7 @@ async def test_cancelling_reaches_gathered_operations() -> None:
 
 
 async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
-    found = run(gather(BLOCKING, [put_and_get(BLOCKING, InMemoryStore()) for _ in range(3)], 2))
+    found = run_sync(gather(SYNC, [put_and_get(SYNC, InMemoryStore()) for _ in range(3)], 2))
     assert found == [{"n": 1}] * 3
 
 
@@ -249,7 +249,7 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer, tmp_p
             await embed(io, sync_numbers),
             await io.gather([io.gather([embed(io, sync_numbers)], 1)], 2),
             await io.gather([], 3),
-            await io.call(lambda: "blocking", awaited),
+            await io.call_either(lambda: "blocking", awaited),
         ]
 
     way = "blocking" if drive is blocking else "awaited"
@@ -268,8 +268,8 @@ def test_threads_share_a_store_in_memory() -> None:
             await io.batch(store, [SearchOp((f"n{number}",))])
         return number
 
-    operations = [put_and_search(BLOCKING, number) for number in range(8)]
-    assert run(BLOCKING.gather(operations, 8)) == list(range(8))
+    operations = [put_and_search(SYNC, number) for number in range(8)]
+    assert run_sync(SYNC.gather(operations, 8)) == list(range(8))
 
 
 def test_a_bug_is_no_failure_of_a_store(drive: Drive, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from memalign_graph import EmbeddingError, InvalidInputError, local
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
     Embedder,
@@ -179,7 +179,7 @@ class FailingFakeEmbedding(DeterministicFakeEmbedding):
 
 def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
     with pytest.raises(EmbeddingError) as caught:
-        run(embed_texts(BLOCKING, FailingFakeEmbedding(size=4), ["text"]))
+        run_sync(embed_texts(SYNC, FailingFakeEmbedding(size=4), ["text"]))
     message = one_sentence(caught)
     assert "FailingFakeEmbedding" in message
     assert "ValueError: long" in message
@@ -191,11 +191,11 @@ async def test_texts_asked_for_together_share_requests_alone(server: LoopbackSer
     embeddings = Embedder(server.embedder(max_retries=0)).embeddings
 
     async def ask(texts: Sequence[str]) -> list[Any]:
-        asked = [embed_texts(AWAITING, embeddings, [text]) for text in texts]
+        asked = [embed_texts(ASYNC, embeddings, [text]) for text in texts]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     texts = [f"Case {number}." for number in range(40)]
-    first = asyncio.ensure_future(embed_texts(AWAITING, embeddings, ["First."]))
+    first = asyncio.ensure_future(embed_texts(ASYNC, embeddings, ["First."]))
     asyncio.get_running_loop().call_soon(first.cancel)  # who asked first takes nobody along
     answers = await ask(texts)
     assert first.cancelled()

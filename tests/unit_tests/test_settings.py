@@ -22,7 +22,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.runtime import Parts
+from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import (
     Alignment,
     Reviewing,
@@ -146,7 +146,7 @@ def test_judge_with_other_options_is_checked_again() -> None:
 
 
 def test_context_goes_before_what_was_built_and_keeps_the_rest() -> None:
-    built = Parts(Judge(criterion=CRITERION, k=3), "always").defaults
+    built = JudgeResources(Judge(criterion=CRITERION, k=3), "always").defaults
     assert built == {"namespace": ["memalign"], "k": 3, "model": None, "review": "always"}
     for context in (None, MemAlignContext(), MemAlignContext(model=None, review=None)):
         assert resolve_context(context, built) == built

@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.io import IO
-from memalign_graph.models import Metered, Usage, embed_texts, resolve_embeddings
+from memalign_graph.models import MeteredIO, Usage, embed_texts, resolve_embeddings
 from tests.conftest import EVERY_WAY
 from tests.loopback import LoopbackServer, answer, error
 from tests.unit_tests.support import Drive, say
@@ -35,12 +35,12 @@ def test_calls_and_tokens_are_counted_but_those_that_failed(
         answer("Well.", prompt_tokens=20, completion_tokens=5),
         error(500, retry_after=0),
     )
-    meters: list[Metered] = []
+    meters: list[MeteredIO] = []
 
     async def each(io: IO) -> None:
-        meters.append(metered := Metered(io))
+        meters.append(metered := MeteredIO(io))
         await say(metered, server)
-        meters.append(inner := Metered(metered))
+        meters.append(inner := MeteredIO(metered))
         await say(inner, server)
         assert await embed(inner, "a", "b") == [[1.0], [1.0]]
         with pytest.raises(EmbeddingError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph import Criterion, Guideline
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_questions
 from tests.conftest import CASE, CRITERION, Bench
 from tests.loopback import ChatRequest, Reply, answer, with_logprobs
@@ -66,7 +66,7 @@ async def rules(
     texts = {f"Rule: {question}": question for question in questions}
     for text in texts:
         await bench.add_guideline(text, criterion=criterion)
-    run(record_questions(BLOCKING, bench.memory(criterion).access, texts))
+    run_sync(record_questions(SYNC, bench.memory(criterion).access, texts))
     return await bench.guidelines(criterion=criterion)
 
 

@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from memalign_graph import Criterion, Numeric
 from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn as commit
 from memalign_graph.memory.learning import record_check_answers
@@ -165,7 +165,7 @@ async def test_a_small_model_is_asked_for_a_letter_and_experts_move_it(bench: Be
 
     answers = {episode.example_id: 0.9 * float(episode.value or 0) + 0.05 for episode in episodes}
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run(record_check_answers(BLOCKING, bench.memory(SHARE).access, {asked: answers}))
+    run_sync(record_check_answers(SYNC, bench.memory(SHARE).access, {asked: answers}))
     assert await value_at(0.05) < 0.5 < await value_at(0.95)
 
 
@@ -234,9 +234,9 @@ async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
         action="add", text="Say sorry.", question=SORRY, episode_ids=[episode.id]
     )
     access = bench.memory().access
-    run(commit(BLOCKING, access, [operation], {episode.id: episode.word}))
+    run_sync(commit(SYNC, access, [operation], {episode.id: episode.word}))
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run(record_check_answers(BLOCKING, access, {asked: {episode.example_id: 0.7}}))
+    run_sync(record_check_answers(SYNC, access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
     for share, value in ((0.72, False), (0.85, True)):
         bench.server.responder = Model({SORRY: share}, letters=EVEN)
@@ -268,7 +268,7 @@ async def test_the_newest_fifty_cases_that_experts_valued_are_asked(bench: Bench
     without_value = [word(number, value=None, rationale="Too cold.") for number in (60, 61)]
     await bench.remember(*words(53)[::-1], *without_value)
     bench.server.responder = Model({SORRY: 0.9})
-    run(fill_check_answers(BLOCKING, bench.memory().access, bench.server.chat_model(), limit=8))
+    run_sync(fill_check_answers(SYNC, bench.memory().access, bench.server.chat_model(), limit=8))
     assert sorted(map(number_of, checks_in(bench))) == list(range(3, 53))
 
 

@@ -12,7 +12,7 @@ from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric
 from memalign_graph.evidence.deciding import prepare_decision
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import asked_id
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.scales import Scale
 from memalign_graph.types import Evidence, Worth
@@ -36,7 +36,7 @@ def note(memory: JudgeMemory, answers: dict[str, Sequence[float]], model: str = 
         }
         for text, given in answers.items()
     }
-    run(record_check_answers(BLOCKING, memory.access, asked))
+    run_sync(record_check_answers(SYNC, memory.access, asked))
 
 
 def teach(memory: JudgeMemory, *texts: str) -> None:
@@ -61,7 +61,7 @@ async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_ba
     memory = bench.memory()
     teach(memory, "Help", "Harm")
     memory.add_guideline("Hand")
-    run(record_questions(BLOCKING, memory.access, {"Hand": "Hand?"}))
+    run_sync(record_questions(SYNC, memory.access, {"Hand": "Hand?"}))
     right = [float(truth(number)) for number in range(9)]
     wrong = [1 - answer for answer in right]
     note(memory, {"Help": right, "Harm": wrong, "Hand": wrong})
@@ -126,9 +126,9 @@ def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate
     def evidence(**answers: float) -> Evidence:
         checks = {asked_id(f"{text}?", "m"): answer for text, answer in answers.items()}
         weighing = prepare_decision(
-            BLOCKING, memory.access, "evidence", version=memory.version(), vector=new
+            SYNC, memory.access, "evidence", version=memory.version(), vector=new
         )
-        decide, warning = run(weighing)
+        decide, warning = run_sync(weighing)
         assert warning is None
         found = decide(RawVerdict(0.5, None, None, checks)).evidence
         assert found is not None
@@ -154,13 +154,13 @@ def test_the_check_of_an_unproven_guideline_is_no_evidence() -> None:
 
     def weights() -> dict[str, float]:
         weighing = prepare_decision(
-            BLOCKING,
+            SYNC,
             memory.access,
             "evidence",
             version=memory.version(),
             vector=np.array(hashed(["Another case"])[0], np.float32),
         )
-        found = run(weighing)[0](RawVerdict(0.5)).evidence
+        found = run_sync(weighing)[0](RawVerdict(0.5)).evidence
         assert found is not None
         return found.weights
 

@@ -14,7 +14,7 @@ from memalign_graph import (
     Numeric,
     create_feedback_graph,
 )
-from memalign_graph.io import AWAITING
+from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment, log_review
 from memalign_graph.types import ReviewChoice, read_feedback
@@ -265,12 +265,12 @@ async def test_no_answered_judgment_of_a_case_waits_and_each_verdict_counts(benc
     memory = bench.memory()
     nights = [verdict(True), verdict(False), verdict(True)]
     for judgment in nights:
-        await keep_judgment(AWAITING, memory.access, judgment, Example(**CASE), None, DAY)
-        await log_review(AWAITING, memory.access, judgment, ASKED, datetime.now(UTC))
+        await keep_judgment(ASYNC, memory.access, judgment, Example(**CASE), None, DAY)
+        await log_review(ASYNC, memory.access, judgment, ASKED, datetime.now(UTC))
     replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
     for judgment, reply in zip(nights, replies, strict=True):
         given = read_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
-        await remember(AWAITING, memory.access, [given], note_threads=judgment is not nights[1])
+        await remember(ASYNC, memory.access, [given], note_threads=judgment is not nights[1])
     assert memory.judgments(waiting=True) == []
     [episode] = memory.episodes()
     assert (episode.value, episode.judgment) == (False, nights[2])

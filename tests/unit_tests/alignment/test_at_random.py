@@ -6,7 +6,7 @@ from typing import Any
 
 from memalign_graph import Guideline, JudgeMemory
 from memalign_graph.alignment.merging import ProposalMerger
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation, applied, normalize_text
 from memalign_graph.memory.learning import learn
 from tests.unit_tests.alignment.alignment_cases import (
@@ -133,7 +133,7 @@ def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
 
 def learned(memory: JudgeMemory, operations: list[GuidelineOperation], ids: list[str]) -> Any:
     words = {one.id: one.word for one in memory.episodes() if one.id in ids}
-    return run(learn(BLOCKING, memory.access, operations, words))
+    return run_sync(learn(SYNC, memory.access, operations, words))
 
 
 def shown(guidelines: list[Guideline]) -> list[Any]:

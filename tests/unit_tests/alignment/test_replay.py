@@ -9,7 +9,7 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import JudgeMemory
 from memalign_graph.alignment.cases import select_cases
 from memalign_graph.alignment.replay import _is_beyond_chance
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from tests.unit_tests.alignment.alignment_cases import CRITERION, add
 
 
@@ -44,8 +44,8 @@ def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=on_arc)
     cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(100)]
     episodes = memory.remember(cases)
-    choosing = select_cases(BLOCKING, memory.access, [add("Be kind.", episodes[0].id)], 20)
-    chosen = [int(str(case.example.inputs).split()[1]) for case in run(choosing)]
+    choosing = select_cases(SYNC, memory.access, [add("Be kind.", episodes[0].id)], 20)
+    chosen = [int(str(case.example.inputs).split()[1]) for case in run_sync(choosing)]
     assert chosen[:15] == list(range(15))
     assert len({*chosen[15:]}) == 5
     assert min(chosen[15:]) >= 20

@@ -27,7 +27,7 @@ def test_a_reply_is_kept_for_a_model_with_the_same_settings(
     async def ask(io: IO, **options: Any) -> Any:
         cached = CachedRepliesIO(io, access)
         reply = await cached.chat(with_schema(server.chat_model(**options), SCHEMA), [HUMAN])
-        await cached.keep(reply)
+        await cached.mark_usable(reply)
         return reply.answer
 
     assert drive(ask) == drive(lambda io: ask(io, **settings)) == {"value": True}

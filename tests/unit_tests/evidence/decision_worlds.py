@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Numeric
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import Item, decided, normalised, process_of, view_of
 
@@ -219,7 +219,7 @@ def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = No
     agreements, shares = [], []
     for made in ([item.verdict for item in new], values):
         some = [value for value in made if value is not None]
-        right = np.array([agree(scale, a, b.truth) for a, b in zip(some, new, strict=True)])
+        right = np.array([values_agree(scale, a, b.truth) for a, b in zip(some, new, strict=True)])
         agreements.append(float(np.mean([right[truth == one].mean() for one in np.unique(truth)])))
         bad = truth == 0
         shares.append(float((classes(some)[bad] == 0).mean()) if bad.any() else float("nan"))

@@ -22,7 +22,7 @@ from memalign_graph.evidence.check_value import (
     explain_checks,
     log_odds_of,
 )
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn, record_check_answers
 from memalign_graph.scales import Scale, Value
@@ -62,12 +62,12 @@ def anchored(
             action="add", text="Say sorry.", question=QUESTION, episode_ids=ids
         )
         read = {episodes[0].id: episodes[0].word}
-        run(learn(BLOCKING, memory.access, [operation], read))
+        run_sync(learn(SYNC, memory.access, [operation], read))
     else:
         memory.add_guideline("Say sorry.")
     [guideline] = memory.guidelines()
     guideline = Guideline(**{**dict(guideline), "question": QUESTION})
-    run(record_check_answers(BLOCKING, memory.access, {ASKED: answers}))
+    run_sync(record_check_answers(SYNC, memory.access, {ASKED: answers}))
     check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
     view = memory.access.view
     [found] = anchor_checks(view, criterion.scale, [check], {guideline.id: guideline}, ())
@@ -118,7 +118,7 @@ def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int)
         ]
     )
     guideline = memory.add_guideline("Say sorry.")
-    run(record_check_answers(BLOCKING, memory.access, {ASKED: {episode.example_id: 0.8}}))
+    run_sync(record_check_answers(SYNC, memory.access, {ASKED: {episode.example_id: 0.8}}))
     check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=0.9)
     guidelines = {guideline.id: guideline}
     [found] = anchor_checks(memory.access.view, criterion.scale, [check], guidelines, ())

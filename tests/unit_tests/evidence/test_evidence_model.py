@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean, Numeric
-from memalign_graph.agreement import agree
+from memalign_graph.agreement import values_agree
 from memalign_graph.evidence import cases as module
 from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.encoding import ValueEncoding
@@ -270,7 +270,8 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
         assert {one.confidence_source for one in made} == {"evidence"}
         assert {one.calibrated_on for one in made} == {200}
         right = [
-            agree(scale, one.value, item.truth) for one, item in zip(made, items[200:], strict=True)
+            values_agree(scale, one.value, item.truth)
+            for one, item in zip(made, items[200:], strict=True)
         ]
         sure = np.array([one.confidence for one in made], dtype=float)
         assert sure.mean() == pytest.approx(np.mean(right), abs=0.12)

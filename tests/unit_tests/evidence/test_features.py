@@ -10,7 +10,7 @@ from memalign_graph import JudgeMemory
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.features import combine_probabilities, vote
 from memalign_graph.identity import asked_id
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers, record_questions
 from tests.conftest import CASE, CRITERION
 
@@ -21,10 +21,8 @@ def voting(answers: Sequence[float], values: Sequence[bool]) -> JudgeMemory:
     cases = [{**CASE, "inputs": f"Case {number}"} for number in range(len(values))]
     feedback = [{**case, "value": value} for case, value in zip(cases, values, strict=True)]
     ids = [episode.example_id for episode in memory.remember(feedback)]
-    run(
-        record_check_answers(
-            BLOCKING, memory.access, {"sorry": dict(zip(ids, answers, strict=True))}
-        )
+    run_sync(
+        record_check_answers(SYNC, memory.access, {"sorry": dict(zip(ids, answers, strict=True))})
     )
     return memory
 
@@ -76,8 +74,8 @@ def test_a_vote_is_pooled_by_its_weight() -> None:
 def test_a_question_is_evidence_once_it_was_asked_of_ten_cases(count: int, columns: int) -> None:
     memory = voting([0.1, 0.9] * 6, [False, True] * 6)
     memory.add_guideline("Say sorry.")
-    run(record_questions(BLOCKING, memory.access, {"Say sorry.": "Does it say sorry?"}))
+    run_sync(record_questions(SYNC, memory.access, {"Say sorry.": "Does it say sorry?"}))
     ids = [episode.example_id for episode in memory.episodes()]
     answers = {asked_id("Does it say sorry?", "m"): dict.fromkeys(ids[:count], 0.5)}
-    run(record_check_answers(BLOCKING, memory.access, answers))
-    assert run(current_evidence_model(BLOCKING, memory.access)).features.count == columns
+    run_sync(record_check_answers(SYNC, memory.access, answers))
+    assert run_sync(current_evidence_model(SYNC, memory.access)).features.count == columns

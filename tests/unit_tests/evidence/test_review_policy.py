@@ -21,7 +21,7 @@ from memalign_graph import (
 )
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.review_policy import is_sampled, review_flags
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.scales import Boolean
@@ -72,8 +72,8 @@ def filled(
 def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(example_at(degrees))
-    vector = run(embed(BLOCKING, memory.access, {"case": text}))["case"]
-    process = run(current_evidence_model(BLOCKING, memory.access))
+    vector = run_sync(embed(SYNC, memory.access, {"case": text}))["case"]
+    process = run_sync(current_evidence_model(SYNC, memory.access))
     return list(review_flags(process, process.nearest(vector)))
 
 
@@ -82,7 +82,7 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     memory = filled(*map(valued, [*range(40), 150]), embeddings=embeddings)
     places = (20.5, 39.9, 150, 100, -60)
     assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
-    process = run(current_evidence_model(BLOCKING, memory.access))
+    process = run_sync(current_evidence_model(SYNC, memory.access))
     assert review_flags(process, process.nearest(None)) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
     for _ in range(4):

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
-from memalign_graph.io import BLOCKING, IO, run
+from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, guidelines, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection
@@ -62,7 +62,7 @@ def interleave(
         return commits(asked) if moment is None else next(calls) == moment
 
     meanwhile = Meanwhile(when, other)
-    run(operation(meanwhile, access))
+    run_sync(operation(meanwhile, access))
     if not meanwhile.done:
         other()
 
@@ -108,8 +108,8 @@ def begun() -> tuple[InMemoryStore, str, list[str]]:
         op("add", TWO, text="Of two."),
         op("add", TWO, text="Old."),
     ]
-    run(learn(*rules)(BLOCKING, memory.access))
-    run(learn(op("retire", guideline_id=OLD, superseded_by=OF_TWO))(BLOCKING, memory.access))
+    run_sync(learn(*rules)(SYNC, memory.access))
+    run_sync(learn(op("retire", guideline_id=OLD, superseded_by=OF_TWO))(SYNC, memory.access))
     version = memory.version()
     forgotten = memory.remember([said(f"forgotten {n}") for n in range(3)])
     exported = memory.export_jsonl().split("\n")

@@ -9,7 +9,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, SearchOp
 
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, dump, hashed, op, said
 
@@ -54,14 +54,16 @@ def fill(
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
     learn_of_other = [op("add", other, text="Untouched.")]
-    run(learning.learn(BLOCKING, memory.access, learn_of_other, {other.id: other.word}))
+    run_sync(learning.learn(SYNC, memory.access, learn_of_other, {other.id: other.word}))
     one = memory.remember(planted("zqxold"))
     learned = {each.id: each.word for each in memory.episodes()}
 
     def learn(*operations: Any, author: str | None = None) -> None:
         words = {each.id: each.word for each in memory.episodes()}
         access, read = memory.access, words or learned
-        run(learning.learn(BLOCKING, access, operations, read, author=author, is_redistilling=True))
+        run_sync(
+            learning.learn(SYNC, access, operations, read, author=author, is_redistilling=True)
+        )
 
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())
@@ -85,9 +87,9 @@ def fill(
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="bob")
     answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
-    run(learning.record_check_answers(BLOCKING, memory.access, answers))
+    run_sync(learning.record_check_answers(SYNC, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
-    run(memory.access.put(BLOCKING, memory.access.layout.of("drafts"), drafts))
+    run_sync(memory.access.put(SYNC, memory.access.layout.of("drafts"), drafts))
     return memory, one
 
 

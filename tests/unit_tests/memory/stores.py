@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph.io import BLOCKING, IO, ChatReply, StructuredModel, run
+from memalign_graph.io import IO, SYNC, ChatReply, StructuredModel, run_sync
 
 Operation = Callable[[IO], Coroutine[Any, Any, Any]]
 """What is carried out with the `IO` it is given."""
@@ -41,7 +41,7 @@ class Meanwhile(IO):
     def __init__(
         self, when: Callable[[Asked], bool], then: Callable[[], object], *, after: bool = False
     ) -> None:
-        super().__init__(BLOCKING)
+        super().__init__(SYNC)
         self._when = when
         self._then = then
         self._after = after
@@ -79,7 +79,7 @@ def interleaved(
 ) -> Any:
     """Carry out an operation, and once in it, at its first such call, something else."""
     meanwhile = Meanwhile(when, then, after=after)
-    result = run(operation(meanwhile))
+    result = run_sync(operation(meanwhile))
     assert meanwhile.done
     return result
 

@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.base import BaseStore, SearchItem, SearchOp
 
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.memory.guidelines import GuidelineOperation
 from tests.conftest import WAYS
@@ -46,10 +46,8 @@ def learn(
     memory: JudgeMemory, *operations: GuidelineOperation, author: str | None = None
 ) -> dict[str, Any]:
     words = {one.id: one.word for one in memory.episodes()}
-    return run(
-        learning.learn(
-            BLOCKING, memory.access, operations, words, author=author, is_redistilling=True
-        )
+    return run_sync(
+        learning.learn(SYNC, memory.access, operations, words, author=author, is_redistilling=True)
     )
 
 
@@ -92,8 +90,8 @@ class Bench:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
         if self.awaits:
-            return await learning.learn(AWAITING, access, operations, words, is_redistilling=True)
-        return run(learning.learn(BLOCKING, access, operations, words, is_redistilling=True))
+            return await learning.learn(ASYNC, access, operations, words, is_redistilling=True)
+        return run_sync(learning.learn(SYNC, access, operations, words, is_redistilling=True))
 
     async def guidelines(self) -> dict[str, set[str]]:
         return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph import Feedback
-from memalign_graph.io import BLOCKING, IO, run
+from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory.feedback import Selection
 from memalign_graph.memory.guidelines import GuidelineOperation
 from tests.unit_tests.memory.driver import Actor, check_same, memories
@@ -104,7 +104,7 @@ class Trial(Actor):
     def step(self) -> None:
         if self.random.random() < 0.2:
             self.access = self.random.choice(self.memories).access
-        run(getattr(self, self.random.choice(KINDS.split()))(BLOCKING))
+        run_sync(getattr(self, self.random.choice(KINDS.split()))(SYNC))
 
     def rationale(self) -> str:
         self.words += 1

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from memalign_graph import Episode, InvalidInputError, JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.recall import recall
 from tests.unit_tests.memory.driver import (
     OF_TWO,
@@ -94,7 +94,7 @@ def test_with_every_other_in_its_midst(name: str, moment: int | None) -> None:
 
 
 def run_there(name: str, memory: JudgeMemory) -> None:
-    run(OPERATIONS[name](BLOCKING, memory.access))
+    run_sync(OPERATIONS[name](SYNC, memory.access))
 
 
 AT_EVERY_STEP = [

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.identity import asked_id
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.types import Check
 from tests.unit_tests.memory.stores import Opener, interleaved
@@ -25,7 +25,7 @@ def questions(memory: JudgeMemory) -> dict[str, str | None]:
 
 
 def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
-    run(learning.record_questions(BLOCKING, memory.access, asked))
+    run_sync(learning.record_questions(SYNC, memory.access, asked))
 
 
 def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
@@ -94,10 +94,10 @@ def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Ope
     one, two = memory.remember([said("one"), said("two")])
     versions = [memory.version()]
     for answers in ({one.example_id: 0.5, two.example_id: 0.25, "x": 1.0}, {one.example_id: 0.75}):
-        run(learning.record_check_answers(BLOCKING, memory.access, {asked: answers}))
+        run_sync(learning.record_check_answers(SYNC, memory.access, {asked: answers}))
         versions.append(memory.version())
     latest = {asked: {one.example_id: 0.75, two.example_id: 0.25}}
-    run(learning.record_check_answers(BLOCKING, memory.access, {asked: {"x": 1.0}}))
+    run_sync(learning.record_check_answers(SYNC, memory.access, {asked: {"x": 1.0}}))
     assert len({*versions}) == 3
     assert memory.version() == versions[-1]
     cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
@@ -141,9 +141,9 @@ def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) 
     gone = memory.remember(said("gone", value=True))
     learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
     answers = {one.example_id: 0.75 if one.value else 0.25 for one in [*episodes, gone]}
-    note = partial(learning.record_check_answers, BLOCKING, memory.access)
-    run(note({asked: dict.fromkeys(answers, 0.5)}))
-    run(note({asked: answers, "other": {episodes[0].example_id: 1.0}}))
+    note = partial(learning.record_check_answers, SYNC, memory.access)
+    run_sync(note({asked: dict.fromkeys(answers, 0.5)}))
+    run_sync(note({asked: answers, "other": {episodes[0].example_id: 1.0}}))
     memory.forget(gone.id)
     text = memory.export_jsonl()
     assert gone.example_id not in text
@@ -159,7 +159,9 @@ def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) 
     assert guideline.worth is not None
     assert guideline.worth.cases == 11
     other = elsewhere.remember(said("another"))
-    run(learning.record_check_answers(BLOCKING, elsewhere.access, {asked: {other.example_id: 0.5}}))
+    run_sync(
+        learning.record_check_answers(SYNC, elsewhere.access, {asked: {other.example_id: 0.5}})
+    )
     memory.import_jsonl(elsewhere.export_jsonl())
     assert memory.version() == elsewhere.version()
     assert memory.access.view.answers()[asked][other.example_id] == 0.5

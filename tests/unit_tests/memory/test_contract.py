@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import EmbeddingError
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory.history import Commit, Tally
 from tests.loopback import error
 from tests.unit_tests.memory.driver import Actor
@@ -195,9 +195,9 @@ async def test_every_version_ever_seen_can_be_read_and_restored(bench: Bench, re
     seen: dict[str, list[Any]] = {}
     for _ in range(STEPS):
         if bench.awaits:
-            await actor.act(AWAITING)
+            await actor.act(ASYNC)
         else:
-            run(actor.act(BLOCKING))
+            run_sync(actor.act(SYNC))
         now = await bench.contents()
         assert seen.setdefault(await bench.do("version"), now) == now
     reopen()

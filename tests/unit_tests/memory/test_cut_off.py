@@ -8,7 +8,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import access
 from tests.unit_tests.memory.driver import OPERATIONS, check_same, memories, recalled, start
 from tests.unit_tests.memory.purging import ask, fill, planted, threads_in
@@ -52,9 +52,9 @@ async def test_at_each_put(monkeypatch: pytest.MonkeyPatch, name: str, *, awaits
         for attempt in (1, 2):
             try:
                 if awaits:
-                    await OPERATIONS[name](AWAITING, memory.access)
+                    await OPERATIONS[name](ASYNC, memory.access)
                 else:
-                    run(OPERATIONS[name](BLOCKING, memory.access))
+                    run_sync(OPERATIONS[name](SYNC, memory.access))
             except CutOffError:
                 left = picture(store)
                 assert left in (before, after)

@@ -15,7 +15,7 @@ from memalign_graph import (
     StoreError,
     create_judge_graph,
 )
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.purging import everything_in
@@ -50,7 +50,7 @@ def test_every_change_is_one_fact_written_last() -> None:
 async def test_no_fact_is_changed_by_what_comes_later(near: Bench) -> None:
     actor, before = Actor(near.memory(), seed=3), dict[tuple[Any, ...], Any]()
     for _ in range(40):
-        run(actor.act(BLOCKING))
+        run_sync(actor.act(SYNC))
         items = [*await near.items("facts"), *await near.items("words")]
         now = {(*item.namespace, item.key): item.value for item in items}
         assert {key: now[key] for key in before} == before

@@ -13,7 +13,7 @@ from langgraph.store.base import GetOp, Op, Result, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
-from memalign_graph.io import AWAITING, BLOCKING, run
+from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import cache, view
 from memalign_graph.memory.facts import clock
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
@@ -98,7 +98,7 @@ def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
     store = opener()
     judge_memory(store).remember(said("one"))
     access = judge_memory(store).access
-    seen = run(access.refresh(BLOCKING))
+    seen = run_sync(access.refresh(SYNC))
     judge_memory(store, "another").remember(said("other"))
     assert seen not in cached()
     assert access.view is seen is judge_memory(store).access.view
@@ -205,7 +205,7 @@ async def test_a_waiting_task_sees_what_was_written_since_it_was_read(slow: Slow
     there = InMemoryStore()
     there._data = slow._data
     judge_memory(there).remember(said("two"))
-    second = asyncio.create_task(judge_memory(slow).access.refresh(AWAITING))
+    second = asyncio.create_task(judge_memory(slow).access.refresh(ASYNC))
     slow.released.set()
     await first
     assert len((await second).rows()) == 2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Episode, InvalidInputError, JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.support import learn, op, said
@@ -66,7 +66,7 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
         op("add", one, two, text="Of both."),
         op("add", three, text="Of three."),
     ]
-    learned = run(learning.learn(BLOCKING, memory.access, taught, words))
+    learned = run_sync(learning.learn(SYNC, memory.access, taught, words))
     assert sources(memory) == {"Of three.": [three.id]}
     assert learned["episode_ids"] == [three.id]
     assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
@@ -96,7 +96,7 @@ def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
     for lesson in [operations] if lessons == 1 else [[each] for each in operations]:
         read = {each.id: each.word for each in (one, two) if each.id in str(lesson)}
         prompts = [[one.id], [two.id]]
-        run(learning.learn(BLOCKING, memory.access, lesson, read, prompts=prompts))
+        run_sync(learning.learn(SYNC, memory.access, lesson, read, prompts=prompts))
     version = memory.version()
     memory.forget(two.id)
     [left] = memory.guidelines()

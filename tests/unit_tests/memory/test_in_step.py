@@ -19,7 +19,7 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import access, feedback, guidelines, learning, memory_state
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.guidelines import GuidelineOperation
@@ -94,7 +94,7 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
         for _ in range(80):
             one, other = order.sample(actors, 2)
             beside = Meanwhile(commits, partial(act, other))
-            run(one.act(beside if order.random() < 0.5 else BLOCKING))
+            run_sync(one.act(beside if order.random() < 0.5 else SYNC))
         [cold] = memories(opener, 1)
         check_same(warm, cold)
 
@@ -113,7 +113,7 @@ def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
 
 
 def act(actor: Actor) -> None:
-    run(actor.act(BLOCKING))
+    run_sync(actor.act(SYNC))
 
 
 def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
@@ -153,7 +153,7 @@ def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Open
     def meanwhile() -> None:
         for number in range(3):
             seen = second.remember(said(f"seen {number}", "Newer."))
-            run(lesson(second, op("add", seen, text=f"Be warm {number}."))(BLOCKING))
+            run_sync(lesson(second, op("add", seen, text=f"Be warm {number}."))(SYNC))
             versions.append(second.version())
 
     words = said("late", value=False), said("late as well")
@@ -290,7 +290,7 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         interleaved(
             lesson(one, op("add", *mine, text="Rule A.")),
             commits,
-            partial(run, lesson(other, op("add", *theirs, text=text))(BLOCKING)),
+            partial(run_sync, lesson(other, op("add", *theirs, text=text))(SYNC)),
         )
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {each.id: each.status for each in one.episodes()}

@@ -12,7 +12,7 @@ from langgraph.store.postgres import PostgresStore
 from psycopg import connect
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.judgments import find_judgment
 from tests.loopback import LoopbackServer
@@ -134,7 +134,7 @@ def test_a_kept_judgment_has_a_time_to_live_that_reading_does_not_prolong(
     with connect(postgres_uri, autocommit=True) as connection:
         [before] = connection.execute(timed).fetchall()
         [kept] = memory.judgments(waiting=True)
-        run(find_judgment(BLOCKING, memory.access, kept.judgment.id))
+        run_sync(find_judgment(SYNC, memory.access, kept.judgment.id))
         memory.remember([said("two")])
         [after] = connection.execute(timed).fetchall()
     assert before == after

@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -33,7 +33,7 @@ def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
     """A lesson that read its sources and nothing else."""
     read = {key for operation in operations for key in operation.episode_ids}
     words = {one.id: one.word for one in memory.episodes() if one.id in read}
-    run(learning.learn(BLOCKING, memory.access, operations, words))
+    run_sync(learning.learn(SYNC, memory.access, operations, words))
 
 
 def check_clean(memory: JudgeMemory) -> None:
@@ -64,8 +64,8 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     for word in (*WORDS, "/words:", "/facts:", "/drafts:"):
         assert any(word in one for one in traces)
     other = JudgeMemory(store, CRITERION, namespace="elsewhere", embeddings=hashed)
-    run(
-        other.access.put(BLOCKING, other.access.layout.of("drafts"), {"waiting": {"id": "waiting"}})
+    run_sync(
+        other.access.put(SYNC, other.access.layout.of("drafts"), {"waiting": {"id": "waiting"}})
     )
     if before == "forgotten":
         memory.forget(one.id)
@@ -175,7 +175,7 @@ def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemor
     ]
     read = {each.id: each.word for each in (one, two, three, four)}
     prompts = [[one.id, two.id, four.id], [three.id]]
-    run(learning.learn(BLOCKING, memory.access, operations, read, prompts=prompts))
+    run_sync(learning.learn(SYNC, memory.access, operations, read, prompts=prompts))
     forgotten = memory.forget(one.id, purge=True)
     # In words that stood without it the other prompt's guideline keeps what calls for it.
     [rule] = memory.guidelines()

@@ -10,7 +10,7 @@ from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
 from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES
 from memalign_graph.memory.index.vectors import VectorIndex, normalised
 from memalign_graph.memory.recall import recall, recall_excluding
@@ -191,7 +191,7 @@ def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> N
     for example in {one.example.id: one.example for one in given[::9]}.values():
         own = {one.episode_id for one in given if one.example.id == example.id}
         rest = filled([one for one in given if one.example.id != example.id], rules)
-        wanted = run(recall(BLOCKING, rest.access, example, k))
+        wanted = run_sync(recall(SYNC, rest.access, example, k))
         found = recall_excluding(whole.access, example, k, own)
         assert [one.example.id for one in found.examples] == [
             one.example.id for one in wanted.examples
@@ -207,8 +207,8 @@ def test_farther_examples_tell_which_of_many_guidelines_bear_on_a_case(
     rules: int, expected: int
 ) -> None:
     memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
-    found = run(recall(BLOCKING, memory.access, example, 2))
-    nearest = run(recall(BLOCKING, memory.access, example, 2 + expected)).examples
+    found = run_sync(recall(SYNC, memory.access, example, 2))
+    nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).examples
     assert len(found.examples) == 2
     assert found.nearness == {
         episode.id: pytest.approx(recalled.similarity, abs=1e-4)

@@ -16,7 +16,7 @@ from memalign_graph import (
     ModelAnswerError,
 )
 from memalign_graph.alignment.consolidate import find_relations
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.loopback import ChatRequest, error
@@ -165,7 +165,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, two, three, text="Of three.")]
-    run(learning.learn(BLOCKING, near.memory().access, rules, words))
+    run_sync(learning.learn(SYNC, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleaved(
@@ -329,7 +329,7 @@ def test_a_guideline_is_compared_with_the_ten_nearest_where_not_all_fit(near: Be
     texts = [f"On subject {number}, {'matter ' * 200}" for number in range(60)]
     near.server.responder = compare
     chat = near.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)
-    run(find_relations(BLOCKING, near.memory().access, chat, texts, [7]))
+    run_sync(find_relations(SYNC, near.memory().access, chat, texts, [7]))
     [request] = near.server.chats
     subjects = {subject(text) for text in shown(request).values()}
     assert len(subjects) == 11

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.stores import connect, is_content
 from tests.unit_tests.memory.support import CRITERION, hashed, said
@@ -55,7 +55,7 @@ def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
     pipe.send("ready")
     pipe.recv()
     for _ in range(steps):
-        run(actor.act(BLOCKING))
+        run_sync(actor.act(SYNC))
     pipe.send(written)
     pipe.recv()
     pipe.send((memory.version(), memory.guidelines(), memory.episodes()))

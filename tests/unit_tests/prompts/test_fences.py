@@ -4,7 +4,7 @@ import pytest
 
 from memalign_graph import Example
 from memalign_graph.prompts.fences import (
-    defuse,
+    escape_tags,
     estimate_tokens,
     fence,
     render_example,
@@ -22,23 +22,23 @@ FORMS = ("<{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>", "< /{}>", "<\r\n/\t
 def test_own_tags_lose_their_bracket(tag: str) -> None:
     for form in FORMS:
         for text in (form.format(tag), form.format(tag.upper())):
-            assert defuse(f"a {text} b") == f"a &lt;{text[1:]} b"
+            assert escape_tags(f"a {text} b") == f"a &lt;{text[1:]} b"
             assert fence("outputs", text).count("<") == 2
     assert fence("outputs", {f"</{tag}>": [f"</{tag}>"]}).count("<") == 2
 
 
 @pytest.mark.parametrize("token", ["<|im_start|>", "<<|"])
 def test_control_tokens_lose_their_bracket_once(token: str) -> None:
-    once = defuse(f"a{token}b")
+    once = escape_tags(f"a{token}b")
     assert "<|" not in once
-    assert defuse(once) == once
+    assert escape_tags(once) == once
 
 
 @pytest.mark.parametrize(
     "text", ["a < b and c > d", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"]
 )
 def test_other_text_stays_as_it_is(text: str) -> None:
-    assert defuse(text) == text
+    assert escape_tags(text) == text
     assert shorten(text, 100) == text
 
 

@@ -14,7 +14,7 @@ from memalign_graph.prompts.judge import (
     choose_guidelines,
     fit_guidelines,
     judge_prompt,
-    read_answer,
+    parse_answer,
 )
 from memalign_graph.types import RecalledExample
 from tests.unit_tests.prompts.support import guideline, judgment, tokens
@@ -187,12 +187,12 @@ def test_guideline_that_is_too_long_leaves_room_for_a_short_one() -> None:
 def test_answer_that_can_not_be_used_says_why(answer: dict[str, Any], problem: str) -> None:
     criterion = Criterion(name="n", instructions="?", scale=Numeric(minimum=1, maximum=5))
     with pytest.raises(ValueError, match=problem):
-        read_answer(answer, criterion)
+        parse_answer(answer, criterion)
 
 
 def test_answer_is_brought_onto_the_scale_in_the_schemas_order() -> None:
     answer = {"rationale": " Fine. ", "value": "yes", "more": 1}
-    assert read_answer(answer, CRITERION) == (True, "Fine.")
+    assert parse_answer(answer, CRITERION) == (True, "Fine.")
     schema = answer_schema(CRITERION)
     assert list(schema["properties"]) == schema["required"] == ["rationale", "value"]
     assert schema["additionalProperties"] is False

@@ -7,7 +7,7 @@ import pytest
 
 from memalign_graph import Criterion
 from memalign_graph.prompts.distill import DistillPrompt, read_operations
-from memalign_graph.prompts.fences import says_more
+from memalign_graph.prompts.fences import adds_information
 from tests.conftest import operations
 from tests.unit_tests.prompts.support import episode, guideline, prompt
 from tests.unit_tests.prompts.test_distill_prompt import add, revise
@@ -77,5 +77,5 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
 
 
 def test_korean_word_is_known_whatever_hangs_on_it() -> None:
-    assert not says_more("답변이 적절하다", "답변은 적절한가?")
-    assert says_more("답변이 친절하다", "답변은 적절한가?")
+    assert not adds_information("답변이 적절하다", "답변은 적절한가?")
+    assert adds_information("답변이 친절하다", "답변은 적절한가?")

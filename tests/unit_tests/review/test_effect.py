@@ -9,7 +9,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgment
 from memalign_graph.evidence.deciding import current_evidence_model
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.review.effect import (
     nearest_to,
@@ -61,13 +61,13 @@ def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT0
 
 
 def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
-    vector = run(embed_once(BLOCKING, [memory.access], example(name), always=True))
+    vector = run_sync(embed_once(SYNC, [memory.access], example(name), always=True))
     given = {"vector": vector, **options}
-    return run(values_changed_by(BLOCKING, memory.access, example(name), value, **given))
+    return run_sync(values_changed_by(SYNC, memory.access, example(name), value, **given))
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
-    found = run(current_evidence_model(BLOCKING, memory.access)).left_out()
+    found = run_sync(current_evidence_model(SYNC, memory.access)).left_out()
     rows = {row.example_id: row for row in memory.access.view.rows()}
     return {title_of(rows[key]): value for key, (value, _) in found.items()}
 
@@ -83,9 +83,9 @@ def test_others_are_those_who_say_otherwise_of_the_very_same_case() -> None:
     )
     given = memory.access, example("warm 1")
     shown = {"author": "bob", "value": "No", "rationale": "Too long."}
-    assert run(others_on(BLOCKING, *given, True, "ann")) == [shown]
-    assert [one["author"] for one in run(others_on(BLOCKING, *given, True, "bob"))] == ["ann"]
-    assert run(others_on(BLOCKING, *given, None, "zoe")) == []
+    assert run_sync(others_on(SYNC, *given, True, "ann")) == [shown]
+    assert [one["author"] for one in run_sync(others_on(SYNC, *given, True, "bob"))] == ["ann"]
+    assert run_sync(others_on(SYNC, *given, None, "zoe")) == []
 
 
 @pytest.mark.parametrize("new", ["odd 3", "odd 2"])  # also another word on a settled one
@@ -118,17 +118,17 @@ def test_rules_of_one_answer_are_told_and_not_kept(server: LoopbackServer) -> No
     rule = {"action": "add", "text": "Say sorry first.", "question": "Does it say sorry first?"}
     server.script(operations({**rule, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
-    assert run(rules_from(BLOCKING, *given, feedback)) == [gone, rule]
+    assert run_sync(rules_from(SYNC, *given, feedback)) == [gone, rule]
     with pytest.raises(ChatModelError):
-        run(rules_from(BLOCKING, *given, feedback))
-    assert run(rules_from(BLOCKING, *given, judged("warm 1", True, True))) == []
+        run_sync(rules_from(SYNC, *given, feedback))
+    assert run_sync(rules_from(SYNC, *given, judged("warm 1", True, True))) == []
     assert (len(server.chats), memory.version()) == (2, version)
 
 
 def test_the_nearest_case_is_another_one_that_has_a_value() -> None:
     cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
     memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
-    found = run(nearest_to(BLOCKING, memory.access, example("warm 1"), None))
+    found = run_sync(nearest_to(SYNC, memory.access, example("warm 1"), None))
     shown = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
     assert found == {**shown, "similarity": pytest.approx(0.9, abs=0.1)}
-    assert run(nearest_to(BLOCKING, memory.access, example("new"), None)) is None
+    assert run_sync(nearest_to(SYNC, memory.access, example("new"), None)) is None

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from memalign_graph.identity import asked_id
-from memalign_graph.io import BLOCKING, run
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import Fact, new_id
 from memalign_graph.memory.history import recent
 from memalign_graph.memory.judgments import log_review, now
@@ -21,8 +21,8 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     sources = memory.remember([own, told("kind 1", False, "bob")])
     memory.remember([told("late 1", False, given_at=at - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
-    run(record_check_answers(BLOCKING, memory.access, {asked_id("Is it kind?", ""): rights}))
-    shown = run(learned(BLOCKING, memory.access, "ann"))
+    run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
+    shown = run_sync(learned(SYNC, memory.access, "ann"))
     [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
     assert rule["worth"] == "Tells good answers from bad ones 100% of the time, on 9 cases."
     assert rule["checks"] == "Cases that meet it: 4 of 9."
@@ -31,7 +31,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     assert rule["sources"][0] == {**word, "episode_id": key, "title": title, "mine": True}
     assert [source["mine"] for source in rule["sources"]] == [True, False]
     assert (dispute["title"], word in dispute["words"]) == (title, True)
-    kind, late = run(answers_of(BLOCKING, memory.access, "ann"))
+    kind, late = run_sync(answers_of(SYNC, memory.access, "ann"))
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
@@ -50,8 +50,8 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
         lambda: memory.forget([first.id], author="ann"),
     ):
         act()
-        assert run(recent(BLOCKING, memory.access, 5)) == memory.history()[:5]
-    history = run(learned(BLOCKING, memory.access, None))["history"][::-1]
+        assert run_sync(recent(SYNC, memory.access, 5)) == memory.history()[:5]
+    history = run_sync(learned(SYNC, memory.access, None))["history"][::-1]
     assert [one["version"] for one in history[::-1]] == [one.version for one in memory.history()]
     assert [one["what"] for one in history][:6] == [
         "ann answered (answers given: 1).",
@@ -68,8 +68,8 @@ def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
     memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
     judgments = [one.judgment for one in memory.episodes() if one.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
-        run(log_review(BLOCKING, memory.access, judgment, ReviewChoice(asks=asks), now()))
-    shown = run(standing(BLOCKING, memory.access))
+        run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), now()))
+    shown = run_sync(standing(SYNC, memory.access))
     sentence = "The judge agrees with the experts on 3 of 4 (75%) answers."
     assert shown["agreement"] == {"n": 4, "agreed": 3, "sentence": sentence}
     assert [week["share"] for week in shown["weeks"]] == [None] * 11 + [0.75]
@@ -79,5 +79,5 @@ def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
     assert "asked about 2 of 3 answers" in coverage
     assert f"right on {right} of 2" in coverage
     assert [(day["asked"], day["answered"]) for day in shown["days"][-2:]] == [(0, 1), (2, 4)]
-    empty = run(standing(BLOCKING, memory_of().access))
+    empty = run_sync(standing(SYNC, memory_of().access))
     assert (empty["coverage"], empty["agreement"]["n"]) == ([], 0)
