@@ -1,5 +1,6 @@
 """`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
 
+from functools import partial
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -7,9 +8,9 @@ from langgraph.runtime import Runtime
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import conversation
-from memalign_graph.conversation import Loop
+from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.gate import GateVerdict, QualityGate, begin_turn
+from memalign_graph.gate import GateVerdict, QualityGate, new_turn
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import GateOptions
@@ -47,8 +48,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     def __init__(self, criterion: Criterion, **options: Unpack[GateOptions]) -> None:
         super().__init__()
         self._gate = QualityGate(criterion, options)
-        self._loop = self._gate.loop
-        self.state_schema = _state_schema(self._gate.name, self._loop)
+        self._turn_key = self._gate.turn_key
+        self.state_schema = _state_schema(self._gate.name, self._turn_key)
 
     @property
     def name(self) -> str:
@@ -56,14 +57,14 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Forget the verdict of an earlier turn, and keep what this one begins with."""
-        return {self.name: {}, self._loop: begin_turn(state.get(MESSAGES))}
+        return {self.name: {}, self._turn_key: new_turn(state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Note whether the model answered: what others say instead is not judged as its answer."""
         answer = _last_answer(state)
         # The message of a tool that makes a structured response comes with the model's own.
-        spoke = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
-        return {self._loop: {**(state.get(self._loop) or {}), "spoke": spoke}}
+        model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
+        return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": model_answered}}
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -75,40 +76,42 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return await self._decide(ASYNC, state)
 
     async def _decide(self, io: IO, state: Any) -> StateUpdate:
-        loop = state.get(self._loop) or {}
-        verdict, kept = await self._verdict(io, state, loop)
-        update: StateUpdate = {self.name: verdict, self._loop: kept}
+        turn = conversation.read_turn(state[MESSAGES], state.get(self._turn_key) or {})
+        verdict, turn_state = await self._verdict(io, state, turn)
+        update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
         if verdict.get("status") == "revise":
             critique = conversation.critique_message(verdict["critique"], self.name)
             return {**update, MESSAGES: [critique], "jump_to": "model"}
         fallback = self._gate.settings.fallback
         if verdict and fallback is not None and not verdict["let_through"]:
-            # In the place of the turn's answers: they are not there to be read.
-            update[MESSAGES] = conversation.fallback_messages(state[MESSAGES], fallback, loop)
+            # In the place of the turn's answers, so that nobody reads those.
+            update[MESSAGES] = conversation.fallback_messages(turn, fallback)
             if state.get("structured_response") is not None:
                 update["structured_response"] = None
         return update
 
-    async def _verdict(self, io: IO, state: Any, loop: Loop) -> tuple[Any, Loop]:
+    async def _verdict(self, io: IO, state: Any, turn: Turn) -> tuple[Any, TurnState]:
         answer = _last_answer(state)
         # A tool that answers directly speaks after the model, and for it.
-        spoke = loop.get("spoke") or _ends_with_tool(state)
-        if answer is None or conversation.wrote(answer) or not spoke:
-            # A guard, a limit, or another gate ended the turn.
+        model_answered = turn.state.get("spoke") or _ends_with_tool(state)
+        if answer is None or conversation.is_from_gate(answer) or not model_answered:
+            # A guard, a limit, or another gate ended the turn, perhaps before it began here.
+            is_open = turn.is_revised and turn.is_last_question
             verdict = state.get(self.name) or {}
-            # Nobody has asked anything else since: a guard can end a turn before it began.
-            asked = [message.id for message in state[MESSAGES] if conversation.is_human(message)]
-            is_of_this_turn = loop.get("asked_id") in (None, *asked[-1:])
-            is_open = verdict.get("status") == "revise" and is_of_this_turn
-            return {**verdict, "status": "exhausted"} if is_open else {}, loop
+            return {**verdict, "status": "exhausted"} if is_open else {}, turn.state
         from_state = self._gate.settings.example
-        example = conversation.example_in(state, from_state, MESSAGES, loop)
-        verdict, kept = await self._gate.decide(io, example, loop)
+        exchange = partial(self._exchange, turn)
+        example = conversation.extract_example(state, from_state or exchange, turn)
+        verdict, turn_state = await self._gate.decide(io, example, turn)
         if from_state is None and not isinstance(example, str):
-            kept["inputs"] = example.inputs
+            turn_state = {**turn_state, "inputs": example.inputs}
         if verdict["status"] == "revise":
-            kept["spoke"] = False
-        return verdict, kept
+            turn_state = {**turn_state, "spoke": False}
+        return verdict, turn_state
+
+    @staticmethod
+    def _exchange(turn: Turn, state: Any) -> Any:
+        return conversation.last_exchange(turn, MESSAGES, state.get("structured_response"))
 
 
 def _last_answer(state: Any) -> AIMessage | None:
@@ -120,13 +123,13 @@ def _ends_with_tool(state: Any) -> bool:
     return isinstance(state[MESSAGES][-1], ToolMessage)
 
 
-def _state_schema(name: str, loop: str) -> type[Any]:
+def _state_schema(name: str, turn_key: str) -> type[Any]:
     hints = get_type_hints(AgentState, include_extras=True)
-    if not {name, loop}.isdisjoint(hints):
+    if not {name, turn_key}.isdisjoint(hints):
         raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
     own = {
         name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput]],
-        loop: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]],
+        turn_key: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]],
     }
     made: type[Any] = TypedDict("QualityGateState", {**hints, **own})  # type: ignore[misc] # named by the user
     return made

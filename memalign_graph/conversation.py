@@ -1,7 +1,7 @@
 """What a gate reads in a conversation, and what it writes into it."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -20,33 +20,77 @@ from memalign_graph.scales import PassRule
 from memalign_graph.settings import ExampleFrom
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
-Loop = Mapping[str, Any]
-"""What a gate keeps while an answer is being revised; JSON values only.
+TurnState = Mapping[str, Any]
+"""What a gate keeps of one turn; JSON values only, and the keys are stored.
 
-The `status` and `revisions` of its last verdict; the `settings` of the run's context, gone after an
-interrupt; `asked_id`, the message that the turn began with; `began`, if none of it is of an earlier
-turn; `sent_back`, the messages that were. An agent's gate also keeps the `inputs` as it first saw
-them, and whether the model `spoke` since the turn began, or since it was sent back.
+`asked_id` is the message that the turn began with, and `settings` are those of the run's context,
+which is gone after an interrupt. `turn`, `status` and `revisions` are those of the gate's last
+verdict: a gate that is wired up by hand keeps its verdict alone. `sent_back` are the messages that
+were. In an agent there are also the `inputs` as first judged, and `spoke`: whether the model
+answered since the turn began, or since its answer was sent back.
 """
-
-NOTHING: Loop = MappingProxyType({})
 
 # How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does.
 _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
+# How langgraph-supervisor names the tool by which a worker hands back.
+_HANDOFF_BACK = "transfer_back_to_"
 
 NO_ANSWER = "There is no answer to judge: write one."
 
 
-def wrote(message: Any, name: str | None = None) -> bool:
-    """Tell whether a gate wrote a message: any gate, or the one of a name."""
-    about = message.additional_kwargs if isinstance(message, BaseMessage) else {}
-    return about.get(_SOURCE) == _GATE_SOURCE and name in (None, about.get(_GATE))
+@dataclass(frozen=True)
+class Turn:
+    """A turn of a conversation, as one gate sees it."""
+
+    messages: Sequence[Any] = ()
+    """All messages of the conversation, also those of earlier turns."""
+    asked_id: str | None = None
+    """The message that asks; None where no message has an id."""
+    is_last_question: bool = False
+    """Whether that message is known to be the last one that asks."""
+    state: TurnState = field(default_factory=dict)
+
+    @property
+    def is_revised(self) -> bool:
+        """Whether the last answer was sent back."""
+        return self.state.get("status") == "revise"
+
+    @property
+    def revisions(self) -> int:
+        """How many answers were sent back."""
+        return self.state["revisions"] if self.is_revised else 0
 
 
-def was_sent_back(messages: Any, name: str) -> bool:
-    """Tell whether the last that was asked for is a revision, by the gate of a name."""
-    turns = reversed(messages if isinstance(messages, Sequence) else [])
-    return wrote(next((turn for turn in turns if isinstance(turn, HumanMessage)), None), name)
+def read_turn(messages: Any, state: TurnState) -> Turn:
+    """Find the present turn; the state of another one is left out."""
+    messages = messages if isinstance(messages, list | tuple) else ()
+    begun = state.get("asked_id")
+    questions = [message.id for message in messages if is_question(message, begun)]
+    asked_id = begun or next(reversed(questions), None)
+    if state.get("turn", asked_id) != asked_id:
+        state = {}
+    return Turn(messages, asked_id, questions[-1:] == [asked_id], state)
+
+
+def is_question(message: Any, asked_id: str | None = None) -> bool:
+    """Tell whether a human wrote a message: its source may be claimed, but not that of a turn's."""
+    if not isinstance(message, HumanMessage):
+        return False
+    begins_turn = asked_id is not None and message.id == asked_id
+    return begins_turn or _SOURCE not in message.additional_kwargs
+
+
+def is_from_gate(message: Any, name: str | None = None) -> bool:
+    """Tell whether a gate wrote a message: any gate, or the one with this name."""
+    source = message.additional_kwargs if isinstance(message, BaseMessage) else {}
+    return source.get(_SOURCE) == _GATE_SOURCE and name in (None, source.get(_GATE))
+
+
+def is_revision_request(messages: Any, name: str) -> bool:
+    """Tell whether the last human message is a critique by the gate with this name."""
+    newest_first = reversed(messages if isinstance(messages, list | tuple) else [])
+    humans = (message for message in newest_first if isinstance(message, HumanMessage))
+    return is_from_gate(next(humans, None), name)
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
@@ -65,7 +109,7 @@ def critique_text(
     feedback: Feedback | None,
     broken: Sequence[str],
 ) -> str:
-    outweighed = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
+    overruled = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
     asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"
     if value is not None:
@@ -75,90 +119,90 @@ def critique_text(
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
     elif judgment.value != value:
-        # What the judge says speaks for the answer.
+        # The judge's rationale speaks for the answer.
         parts.append("An expert decided so, and gave no reason.")
-    elif outweighed:
+    elif overruled:
         parts.append("Experts did not accept the answers most like this one.")
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
-    if broken and judgment.value == value and not outweighed:
+    if broken and judgment.value == value and not overruled:
         lines = "\n".join(f"- {guideline}" for guideline in broken)
         parts.append(f"What it has to heed:\n{lines}")
     return "\n\n".join(parts)
 
 
-def fallback_messages(messages: Any, fallback: str, loop: Loop) -> list[BaseMessage]:
+def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
-    turn: list[BaseMessage] = list(messages or [])
-    asked = loop.get("asked_id")
-    begins = [message.id == asked if asked else is_human(message) for message in turn]
+    messages: list[BaseMessage] = list(turn.messages)
+    begins = [message.id == turn.asked_id for message in messages]
     if any(begins):
-        turn = turn[len(begins) - begins[::-1].index(True) :]
-    gone = {*loop.get("sent_back", ()), *answer_ids(turn)}
-    for index, message in enumerate(turn):
-        if isinstance(message, HumanMessage) and wrote(message):
-            gone |= {message.id, *answer_ids(turn[:index])}
-    removed = [RemoveMessage(str(message.id)) for message in turn if message.id in gone]
+        messages = messages[len(begins) - begins[::-1].index(True) :]
+    replaced = {*turn.state.get("sent_back", ()), *answer_ids(messages)}
+    for index, message in enumerate(messages):
+        if isinstance(message, HumanMessage) and is_from_gate(message):
+            replaced |= {message.id, *answer_ids(messages[:index])}
+    removed = [RemoveMessage(str(message.id)) for message in messages if message.id in replaced]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
 
 
-def is_human(message: BaseMessage) -> bool:
-    return isinstance(message, HumanMessage) and not wrote(message)
-
-
-def answer_ids(messages: Sequence[BaseMessage]) -> list[str | None]:
-    """Name the messages that make the last answer: what a model wrote, and tools after it."""
+def answer_ids(messages: Sequence[Any]) -> list[str | None]:
+    """Return the ids of the last answer: of what a model wrote, and of tools after it."""
     ids = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage):
             ids.append(message.id)
-        if not isinstance(message, ToolMessage):
+        if not isinstance(message, ToolMessage) and not _hands_back(message):
             break
     return ids
 
 
-def example_in(
-    state: Any, example: ExampleFrom | None, messages_key: str, loop: Loop = NOTHING
+def _hands_back(message: Any) -> bool:
+    """Tell whether a message is a worker's note to its supervisor, and no answer."""
+    if isinstance(message, ToolMessage):
+        return (message.name or "").startswith(_HANDOFF_BACK)
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    return bool(calls) and all(call["name"].startswith(_HANDOFF_BACK) for call in calls)
+
+
+def extract_example(
+    state: Any, example: ExampleFrom | None, turn: Turn, messages_key: str = "messages"
 ) -> Example | str:
-    """Take the example out of a state; or say, for the writer, why there is nothing to judge."""
-    found: Any = _exchange(state, messages_key, loop) if example is None else example(state)
-    outputs = found.get("outputs", "?") if isinstance(found, Mapping) else "?"
-    if found is None or _is_blank(outputs):
+    """Return what is to be judged; or tell the writer why there is nothing to judge."""
+    fields: Any = last_exchange(turn, messages_key) if example is None else example(state)
+    outputs = fields.get("outputs", "?") if isinstance(fields, Mapping) else "?"
+    if fields is None or _is_blank(outputs):
         return NO_ANSWER
     try:
-        return read_example(found)
+        return read_example(fields)
     except InvalidInputError as error:
-        # What a model wrote is for the model to mend; another type is the caller's mistake.
-        if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in found:
+        # The model can correct what it wrote; another type is the caller's mistake.
+        if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in fields:
             return f"The answer can't be judged. {error}"
         raise
 
 
-def _exchange(state: Any, messages_key: str, loop: Loop) -> dict[str, Any] | None:
-    """Take the last human message and the last answer out of a conversation."""
-    kept = read_key(state, messages_key)
-    messages = convert_to_messages(kept) if isinstance(kept, list | tuple) else []
-    begun = loop.get("asked_id")
-    asked = [
-        message.text
-        for message in messages
-        if isinstance(message, HumanMessage)
-        and ((begun and message.id == begun) or _SOURCE not in message.additional_kwargs)
-    ]
-    if not messages or not (asked or "inputs" in loop):
+def last_exchange(turn: Turn, messages_key: str, structured: Any = None) -> dict[str, Any] | None:
+    """Take the last human message and the answer to it out of a conversation.
+
+    `structured` is an agent's answer in a shape of its own, which goes before the text.
+    """
+    messages = convert_to_messages(turn.messages)
+    begun = turn.state.get("asked_id")
+    questions = [message.text for message in messages if is_question(message, begun)]
+    if not messages or not (questions or "inputs" in turn.state):
         why = "none of the messages is human"
         why = why if messages else "the state has no messages there to judge"
         raise InvalidInputError(
             f"{messages_key}: {why}: give `example=`, a function that makes `inputs` and `outputs` "
             "of the state."
         )
-    outputs: Any = state.get("structured_response") if isinstance(state, Mapping) else None
+    outputs = structured
     if outputs is None or isinstance(messages[-1], HumanMessage):
         outputs = _answer(messages)
     elif isinstance(outputs, BaseModel):
         outputs = outputs.model_dump(mode="json")
     # Other middleware may have folded the question into a summary meanwhile.
-    inputs = loop["inputs"] if "inputs" in loop else asked[-1] or "(no text)"
+    inputs = turn.state["inputs"] if "inputs" in turn.state else questions[-1] or "(no text)"
     return {"inputs": inputs, "outputs": outputs} if outputs else None
 
 
@@ -168,7 +212,7 @@ def _answer(messages: Sequence[BaseMessage]) -> str:
         if isinstance(message, HumanMessage):
             break
         # A tool whose result is the answer ends an agent (`return_direct`).
-        if isinstance(message, AIMessage | ToolMessage):
+        if isinstance(message, AIMessage | ToolMessage) and not _hands_back(message):
             return "" if getattr(message, "tool_calls", None) else message.text.strip()
     return ""
 
@@ -180,7 +224,7 @@ def _is_blank(outputs: Any) -> bool:
 
 
 def _is_json(value: Any) -> bool:
-    """Tell whether a value is of JSON's types, whatever is wrong with its texts."""
+    """Tell whether a value has JSON's types; its texts may still be invalid."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_json(value[key]) for key in value)
     if isinstance(value, list):

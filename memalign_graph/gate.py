@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict, Unpack, is_typeddict
 
 from memalign_graph import conversation
-from memalign_graph.conversation import NOTHING, Loop
+from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
@@ -53,7 +53,7 @@ class GateVerdict(TypedDict):
     critique: str
     """What to change, in words for the writer; empty where it passed."""
     revisions: int
-    """How often an answer to this has been sent back, this time included."""
+    """How often an answer has been sent back in this turn, this time included."""
     judgment: dict[str, Any] | None
     """The `Judgment` as JSON."""
     feedback: dict[str, Any] | None
@@ -62,40 +62,42 @@ class GateVerdict(TypedDict):
     """What memory made of it."""
     error: str | None
     """Why the judge failed, where it did."""
+    turn: str | None
+    """The id of the message that asked: verdicts of one turn share it. None without messages."""
 
 
-_BEGINNING = ".before_turn"
-_JUDGING = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
-_STREAMED = ("status", "revisions", "value", "decided_by", "critique", "error")
-_FAILED = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
+_TURN_START_SUFFIX = ".before_turn"
+_JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+_EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
+_JUDGE_FAILED_LOG = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
+NO_TURN = Turn()
 
 
-def begin_turn(messages: Any) -> Loop:
-    """Make what a gate keeps at the beginning of a turn."""
+def new_turn(messages: Any) -> TurnState:
+    """Return the private state of a gate at the beginning of a turn."""
     run = current_run()
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
-    # What a caller brings is no gate's word, whatever it says of itself; in a graph within another
-    # it may be, since that other may have a gate of its own.
+    # Nobody but a gate may claim to be one: the message that a caller brings asks, whatever its
+    # source. In a graph within another it may be the critique of the other's gate.
     asked_id = None if run.is_nested else getattr(last, "id", None)
-    return {"began": True, "settings": _settings_of(run, NOTHING), "asked_id": asked_id}
+    return {"asked_id": asked_id, "settings": _settings_of(run, NO_TURN)}
 
 
-def _settings_of(run: Run, loop: Loop) -> dict[str, Any]:
-    """Return what the run's context has for judging, or the turn's had: it is gone when resumed."""
-    own = own_context(run.context)
-    if own is not None:
-        return own.model_dump(mode="json", exclude_unset=True)
-    kept, status = loop.get("settings") or {}, loop.get("status")
-    if status == "revise" or (loop.get("began") and status is None):
-        return kept
-    if loop.get("began") and kept:
-        # `Command(goto=...)` began a turn past `before_turn`, or one goes on after its verdict:
-        # nothing tells which, and a guess could reach another customer's memory.
+def _settings_of(run: Run, turn: Turn) -> dict[str, Any]:
+    """Return the settings for judging: of the run's context, or those that the turn began with."""
+    context = own_context(run.context)
+    if context is not None:
+        return context.model_dump(mode="json", exclude_unset=True)
+    settings: dict[str, Any] = turn.state.get("settings") or {}
+    has_ended = "status" in turn.state and not turn.is_revised
+    if settings and has_ended and not turn.is_last_question:
+        # `Command(goto=...)` may have begun a turn past `before_turn`, and a guess could reach
+        # another customer's memory.
         raise InvalidInputError(
-            f"context: this run gives none, and the thread's last verdict was made with {kept}: "
-            'give the context again, such as context={"memalign": {"namespace": [...]}}.'
+            f"context: this run gives none, and the thread's last verdict was made with {settings}:"
+            ' give the context again, such as context={"memalign": {"namespace": [...]}}.'
         )
-    return {}
+    return settings
 
 
 class QualityGate:
@@ -106,19 +108,19 @@ class QualityGate:
         criterion: Criterion,
         options: Mapping[str, Any],
         *,
-        revises: bool = True,
-        escalates: bool = False,
-        counts: bool = True,
+        can_revise: bool = True,
+        can_escalate: bool = False,
+        counts_revisions: bool = True,
     ) -> None:
         own = {name: value for name, value in options.items() if name in Gate.model_fields}
         judge: Any = {name: value for name, value in options.items() if name not in own}
         self.settings = Gate(**own)
         self.name = self.settings.name
-        self.loop = f"_{self.name}_loop"
-        """The key in the state where it keeps what outlives one pass."""
-        self.max_revisions = self.settings.max_revisions if revises else 0
-        self.escalates = escalates
-        self.counts = counts
+        self.turn_key = f"_{self.name}_loop"
+        """The key of the gate's `TurnState` in a state."""
+        self.max_revisions = self.settings.max_revisions if can_revise else 0
+        self.can_escalate = can_escalate
+        self.counts_revisions = counts_revisions
         """False where it is not the gate that decides whether another answer is written."""
         review: Any = self.settings.review
         if review == "exhausted":
@@ -126,101 +128,111 @@ class QualityGate:
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule: PassRule = PassRule.of(criterion.scale, self.settings.passes)
-        # What the judge writes is no message of the application's.
+        # The judge's tokens are not the application's messages.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
     async def decide(
-        self, io: IO, example: Example | str, loop: Loop = NOTHING
-    ) -> tuple[GateVerdict, dict[str, Any]]:
-        """Judge an answer, or say why there is none; returns what becomes of it."""
+        self, io: IO, example: Example | str, turn: Turn = NO_TURN
+    ) -> tuple[GateVerdict, TurnState]:
+        """Judge an answer, or say why there is none.
+
+        Returns:
+            The verdict, and the turn's state as it is to be kept.
+        """
         run = current_run()
-        sent_back = loop["revisions"] if loop.get("status") == "revise" else 0
-        settings = _settings_of(run, loop)
+        settings = _settings_of(run, turn)
         if isinstance(example, str):
-            verdict = self._verdict(sent_back, critique=example)
+            verdict = self._verdict(turn, critique=example)
         else:
             if not run.resuming:
-                self._tell(run, {"status": "judging", "revisions": sent_back})
+                self._emit_event(run, {"status": "judging", "revisions": turn.revisions})
             try:
-                verdict = await self._judge(io, example, sent_back, settings)
+                verdict = await self._judge(io, example, turn, settings)
             except GraphInterrupt:
-                self._tell(run, {"status": "asking", "revisions": sent_back})
+                self._emit_event(run, {"status": "asking", "revisions": turn.revisions})
                 raise
             except MemAlignError as error:
-                if isinstance(error, InvalidInputError | StoreError) or error.node not in _JUDGING:
+                is_fatal = isinstance(error, InvalidInputError | StoreError)
+                if is_fatal or error.node not in _JUDGE_NODES:
                     raise
-                opens = self.settings.on_judge_error == "open"
-                outcome = "goes on unjudged" if opens else "does not pass"
-                logger.warning(_FAILED, self.name, self.settings.on_judge_error, outcome, error)
-                failed: Any = {"status": "judge_error", "let_through": opens, "error": str(error)}
-                verdict = self._verdict(sent_back, **failed)
+                verdict = self._failed(turn, error)
             verdict["example_id"] = example.id
-        self._tell(run, verdict)
-        status, revisions = verdict["status"], verdict["revisions"]
-        kept = {**loop, "status": status, "revisions": revisions, "settings": settings}
-        return verdict, kept
+        self._emit_event(run, verdict)
+        state = {**turn.state, "settings": settings}
+        state |= {name: verdict[name] for name in ("turn", "status", "revisions")}
+        if verdict["status"] == "revise":
+            sent_back = conversation.answer_ids(turn.messages)
+            state["sent_back"] = [*turn.state.get("sent_back", ()), *sent_back]
+        return verdict, state
 
     async def _judge(
-        self, io: IO, example: Example, sent_back: int, settings: dict[str, Any]
+        self, io: IO, example: Example, turn: Turn, settings: dict[str, Any]
     ) -> GateVerdict:
-        if self.settings.review == "exhausted" and sent_back < self.max_revisions:
+        if self.settings.review == "exhausted" and turn.revisions < self.max_revisions:
             settings = {**settings, "review": settings.get("review") or "never"}
         context = MemAlignContext(**settings)
         fields: Any = example.to_json()
-        judged = await io.call_either(
+        result = await io.call_either(
             lambda: self.graph.invoke(fields, context=context),
             lambda: self.graph.ainvoke(fields, context=context),
         )
-        judgment = Judgment.model_validate(judged["judgment"])
-        said = judged["feedback"]
-        feedback = said and Feedback.model_validate(said)
-        # An expert who has something to say and names no value does not approve.
+        judgment = Judgment.model_validate(result["judgment"])
+        feedback = result["feedback"] and Feedback.model_validate(result["feedback"])
+        # An expert who comments and gives no value does not approve.
         value = judgment.value if feedback is None else feedback.value
         passed = value is not None and self.rule.passes(value)
         critique = ""
         if not passed:
-            broken = [rule["text"] for rule in judged.get("broken_guidelines") or []]
+            broken = [guideline["text"] for guideline in result.get("broken_guidelines") or []]
             critique = conversation.critique_text(
                 self.criterion, self.rule, judgment, feedback, broken
             )
         return self._verdict(
-            sent_back,
+            turn,
             passed=passed,
             critique=critique,
             value=value,
             decided_by="judge" if feedback is None else "expert",
-            **{name: judged[name] for name in ("judgment", "feedback", "learned")},
+            **{name: result[name] for name in ("judgment", "feedback", "learned")},
         )
 
-    def _verdict(self, revisions: int, *, passed: bool = False, **said: Any) -> GateVerdict:
-        status: GateStatus = "escalated" if self.escalates else "exhausted"
+    def _failed(self, turn: Turn, error: MemAlignError) -> GateVerdict:
+        fails_open = self.settings.on_judge_error == "open"
+        outcome = "goes on unjudged" if fails_open else "does not pass"
+        logger.warning(_JUDGE_FAILED_LOG, self.name, self.settings.on_judge_error, outcome, error)
+        return self._verdict(turn, status="judge_error", let_through=fails_open, error=str(error))
+
+    def _verdict(self, turn: Turn, *, passed: bool = False, **fields: Any) -> GateVerdict:
+        status: GateStatus = "escalated" if self.can_escalate else "exhausted"
+        revisions = turn.revisions
         if passed:
             status = "accepted"
-        elif revisions < self.max_revisions and "status" not in said:
-            status, revisions = "revise", revisions + self.counts
+        elif revisions < self.max_revisions and "status" not in fields:
+            status, revisions = "revise", revisions + self.counts_revisions
         verdict: Any = dict.fromkeys(GateVerdict.__annotations__)
-        verdict |= {"gate": self.name, "status": status, "revisions": revisions, "critique": ""}
-        return verdict | {"passed": passed, "let_through": passed, **said}  # type: ignore[no-any-return] # of its keys
+        verdict |= {"gate": self.name, "turn": turn.asked_id, "critique": ""}
+        verdict |= {"status": status, "revisions": revisions}
+        return verdict | {"passed": passed, "let_through": passed, **fields}  # type: ignore[no-any-return] # of its keys
 
-    def _tell(self, run: Run, verdict: Mapping[str, Any]) -> None:
-        about: dict[str, Any] = {"gate": self.name, "criterion": self.criterion.name}
-        about |= {name: verdict.get(name) for name in _STREAMED}
-        run.write({"type": "quality_gate", "max_revisions": self.max_revisions, **about})
+    def _emit_event(self, run: Run, verdict: Mapping[str, Any]) -> None:
+        event: dict[str, Any] = {"gate": self.name, "criterion": self.criterion.name}
+        event |= {name: verdict.get(name) for name in _EVENT_FIELDS}
+        run.write({"type": "quality_gate", "max_revisions": self.max_revisions, **event})
 
 
-def latest(_old: Any, new: Any) -> Any:
-    """Keep what was written last: gates that run side by side, under `Send`, share one key."""
+def keep_last(_old: Any, new: Any) -> Any:
+    """Keep the last write of a step: gates that run concurrently, under `Send`, share one key."""
     return new
 
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
-    """Read the last verdict: a reducer of the caller's own may gather them in a list."""
-    kept: Any = conversation.read_key(state, name) or {}
-    return kept[-1] if isinstance(kept, list) else kept  # type: ignore[no-any-return] # a verdict
+    """Return the last verdict: a reducer of the caller's own may gather them in a list."""
+    verdicts: Any = conversation.read_key(state, name) or {}
+    return verdicts[-1] if isinstance(verdicts, list) else verdicts  # type: ignore[no-any-return] # a verdict
 
 
 class GateNode(RunnableLambda[Any, Any]):
-    """A gate as a graph's node: with the class of the state, or wired up by hand without."""
+    """A gate as a node of a graph."""
 
     def __init__(
         self,
@@ -240,53 +252,49 @@ class GateNode(RunnableLambda[Any, Any]):
         self.messages_key = messages_key
         self.critique_key = critique_key
         self._state_schema = state_schema
+        """The class of the state, which `example` gets; None if the node itself gets it so."""
         awaiting = partial(self._decide, ASYNC)
         super().__init__(lambda state: run_sync(self._decide(SYNC, state)), awaiting, gate.name)
 
     @property
     def deps(self) -> list[Runnable[Any, Any]]:
-        """Where LangGraph looks for a node's subgraphs."""
+        """The subgraphs of the node, by the name that LangGraph reads."""
         return [self.gate.graph]
 
     async def _decide(self, io: IO, state: Any) -> StateUpdate:
         gate, settings = self.gate, self.gate.settings
         messages = conversation.read_key(state, self.messages_key)
-        own, loop = state, _last_verdict(state, gate.name)
         if self._state_schema is not None:
-            loop = conversation.read_key(state, gate.loop) or NOTHING
-            own = state if settings.example is None else _as_parents(state, self._state_schema)
-        elif not loop and conversation.was_sent_back(messages, gate.name):
-            raise InvalidInputError(
-                f"name: the state has no key {gate.name!r}, by which revisions are counted: add it."
-            )
-        example = conversation.example_in(own, settings.example, self.messages_key, loop)
-        verdict, kept = await gate.decide(io, example, loop)
+            turn_state = conversation.read_key(state, gate.turn_key) or {}
+        else:
+            turn_state = _last_verdict(state, gate.name)
+            if not turn_state and conversation.is_revision_request(messages, gate.name):
+                raise InvalidInputError(
+                    f"name: the graph state has no key {gate.name!r}, where the gate counts "
+                    f"revisions. Add {gate.name}: dict to the state class."
+                )
+        turn = conversation.read_turn(messages, turn_state)
+        parent = state if settings.example is None else _as_parents(state, self._state_schema)
+        example = conversation.extract_example(parent, settings.example, turn, self.messages_key)
+        verdict, turn_state = await gate.decide(io, example, turn)
         revises = verdict["status"] == "revise"
         update: StateUpdate = {gate.name: verdict}
         if self._state_schema is not None:
-            update[gate.loop] = kept
-        if self.critique_key is not None and (revises or loop.get("status") == "revise"):
-            # A turn that has ended leaves none; another gate's, which may stand there, is kept.
+            update[gate.turn_key] = turn_state
+        if self.critique_key is not None and (revises or turn.is_revised):
+            # Another gate's critique may stand in the key: it is taken away by that gate alone.
             update[self.critique_key] = verdict["critique"] if revises else ""
         elif revises:
-            update[self.messages_key] = [
-                conversation.critique_message(verdict["critique"], gate.name)
-            ]
-        if settings.fallback is not None and revises:
-            kept["sent_back"] = [
-                *loop.get("sent_back", ()),
-                *conversation.answer_ids(messages or []),
-            ]
-        elif settings.fallback is not None and not verdict["let_through"]:
-            update[self.messages_key] = conversation.fallback_messages(
-                messages, settings.fallback, loop
-            )
+            critique = conversation.critique_message(verdict["critique"], gate.name)
+            update[self.messages_key] = [critique]
+        if settings.fallback is not None and not revises and not verdict["let_through"]:
+            update[self.messages_key] = conversation.fallback_messages(turn, settings.fallback)
         return update
 
 
-def _as_parents(state: Any, schema: type[Any]) -> Any:
-    """Give a parent's function the state as its own nodes get it."""
-    if not isinstance(state, Mapping) or is_typeddict(schema):
+def _as_parents(state: Any, schema: type[Any] | None) -> Any:
+    """Return the state as the nodes of the parent get it."""
+    if schema is None or not isinstance(state, Mapping) or is_typeddict(schema):
         return state
     return schema(**{key: state[key] for key in get_type_hints(schema) if key in state})
 
@@ -305,23 +313,24 @@ def _gate_at(builder: Graph, name: str) -> QualityGate | None:
     return runnable.gate if isinstance(runnable, GateNode) else None
 
 
-def _check_way(builder: Graph, source: str, gate: Gate) -> None:
+def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
     if _gate_at(builder, source):
         raise InvalidInputError(
             f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
         )
-    ends = [end for start, end in builder.edges if start == source]
-    for end in ends + [end for starts, end in builder.waiting_edges if source in starts]:
-        beside = _gate_at(builder, end)
-        if beside is None:
+    destinations = [end for start, end in builder.edges if start == source]
+    destinations += [end for starts, end in builder.waiting_edges if source in starts]
+    for destination in destinations:
+        other_gate = _gate_at(builder, destination)
+        if other_gate is None:
             raise InvalidInputError(
-                f"after: {source!r} also leads to {end!r}, past the gate: take that edge away, and "
-                "name its end as `accept`."
+                f"after: {source!r} also leads to {destination!r}, past the gate: take that edge "
+                "away, and name its end as `accept`."
             )
-        if gate.fallback is not None and beside.settings.fallback is not None:
+        if gate.fallback is not None and other_gate.settings.fallback is not None:
             raise InvalidInputError(
-                f"fallback: {end!r}, which judges the same answer at once, has one, too: give it "
-                "to one of them, or make this gate the other's `accept`."
+                f"fallback: {destination!r}, which judges the same answer at once, has one, too: "
+                "give it to one of them, or make this gate the other's `accept`."
             )
     node = builder.nodes.get(source)
     if builder.branches.get(source) or (node is not None and node.ends):
@@ -358,37 +367,37 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
 
 
 def _add_node(builder: Graph, node: GateNode) -> None:
-    name, loop, messages_key = node.gate.name, node.gate.loop, node.messages_key
+    name, turn_key, messages_key = node.gate.name, node.gate.turn_key, node.messages_key
     declared = _keys(builder, builder.state_schema)
     returned = _keys(builder, builder.output_schema)
-    added: dict[str, Any] = {name: Annotated[dict[str, Any], latest]}
+    added: dict[str, Any] = {name: Annotated[dict[str, Any], keep_last]}
     if node.critique_key is not None:
-        added[node.critique_key] = Annotated[str, latest]
-    shown = {**added, **declared, **returned}
-    # Not returned, so that no other gate meets it.
-    private = {loop: Annotated[dict[str, Any], latest]}
-    seen: Any = TypedDict("GateView", {**shown, **private})  # type: ignore[misc] # a parent's
-    output: Any = TypedDict("GatedOutput", shown)  # type: ignore[misc] # likewise
+        added[node.critique_key] = Annotated[str, keep_last]
+    public = {**added, **declared, **returned}
+    # The turn's state is not returned: a gate of this name in a parent has its own.
+    private = {turn_key: Annotated[dict[str, Any], keep_last]}
+    node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # a parent's
+    output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # likewise
 
-    def begin(state: Any) -> StateUpdate:
-        ends = [end for start, end in builder.edges if start == START]
+    def begin_turn(state: Any) -> StateUpdate:
+        destinations = [end for start, end in builder.edges if start == START]
         for branch in builder.branches.get(START, {}).values():
-            ends += (branch.ends or {"anywhere": name}).values()
-        if all(end.endswith(_BEGINNING) for end in ends):
+            destinations += (branch.ends or {"anywhere": name}).values()
+        if all(destination.endswith(_TURN_START_SUFFIX) for destination in destinations):
             raise InvalidInputError(
                 "builder: nothing leads from START into the graph: add an edge to its first node."
             )
-        if name in ends:
-            return {}  # the gate, if it begins, would meet its own word of the same step
-        # A reducer of the caller's own is made for verdicts alone.
+        if name in destinations:
+            return {}  # the gate runs in this same step, and both would write its keys
+        # A reducer of the caller's own takes verdicts alone.
         blank: StateUpdate = {} if name in declared else {name: {}}
-        return {**blank, loop: begin_turn(conversation.read_key(state, messages_key))}
+        return {**blank, turn_key: new_turn(conversation.read_key(state, messages_key))}
 
-    beginning = f"{name}{_BEGINNING}"
-    builder.add_node(name, node, input_schema=seen)
-    # By this node LangGraph also gets to know the schema of what is returned.
-    builder.add_node(beginning, begin, input_schema=output)
-    builder.add_edge(START, beginning)
+    turn_start = f"{name}{_TURN_START_SUFFIX}"
+    builder.add_node(name, node, input_schema=node_input)
+    # This node also declares the schema of what is returned to LangGraph.
+    builder.add_node(turn_start, begin_turn, input_schema=output)
+    builder.add_edge(START, turn_start)
     if returned.keys() >= declared.keys():
         builder.output_schema = output
 
@@ -439,7 +448,7 @@ def add_quality_gate(
             "builder: give a StateGraph that is not compiled yet, whose state is a class with keys."
         )
     gate = QualityGate(
-        criterion, options, revises=revise is not None, escalates=escalate is not None
+        criterion, options, can_revise=revise is not None, can_escalate=escalate is not None
     )
     settings = gate.settings
     node = GateNode(gate, messages_key, critique_key, builder.state_schema)
@@ -447,8 +456,9 @@ def add_quality_gate(
         raise InvalidInputError(
             f"name: the graph has a node {gate.name!r} already: give this gate a name of its own."
         )
-    for option, way in {"accept": accept, "revise": revise, "escalate": escalate}.items():
-        if not isinstance(way, str) and (way is not None or option == "accept"):
+    destinations = {"accept": accept, "revise": revise, "escalate": escalate}
+    for option, destination in destinations.items():
+        if not isinstance(destination, str) and (destination is not None or option == "accept"):
             raise InvalidInputError(f"{option}: give the name of a node, or END.")
     if settings.fallback is not None and escalate is not None:
         raise InvalidInputError(
@@ -458,23 +468,26 @@ def add_quality_gate(
     if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
         raise InvalidInputError("after: give the name of a node, or several in a list.")
     for source in sources:
-        _check_way(builder, source, settings)
+        _check_edges(builder, source, settings)
     _check_keys(builder, node, revises=revise is not None)
     _add_node(builder, node)
     for source in sources:
         builder.add_edge(source, gate.name)
     closed = END if escalate is None else escalate
-    ends: dict[str, str] = {"accepted": accept}
+    node_of: dict[str, str] = {"accepted": accept}
     if revise is not None:
-        ends["revise"] = revise
-    ends["exhausted" if escalate is None else "escalated"] = closed
-    ends["judge_error"] = accept if settings.on_judge_error == "open" else closed
-    # One label for all statuses that share an end: LangGraph draws one line for them.
-    labels = {end: " / ".join(key for key in ends if ends[key] == end) for end in ends.values()}
+        node_of["revise"] = revise
+    node_of["exhausted" if escalate is None else "escalated"] = closed
+    node_of["judge_error"] = accept if settings.on_judge_error == "open" else closed
+    # One label for all statuses that lead to a node: LangGraph draws one line for them.
+    labels = {
+        node: " / ".join(status for status in node_of if node_of[status] == node)
+        for node in node_of.values()
+    }
     builder.add_conditional_edges(
         gate.name,
-        lambda state: labels[ends[_last_verdict(state, gate.name)["status"]]],
-        {label: end for end, label in labels.items()},
+        lambda state: labels[node_of[_last_verdict(state, gate.name)["status"]]],
+        {label: node for node, label in labels.items()},
     )
     return builder
 
@@ -489,9 +502,9 @@ def create_quality_gate_node(
 ) -> Runnable[Any, Any]:
     """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
 
-    The state needs a key of the gate's name, by which revisions are counted, too; edges go by
-    `state[name]["status"]`. The gate knows its last verdict alone: a turn broken off while an
-    answer was revised counts against the next, and each resume has to be given a context.
+    The state needs a key of the gate's name, where the gate counts revisions; edges go by
+    `state[name]["status"]`. A turn begins with each message of a human, and each resume has to be
+    given a context.
 
     Args:
         criterion: What is judged.
@@ -507,12 +520,14 @@ def create_quality_gate_node(
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    _refuse(options, ["fallback"], "a node that is wired up by hand leaves the messages alone")
-    gate = QualityGate(criterion, options, escalates=escalates)
+    _reject_options(
+        options, ["fallback"], "a node that is wired up by hand leaves the messages alone"
+    )
+    gate = QualityGate(criterion, options, can_escalate=escalates)
     return GateNode(gate, messages_key, critique_key)
 
 
-def _refuse(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
+def _reject_options(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
     for name in names:
         if name in options:
             raise InvalidInputError(f"{name}: {why}: leave it out.")
@@ -553,12 +568,13 @@ def create_quality_gate_tool(
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
     own = ["max_revisions", "example", "fallback"]
-    _refuse(options, own, "what is checked, and how often, is the agent's choice")
+    _reject_options(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(
             "review: a tool counts no revisions: give 'never', 'always', 'uncertain' or a function."
         )
-    gate = QualityGate(criterion, {**options, "name": name, "max_revisions": 1}, counts=False)
+    own_options = {**options, "name": name, "max_revisions": 1}
+    gate = QualityGate(criterion, own_options, counts_revisions=False)
 
     async def decide(io: IO, **case: str) -> tuple[str, GateVerdict]:
         try:

@@ -72,6 +72,22 @@ async def test_both_ask_one_after_the_other_in_the_namespace_of_the_run(bench: B
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
+async def test_gate_judges_again_in_the_namespace_of_the_run_when_another_sends_back(
+    bench: Bench,
+) -> None:
+    """The first has ended its turn with a verdict, and the run that goes on has no context."""
+    AgentModel(bench.server, "Wait.", "So sorry!")
+    graph = agent(bench, *pair(bench, review="always", max_revisions=1))
+    await bench.invoke(graph, ask(), context=TEAM)
+    given = await bench.resume(graph, APPROVE)
+    for reply in (COLD, APPROVE, APPROVE):
+        given = await bench.resume(graph, reply)
+    assert {given[name]["status"] for name in ("tone", "length")} == {"accepted"}
+    for criterion in (CRITERION, LENGTH):
+        assert await bench.episodes(criterion=criterion) == []
+        assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 2
+
+
 @pytest.mark.parametrize("reverse", [True, False])
 async def test_neither_drafts_nor_another_gates_word_stand_beside_a_fallback(
     bench: Bench, *, reverse: bool

@@ -173,6 +173,6 @@ async def test_graph_that_would_go_wrong_says_so_when_it_runs(bench: Bench) -> N
         ["write", END],
     )
     bench.server.rules = always(False)
-    with pytest.raises(InvalidInputError, match="name: the state has no key 'quality_gate'"):
+    with pytest.raises(InvalidInputError, match="name: the graph state has no key 'quality_gate'"):
         await bench.invoke(bench.compile(builder), asked(), "u")
     assert len(writer.seen) == 2

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
+from langgraph.graph import MessagesState, add_messages
 from langgraph.types import Command, interrupt
 
 from memalign_graph import InvalidInputError
+from memalign_graph.conversation import fallback_messages, read_turn
 from tests.conftest import COLD, Bench, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
@@ -22,6 +24,7 @@ from tests.integration_tests.gates.support import (
     judges,
     pending,
     texts,
+    wired,
     writing,
 )
 
@@ -64,6 +67,20 @@ async def test_turn_after_one_that_broke_off_has_all_its_revisions(bench: Bench,
     given = await bench.invoke(graph, asked(question))
     assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 2)
     assert len(writer.seen) - before == 3
+
+
+async def test_turn_begins_with_each_question_to_a_node_wired_up_by_hand(bench: Bench) -> None:
+    class State(MessagesState):
+        quality_gate: dict[str, Any]
+
+    graph = wired(bench, Failing(at=2), State, max_revisions=1)
+    bench.server.rules = always(False)
+    with pytest.raises(ConnectionError):
+        await bench.invoke(graph, asked())
+    given = await bench.invoke(graph, asked(AGAIN))
+    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    assert given["quality_gate"]["turn"] == given["messages"][3].id
+    assert len(judgings(bench.server)) == 3
 
 
 async def test_run_that_goes_on_has_the_revisions_that_are_left(bench: Bench) -> None:
@@ -164,6 +181,20 @@ async def test_it_takes_the_place_of_the_turns_drafts_and_critiques(bench: Bench
         given = await bench.invoke(graph, asked("And now?"), str(options))
         assert given["quality_gate"]["status"] == "accepted"
         assert texts(given["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
+
+
+def test_fallback_replaces_the_answer_before_a_handoff_back() -> None:
+    call = {"name": "transfer_back_to_boss", "args": {}, "id": "1", "type": "tool_call"}
+    written: Any = [
+        HumanMessage(QUESTION),
+        AIMessage("Wait."),
+        AIMessage("Transferring back to boss", tool_calls=[call]),
+        ToolMessage("Done.", tool_call_id="1", name="transfer_back_to_boss"),
+    ]
+    messages: Any = add_messages([], written)
+    update: Any = fallback_messages(read_turn(messages, {}), LATER)
+    left: Any = add_messages(messages, update)
+    assert texts(left) == [QUESTION, LATER]
 
 
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}

@@ -12,8 +12,11 @@ from memalign_graph.conversation import (
     NO_ANSWER,
     critique_message,
     critique_text,
-    example_in,
-    wrote,
+    extract_example,
+    is_from_gate,
+    last_exchange,
+    read_key,
+    read_turn,
 )
 from memalign_graph.scales import PassRule
 from memalign_graph.types import Evidence
@@ -24,6 +27,14 @@ CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
 CALLING = AIMessage("I look it up.", tool_calls=[CALL])
 FOUND = ToolMessage("In Kiel.", tool_call_id="1")
 CRITIQUE = critique_message("Too cold.", "quality_gate")
+FOUND_IT = ("Where is it?", "In Kiel.")
+BACK = {"name": "transfer_back_to_boss", "args": {}, "id": "2", "type": "tool_call"}
+HANDS_BACK = [
+    AIMessage("Transferring back to boss", tool_calls=[BACK]),
+    ToolMessage(
+        "Successfully transferred back to boss", tool_call_id="2", name="transfer_back_to_boss"
+    ),
+]
 
 FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "tuples": ([("user", "Q"), ("assistant", "A")], ("Q", "A")),
@@ -55,6 +66,8 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "calls-tools": ([ASKED, CALLING], None),
     "tool-speaks": ([ASKED, CALLING, FOUND], ("Where is it?", "In Kiel.")),
     "tool-says-nothing": ([ASKED, CALLING, ToolMessage(" ", tool_call_id="1")], None),
+    "hands-back-to-a-supervisor": ([ASKED, AIMessage("In Kiel."), *HANDS_BACK], FOUND_IT),
+    "hands-back-without-an-answer": ([ASKED, *HANDS_BACK], None),
     "tool-of-an-old-turn": ([ASKED, CALLING, FOUND, HumanMessage("2")], None),
     "nobody-answered": ([ASKED], None),
     "not-revised": ([ASKED, AIMessage("a"), CRITIQUE], None),
@@ -73,11 +86,16 @@ class Modelled(BaseModel):
     messages: list[Any]
 
 
+def example_in(state: Any, messages_key: str = "messages") -> Example | str:
+    turn = read_turn(read_key(state, messages_key), {})
+    return extract_example(state, None, turn, messages_key)
+
+
 @pytest.mark.parametrize("case", list(FINDS))
 def test_last_question_and_last_answer(case: str) -> None:
     messages, expected = FINDS[case]
     for state in ({"messages": messages}, Conversation(messages), Modelled(messages=messages)):
-        found = example_in(state, None, "messages")
+        found = example_in(state)
         if expected is None:
             assert found == NO_ANSWER
         else:
@@ -87,14 +105,14 @@ def test_last_question_and_last_answer(case: str) -> None:
 @pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
 def test_missing_messages_are_one_sentence(state: Any) -> None:
     with pytest.raises(InvalidInputError, match="messages: the state has no messages") as caught:
-        example_in(state, None, "messages")
+        example_in(state)
     assert "example=" in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
 def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> None:
     with pytest.raises(InvalidInputError, match="chat: none of the messages is human"):
-        example_in({"chat": messages}, None, "chat")
+        example_in({"chat": messages}, "chat")
 
 
 class Form(BaseModel):
@@ -102,16 +120,23 @@ class Form(BaseModel):
 
 
 @pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
-def test_structured_response_is_the_answer(structured: Any) -> None:
-    state = {"messages": [ASKED, CALLING], "structured_response": structured}
-    found = example_in(state, None, "messages")
-    assert found == Example(inputs="Where is it?", outputs={"city": "Kiel"})
+def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
+    turn = read_turn([ASKED, CALLING], {})
+    found = last_exchange(turn, "messages", structured)
+    assert found == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+
+
+def test_structured_response_in_a_graph_of_ones_own_is_no_answer() -> None:
+    """Nothing tells whether it is of this turn."""
+    state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
+    assert example_in(state) == Example(inputs="Where is it?", outputs="A")
 
 
 def test_function_may_give_an_example_or_its_fields() -> None:
     example = Example(inputs="Q", outputs="A", reference_outputs="R")
-    assert example_in({}, lambda _: example, "messages") == example
-    assert example_in({}, lambda _: example.to_json(), "messages") == example
+    turn = read_turn([], {})
+    assert extract_example({}, lambda _: example, turn) == example
+    assert extract_example({}, lambda _: example.to_json(), turn) == example
 
 
 EXAMPLE = Example(inputs="Q", outputs="A")
@@ -173,5 +198,5 @@ def test_message_is_a_humans_and_marked_as_a_gates() -> None:
     message = critique_message("Too cold.", "quality_gate")
     assert type(message) is HumanMessage
     assert message.text.startswith("Too cold.")
-    assert wrote(message)
-    assert not wrote(HumanMessage(message.text))
+    assert is_from_gate(message)
+    assert not is_from_gate(HumanMessage(message.text))
