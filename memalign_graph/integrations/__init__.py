@@ -18,30 +18,22 @@ if TYPE_CHECKING:
         few_shot_examples,
     )
     from memalign_graph.integrations.mlflow import (
-        ExportedJudge,
-        ImportedMemory,
-        aexport_to_mlflow,
-        export_to_mlflow,
+        as_mlflow_scorer,
         feedback_from_mlflow,
-        memory_from_mlflow,
     )
 
 __all__ = [
     "EvaluatorResult",
-    "ExportedJudge",
     "FewShotExample",
     "ImportedFeedback",
-    "ImportedMemory",
     "RejectedFeedback",
-    "aexport_to_mlflow",
     "as_async_evaluator",
     "as_comparative_evaluator",
     "as_evaluator",
-    "export_to_mlflow",
+    "as_mlflow_scorer",
     "feedback_from_langsmith",
     "feedback_from_mlflow",
     "few_shot_examples",
-    "memory_from_mlflow",
 ]
 
 
@@ -49,9 +41,9 @@ def __getattr__(name: str) -> Any:
     """Import what is asked for, and nothing before."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "langsmith"
+    module = "langsmith"
     if name.endswith("Feedback"):
-        room = "feedback"
-    elif "mlflow" in name or name in ("ExportedJudge", "ImportedMemory"):
-        room = "mlflow"
-    return getattr(import_module(f"{__name__}.{room}"), name)
+        module = "feedback"
+    elif "mlflow" in name:
+        module = "mlflow"
+    return getattr(import_module(f"{__name__}.{module}"), name)

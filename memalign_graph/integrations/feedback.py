@@ -1,4 +1,4 @@
-"""What another tool holds, read as feedback: what is taken, what is not, and why."""
+"""Feedback imported from another tool, with the records that were rejected and the reasons."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,38 +16,38 @@ Fields = dict[str, Any]
 
 
 class RejectedFeedback(FrozenModel):
-    """A person's word on the criterion that can't be used: its id where it came from, and why."""
+    """A person's feedback that cannot be used: its id in the other tool, and the reason."""
 
     id: str | None
     reason: str
 
 
 class ImportedFeedback(FrozenModel):
-    """What was found in another tool; what is no person's word on the criterion is counted."""
+    """Feedback from another tool; records that are no feedback on the criterion are counted."""
 
     feedback: list[Feedback] = Field(default_factory=list)
     rejected: list[RejectedFeedback] = Field(default_factory=list)
     passed_over: Counter[str] = Field(default_factory=Counter)
 
 
-def add(
-    found: ImportedFeedback, scale: Scale, make_example: Callable[[], Fields], **fields: Any
+def add_feedback(
+    imported: ImportedFeedback, scale: Scale, make_example: Callable[[], Fields], **fields: Any
 ) -> None:
-    """Take feedback, or reject it with the reason."""
+    """Add feedback, or the reason why it cannot be used."""
     try:
         if fields["value"] is not None:
             fields["value"] = scale.validate_value(fields["value"])
-        found.feedback.append(read_feedback({**fields, "example": make_example()}))
+        imported.feedback.append(read_feedback({**fields, "example": make_example()}))
     except RecursionError:
-        reject(found, fields["id"], "the example is nested too deep: flatten it.")
+        add_rejected(imported, fields["id"], "the example is nested too deep: flatten it.")
     except ValueError as error:
-        reject(found, fields["id"], str(error))
+        add_rejected(imported, fields["id"], str(error))
 
 
-def reject(found: ImportedFeedback, feedback_id: Any, reason: str) -> None:
-    """Say why a person's word can't be used."""
+def add_rejected(imported: ImportedFeedback, feedback_id: Any, reason: str) -> None:
+    """Add the reason why a person's feedback cannot be used."""
     name = None if feedback_id is None else str(feedback_id)
-    found.rejected.append(RejectedFeedback(id=name, reason=reason))
+    imported.rejected.append(RejectedFeedback(id=name, reason=reason))
 
 
 def scale_of(criterion: Any) -> Scale:
@@ -58,7 +58,7 @@ def scale_of(criterion: Any) -> Scale:
     return criterion.scale
 
 
-def present(value: Any) -> Any:
+def none_if_empty(value: Any) -> Any:
     """Return a value, or None where a tool or a table writes that there is none."""
     value = plain(value)
     is_empty = isinstance(value, dict | list | str) and not value

@@ -17,10 +17,10 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.integrations.feedback import (
     Fields,
     ImportedFeedback,
-    add,
+    add_feedback,
+    add_rejected,
+    none_if_empty,
     plain_json,
-    present,
-    reject,
     scale_of,
 )
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
@@ -52,8 +52,8 @@ _NO_JUDGMENT = (
 )
 
 
-class _Evaluation(Settings):
-    """A judge's graph, and how an evaluator calls it."""
+class JudgeEvaluator(Settings):
+    """Call a judge's graph on one output, and turn judgments into an evaluator's results."""
 
     graph: Any
     key: str | None = None
@@ -77,13 +77,9 @@ class _Evaluation(Settings):
 
     async def judge(self, io: IO, inputs: Any, outputs: Any, reference: Any) -> Evaluated:
         """Have the graph judge one output."""
-        # LangSmith writes {"output": None} for a target that failed or returned nothing.
-        if isinstance(outputs, Mapping) and all(value is None for value in outputs.values()):
-            raise InvalidInputError(
-                "outputs: there are none to judge: the application failed, or returned nothing."
-            )
+        _check_outputs(outputs)
         fields = {"inputs": inputs, "outputs": outputs}
-        if present(reference) is not None:
+        if none_if_empty(reference) is not None:
             fields["reference_outputs"] = reference
         example = fields if self.example is None else self.example(fields)
         given = example.to_json() if isinstance(example, Example) else plain_json(example)
@@ -141,6 +137,14 @@ class _Evaluation(Settings):
         return {**result, "value": value} if isinstance(value, str) else result
 
 
+def _check_outputs(outputs: Any) -> None:
+    # LangSmith writes {"output": None} for a target that failed or returned nothing.
+    if isinstance(outputs, Mapping) and all(value is None for value in outputs.values()):
+        raise InvalidInputError(
+            "outputs: there are none to judge: the application failed, or returned nothing."
+        )
+
+
 def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Evaluated]:
     """Make an evaluator of a compiled judge graph, review graph or panel.
 
@@ -153,14 +157,14 @@ def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Eva
     `Judgment`. `context` and `config` are those of the graph's runs; with a checkpointer each has a
     thread of its own, unless the config names one.
     """
-    evaluation = _Evaluation(graph=graph, **options)
+    evaluator = JudgeEvaluator(graph=graph, **options)
 
     def memalign_judge(  # the key that LangSmith gives to an error: it reads it from here
         *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return run_sync(evaluation.judge(SYNC, inputs, outputs, reference_outputs))
+        return run_sync(evaluator.judge(SYNC, inputs, outputs, reference_outputs))
 
-    memalign_judge.__name__ = evaluation.key or memalign_judge.__name__
+    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
     return memalign_judge
 
 
@@ -168,14 +172,14 @@ def as_async_evaluator(
     graph: Runnable[Any, Any], **options: Any
 ) -> Callable[..., Coroutine[Any, Any, Evaluated]]:
     """Make an evaluator that is awaited, for LangSmith's `aevaluate`; see `as_evaluator`."""
-    evaluation = _Evaluation(graph=graph, **options)
+    evaluator = JudgeEvaluator(graph=graph, **options)
 
     async def memalign_judge(
         *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return await evaluation.judge(ASYNC, inputs, outputs, reference_outputs)
+        return await evaluator.judge(ASYNC, inputs, outputs, reference_outputs)
 
-    memalign_judge.__name__ = evaluation.key or memalign_judge.__name__
+    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
     return memalign_judge
 
 
@@ -187,15 +191,17 @@ def as_comparative_evaluator(
     The judge has a `Pairwise` scale. The first run is A, the second B; build it with `swap=True` to
     have it look at them in both orders. See `as_evaluator` for the options.
     """
-    evaluation = _Evaluation(graph=graph, **options)
+    evaluator = JudgeEvaluator(graph=graph, **options)
 
     def memalign_judge(
         *, runs: Sequence[Any], inputs: Any, outputs: Sequence[Any], reference_outputs: Any = None
     ) -> dict[str, Any]:
         if len(runs) != 2 or len(outputs) != 2:  # noqa: PLR2004 - a pair
             raise InvalidInputError(f"runs: a pairwise judge compares two runs, not {len(runs)}.")
+        for output in outputs:
+            _check_outputs(output)
         ids = [str(run["id"] if isinstance(run, Mapping) else run.id) for run in runs]
-        result = run_sync(evaluation.judge(SYNC, inputs, list(outputs), reference_outputs))
+        result = run_sync(evaluator.judge(SYNC, inputs, list(outputs), reference_outputs))
         if isinstance(result, list) or result.get("value") not in _COMPARED:
             raise InvalidInputError(
                 "graph: comparing needs a judge whose criterion has scale=Pairwise()."
@@ -203,7 +209,7 @@ def as_comparative_evaluator(
         scores = dict(zip(ids, _COMPARED[result["value"]], strict=True))
         return {"key": result["key"], "scores": scores, "comment": result["comment"]}
 
-    memalign_judge.__name__ = evaluation.key or memalign_judge.__name__
+    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
     return memalign_judge
 
 
@@ -234,91 +240,97 @@ def feedback_from_langsmith(
     criterion's name unless `key` says otherwise; `sources` are those that are people, not judges;
     `examples` are the data set's that runs refer to, for `reference_outputs`.
     """
-    scale, key, found = scale_of(criterion), key or criterion.name, ImportedFeedback()
+    scale, key, imported = scale_of(criterion), key or criterion.name, ImportedFeedback()
     runs_by_id: dict[Any, Fields] = {}
     records: list[Fields] = []
-    for run_fields in _each(runs, "runs"):
+    for run_fields in _iter_records(runs, "runs"):
         run_id = run_fields.get("id") or run_fields.get("run_id")
         if run_id is None:
             raise InvalidInputError("runs: a run has no `id`: give runs as LangSmith has them.")
         runs_by_id[run_id] = run_fields
-        own = _each(run_fields.get("feedback") or (), "runs.feedback")
+        own = _iter_records(run_fields.get("feedback") or (), "runs.feedback")
         records += [{"run_id": run_id, **record} for record in own]
-    records += _each(feedback, "feedback")
-    references = {known.get("id"): known.get("outputs") for known in _each(examples, "examples")}
+    records += _iter_records(feedback, "feedback")
+    references = {
+        known.get("id"): known.get("outputs") for known in _iter_records(examples, "examples")
+    }
     # A run that brings its own feedback may have it in the list as well.
     once = {record.get("id") or (at,): record for at, record in enumerate(records)}
-    words = [_Word(record, sources) for record in once.values()]
-    counted = [word for word in words if word.why_not(key) is None]
-    speakers = {word.speaker for word in counted if word.author is not None}
+    items = [_LangSmithFeedback(record, sources) for record in once.values()]
+    counted = [item for item in items if item.skip_reason(key) is None]
+    reviewers = {item.reviewer_key for item in counted if item.author is not None}
     notes: defaultdict[Any, list[Any]] = defaultdict(list)
-    for word in words:
-        if word.get("key") == "note" and word.speaker in speakers:
-            notes[word.speaker].append(word.get("comment"))
-        elif why := word.why_not(key):
-            found.passed_over[why] += 1
-    for word in counted:
-        run_id = word.get("run_id")
+    for item in items:
+        if item.get("key") == "note" and item.reviewer_key in reviewers:
+            notes[item.reviewer_key].append(item.get("comment"))
+        elif reason := item.skip_reason(key):
+            imported.passed_over[reason] += 1
+    for item in counted:
+        run_id = item.get("run_id")
         if run_id not in runs_by_id:
-            reject(found, word.get("id"), f"run {run_id} is not among the runs: give it as well.")
+            add_rejected(
+                imported, item.get("id"), f"run {run_id} is not among the runs: give it as well."
+            )
             continue
         fields = {name: runs_by_id[run_id].get(name) for name in ("inputs", "outputs")}
         known = runs_by_id[run_id].get("reference_example_id")
-        value, said = word.read(scale)
-        add(
-            found,
+        value, comments = item.parse(scale)
+        add_feedback(
+            imported,
             scale,
             partial(plain_json, {**fields, "reference_outputs": references.get(known)}),
             value=value,
-            rationale="\n".join(text.strip() for text in [*said, *notes[word.speaker]] if text),
-            author=word.author,
-            id=word.get("id"),
-            given_at=word.get("modified_at") or word.get("created_at"),
+            rationale="\n".join(
+                text.strip() for text in [*comments, *notes[item.reviewer_key]] if text
+            ),
+            author=item.author,
+            id=item.get("id"),
+            given_at=item.get("modified_at") or item.get("created_at"),
         )
-    return found
+    return imported
 
 
-class _Word:
-    """What was said of a run."""
+class _LangSmithFeedback:
+    """One feedback record on a run."""
 
     def __init__(self, fields: Fields, sources: Collection[str] | None) -> None:
         source = dict(fields.get("feedback_source") or {})
         self.get = fields.get
         self.source = source.get("type")
-        self.by_person = sources is None or self.source in sources
+        self.from_human = sources is None or self.source in sources
         # Whose judge it is does not say who corrected it.
-        name = present(source.get("user_name")) or present(source.get("user_id"))
-        self.author = str(name) if self.by_person and name else None
-        self.speaker = (fields.get("run_id"), self.author)
+        name = none_if_empty(source.get("user_name")) or none_if_empty(source.get("user_id"))
+        self.author = str(name) if self.from_human and name else None
+        self.reviewer_key = (fields.get("run_id"), self.author)
 
-    def why_not(self, key: str) -> str | None:
-        """Return why it is no person's word on the criterion."""
+    def skip_reason(self, key: str) -> str | None:
+        """Return why it is no person's feedback on the criterion; None if it is."""
         if self.get("key") != key:
             return f"the key is {self.get('key')!r}, not {key!r}"
         if self.get("feedback_group_id") is not None:
             return "it is a preference between runs, not a value of one"
-        is_judge = not self.by_person and self.get("correction") is None
+        is_judge = not self.from_human and self.get("correction") is None
         return f"its source is {self.source!r}, which is no person" if is_judge else None
 
-    def read(self, scale: Scale) -> tuple[Any, list[Any]]:
-        """Return the value that the person gave, if any, and the person's words."""
+    def parse(self, scale: Scale) -> tuple[Any, list[Any]]:
+        """Return the value that the person gave, if any, and the comments."""
         given = self.get("correction")
         correction = dict(given if isinstance(given, Mapping) else {"outputs": given})
         # The one first that the scale's values are kept in.
         names = ("score", "value") if isinstance(scale, Boolean | Numeric) else ("value", "score")
-        values = [present(correction.pop(name, None)) for name in names]
-        words = [correction.pop(name, None) for name in ("comment", "explanation", "rationale")]
+        values = [none_if_empty(correction.pop(name, None)) for name in names]
+        comments = [correction.pop(name, None) for name in ("comment", "explanation", "rationale")]
         is_corrected = any(value is not None for value in values)
-        if self.by_person:
-            words.append(self.get("comment"))
+        if self.from_human:
+            comments.append(self.get("comment"))
             values += [self.get(name) for name in names]
         output = {name: value for name, value in correction.items() if value is not None}
         if output and not is_corrected:
-            words.append(f"The output should have been: {as_text(plain_json(output))}")
-        return next((value for value in values if value is not None), None), words
+            comments.append(f"The output should have been: {as_text(plain_json(output))}")
+        return next((value for value in values if value is not None), None), comments
 
 
-def _each(given: Any, name: str) -> Iterator[Fields]:
+def _iter_records(given: Any, name: str) -> Iterator[Fields]:
     """Read the fields of what LangSmith's client returns, or of JSON objects."""
     is_list = isinstance(given, Iterable) and not isinstance(given, Mapping | BaseModel)
     for item in given if is_list else [None]:
@@ -327,7 +339,7 @@ def _each(given: Any, name: str) -> Iterator[Fields]:
                 f"{name}: give a list of what LangSmith's client returns, or of JSON objects (of a "
                 f'table its to_dict("records")), not a value of type {type(given).__name__}.'
             )
-        fields = {field: present(value) for field, value in dict(item).items()}
+        fields = {field: none_if_empty(value) for field, value in dict(item).items()}
         yield {name: str(it) if isinstance(it, UUID) else it for name, it in fields.items()}
 
 

@@ -1,154 +1,75 @@
-"""What the real MLflow has to do, in a process of its own, for it needs an older `openai`.
+"""What the real MLflow does with assessments and scorers, in a process of its own.
 
-It ends with an AssertionError where something is not as it should.
+It ends with an AssertionError where something is not as it should be.
 """
 
-import asyncio
-import json
 from typing import Any
 
 import mlflow
-from langchain_openai import OpenAIEmbeddings
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.store.memory import InMemoryStore
 from mlflow.entities import AssessmentSource, Feedback
-from mlflow.genai.judges import make_judge
-from mlflow.genai.judges.optimizers import MemAlignOptimizer
-from mlflow.genai.scorers import get_scorer
 
-from memalign_graph import Criterion, JudgeMemory
+from memalign_graph import Criterion, create_alignment_graph, create_judge_graph, create_panel_graph
 from memalign_graph import Feedback as OurFeedback
-from memalign_graph.integrations import (
-    aexport_to_mlflow,
-    export_to_mlflow,
-    feedback_from_mlflow,
-    memory_from_mlflow,
-)
+from memalign_graph.integrations import as_mlflow_scorer, feedback_from_mlflow
 
-MODEL = "openai:/gpt-4.1-mini"
 CRITERION = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"
 )
-ANN: dict[str, Any] = {
-    "inputs": {"question": "My order never came."},
-    "outputs": "Check the tracking page.",
-    "value": False,
-    "rationale": "Too cold: it must say sorry first.",
-    "author": "ann",
-    "given_at": "2024-05-01T10:00:00Z",
-}
-BOB: dict[str, Any] = {
-    "inputs": {"question": "The cup arrived broken."},
-    "outputs": {"answer": "We are sorry. A new one is on its way."},
-    "value": True,
-    "rationale": "Warm, and it helps.",
-    "author": "bob",
-    "id": "ticket-7",
-    "given_at": "2024-05-02T10:00:00Z",
-}
-RECORDS = [
-    ANN,
-    BOB,
-    {**ANN, "author": "cem", "rationale": "It sends the customer away."},
-    {**ANN, "inputs": "Plain text.", "author": None, "rationale": "Cold."},
-    {**ANN, "inputs": "Only words.", "value": None, "author": "dee"},
+OTHER = Criterion(name="politeness", instructions="Is the reply polite?")
+DATA: list[dict[str, Any]] = [
+    {
+        "inputs": {"question": "My order never came."},
+        "outputs": "Check the tracking page.",
+        "expectations": {"expected_response": "We are sorry."},
+    },
+    {"inputs": {"question": "It is broken."}, "outputs": "refused"},
 ]
-BY_HAND = "Begin with a word of regret."
-DISTILLED = "A reply about a loss must say sorry first."
 
 
-def memory_of(lines: list[str]) -> JudgeMemory:
-    """A memory in RAM, with what the lines hold."""
+def score() -> None:
+    """Have `mlflow.genai.evaluate` score two answers by a judge, then by a panel."""
+    mlflow.set_experiment("scored")
     embeddings = OpenAIEmbeddings(model="text-embedding-3-small", check_embedding_ctx_length=False)
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=embeddings)
-    if lines:
-        memory.import_jsonl(lines)
-    return memory
-
-
-def taught() -> JudgeMemory:
-    """Experts' words, a guideline by hand, and one of ann's and cem's words."""
-    memory = memory_of([])
-    ann, _, cem, *_ = memory.remember([OurFeedback.model_validate(one) for one in RECORDS])
-    by_hand = memory.add_guideline(BY_HAND, author="ann")
-    sources = {"text": DISTILLED, "episode_ids": [ann.id, cem.id], "author": None}
-    # As an alignment writes it.
-    distilled = by_hand.model_copy(update={**sources, "id": "g" * 32, "origin": "distilled"})
-    head, *lines = memory.export_jsonl().splitlines()
-    return memory_of([head, json.dumps({"type": "guideline", **distilled.to_json()}), *lines])
-
-
-def export() -> None:
-    """Export a memory, by a call and by an awaited one, and register the judge."""
-    experiment = mlflow.set_experiment("support")
-    memory = taught()
-    awaited = asyncio.run(aexport_to_mlflow(memory))
-    exported = export_to_mlflow(memory)
-    for judge, trace_ids, left_out in (awaited, exported):
-        for text in (DISTILLED, BY_HAND, CRITERION.instructions):
-            assert text in judge.instructions
-        dumped = judge.model_dump()["memory_augmented_judge_data"]["semantic_memory"]
-        by_text = {one["guideline_text"]: one["source_trace_ids"] for one in dumped}
-        assert by_text[BY_HAND] is None
-        [source] = by_text[DISTILLED]  # both experts spoke of one example
-        assert source in trace_ids.values()
-        assert len(trace_ids) == len(set(trace_ids.values())) == 3
-        [reason] = left_out.values()
-        assert "no value" in reason
-    exported.judge.register(experiment_id=experiment.experiment_id)
-
-
-def judge_and_come_back() -> None:
-    """Load the judge that was registered, ask it, and read it into a memory."""
-    experiment = mlflow.set_experiment("support")
-    loaded = get_scorer(name="support_tone", experiment_id=experiment.experiment_id)
-    verdict = loaded(inputs={"question": "My order never came!"}, outputs="Look at the page.")
-    assert verdict.value is False
-    assert len(set(verdict.metadata["retrieved_example_trace_ids"])) == 3
-    imported = memory_from_mlflow(loaded, CRITERION)
-    assert (imported.rejected, imported.missing_trace_ids) == ([], [])
-    memory, original = memory_of(imported.lines), taught()
-    once = memory.version()
-    memory.import_jsonl(memory_from_mlflow(loaded, CRITERION).lines)
-    assert memory.version() == once
-    came = {one.id: one for one in memory.episodes()}
-    went = {one.id: one for one in original.episodes() if one.value is not None}
-    assert came.keys() == went.keys()
-    for key, one in came.items():
-        assert one.says_the_same_as(went[key])
-        assert (one.feedback_id, one.given_at) == (went[key].feedback_id, went[key].given_at)
-        assert one.status == "distilled"
-    theirs, ours = (
-        {one.text: (one.origin, sorted(one.episode_ids)) for one in known.guidelines()}
-        for known in (memory, original)
+    model = ChatOpenAI(model="gpt-4.1-mini")
+    store = InMemoryStore()
+    judge = create_judge_graph(CRITERION, model=model, embeddings=embeddings).compile(store=store)
+    result = mlflow.genai.evaluate(data=DATA, scorers=[as_mlflow_scorer(judge)])
+    assert result.metrics["support_tone/mean"] == 0.0, result.metrics
+    good, refused = by_outputs(result)
+    assert (good.name, good.value, good.rationale) == ("support_tone", False, "Too cold.")
+    assert good.source.source_type == "LLM_JUDGE"
+    assert good.metadata["judgment_id"]
+    assert (refused.value, refused.name) == (None, "memalign_judge")
+    assert "refused by the server" in refused.error.error_message
+    # A person overrides the verdict, and the judge learns from it.
+    ann = AssessmentSource("HUMAN", "ann")
+    mlflow.log_feedback(
+        trace_id=good.trace_id, name="support_tone", value=True, rationale="Fine.", source=ann
     )
-    assert theirs == ours
+    imported = feedback_from_mlflow([mlflow.get_trace(good.trace_id)], CRITERION)
+    [feedback] = imported.feedback
+    assert feedback.example.to_json() == {
+        "inputs": DATA[0]["inputs"],
+        "outputs": DATA[0]["outputs"],
+        "reference_outputs": DATA[0]["expectations"],
+    }
+    learning = create_alignment_graph(CRITERION, model=model, embeddings=embeddings)
+    learned = learning.compile(store=store).invoke({"feedback": imported.feedback})
+    assert learned["report"]["rejected"] == []
+    panel = create_panel_graph([CRITERION, OTHER], model=model, embeddings=embeddings)
+    scorer = as_mlflow_scorer(panel.compile(store=store), context={"k": 0})
+    result = mlflow.genai.evaluate(data=DATA[:1], scorers=[scorer])
+    assert {"support_tone/mean", "politeness/mean"} <= set(result.metrics)
 
 
-def align_there() -> None:
-    """Align a judge with MLflow's own MemAlign, then read what it learned."""
-    mlflow.set_experiment("support")
-    base = make_judge(
-        name="support_tone",
-        instructions="Is it right? {{ inputs }} {{ outputs }}",
-        model=MODEL,
-        feedback_value_type=bool,
-    )
-    traces = []
-    for record in (ANN, BOB):
-        trace_id = log_trace(record["inputs"], record["outputs"])
-        source = AssessmentSource("HUMAN", record["author"])
-        words = {name: record[name] for name in ("value", "rationale")}
-        mlflow.log_feedback(trace_id=trace_id, name="support_tone", source=source, **words)
-        traces.append(mlflow.get_trace(trace_id))
-    aligned = base.align(traces=traces, optimizer=MemAlignOptimizer(reflection_lm=MODEL))
-    memory = memory_of(memory_from_mlflow(aligned, CRITERION).lines)
-    authors = {one.id: one.author for one in memory.episodes()}
-    assert {
-        one.text: sorted(str(authors[key]) for key in one.episode_ids)
-        for one in memory.guidelines()
-    } == {"Say sorry first.": ["ann"], "Offer help.": ["ann", "bob"]}
-    memory.forget(author="ann")
-    assert [one.text for one in memory.guidelines()] == ["Offer help."]
+def by_outputs(result: Any) -> list[Any]:
+    """Return the assessments by the judge: of the first answer, and of the refused one."""
+    traces = [mlflow.get_trace(trace_id) for trace_id in result.result_df["trace_id"]]
+    traces.sort(key=lambda trace: trace.data.spans[0].outputs == "refused")
+    assessments = [trace.info.assessments for trace in traces]
+    return [next(item for item in items if isinstance(item, Feedback)) for items in assessments]
 
 
 def assess() -> None:
@@ -229,5 +150,5 @@ def log_trace(inputs: Any, outputs: Any) -> str:
 
 
 if __name__ == "__main__":
-    for step in (export, judge_and_come_back, align_there, assess):
-        step()
+    assess()
+    score()

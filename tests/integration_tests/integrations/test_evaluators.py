@@ -318,6 +318,11 @@ def test_langsmith_compares_two_runs(bench: Bench, verdict: str, scores: list[fl
     bench.server.rules = []
     with pytest.raises(InvalidInputError, match="scale=Pairwise"):
         as_comparative_evaluator(bench.judge_graph())(runs=runs, **given)
+    failed: Any = [given["outputs"][0], {"output": None}]
+    empty: Any = [{}, {}]
+    for outputs in (failed, failed[::-1], empty):
+        with pytest.raises(InvalidInputError, match=r"^outputs: there are none to judge"):
+            evaluator(runs=runs, inputs="x", outputs=outputs)
     with pytest.raises(InvalidInputError, match="compares two runs, not 3"):
         evaluator(runs=[*runs, runs[0]], **given)
 

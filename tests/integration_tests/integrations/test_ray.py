@@ -51,4 +51,4 @@ def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_p
     # All but the one with nothing to judge, and again what the killed worker was at; the refused
     # one is asked once more without similar cases each time.
     assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH + 2
-    assert told["refused"] == ["dataset", "dataset", "keep_judgments", "judge"]
+    assert told["refused"] == ["dataset", "keep_judgments"]

@@ -11,12 +11,11 @@ from uuid import UUID
 
 import pytest
 from langchain_core.messages import HumanMessage
-from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
-from memalign_graph import JudgeMemory, integrations
+from memalign_graph import integrations
 from memalign_graph.integrations.feedback import plain_json
-from tests.conftest import CRITERION
+from tests.conftest import Bench
 
 
 def test_every_public_name_is_there_and_none_is_imported_before() -> None:
@@ -33,15 +32,10 @@ def test_every_public_name_is_there_and_none_is_imported_before() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dspy", None)
-    memory = JudgeMemory(
-        InMemoryStore(), CRITERION, embeddings=lambda texts: [[1.0] for _ in texts]
-    )
-    with pytest.raises(ImportError, match=r'export_to_mlflow needs the extra "mlflow"'):
-        integrations.export_to_mlflow(memory)
-    with pytest.raises(ImportError, match=r'export_to_mlflow needs the extra "mlflow"'):
-        await integrations.aexport_to_mlflow(memory)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(ImportError, match=r'as_mlflow_scorer needs the extra "mlflow"'):
+        integrations.as_mlflow_scorer(bench.judge_graph())
 
 
 class Answer(BaseModel):

@@ -1,23 +1,13 @@
-"""Traces and judges of MLflow, read without MLflow."""
+"""Traces of MLflow, read without MLflow."""
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pytest
-from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    InvalidInputError,
-    JudgeMemory,
-    Numeric,
-    Pairwise,
-)
-from memalign_graph.integrations import feedback_from_mlflow, memory_from_mlflow
-from memalign_graph.integrations.mlflow import _instructions, _value_type
+from memalign_graph import Criterion, InvalidInputError
+from memalign_graph.integrations import feedback_from_mlflow
 from tests.conftest import CRITERION
 
 
@@ -44,21 +34,6 @@ def trace(*assessments: Any, **span: Any) -> dict[str, Any]:
 
 def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
     return feedback_from_mlflow(traces, criterion)
-
-
-def test_a_judge_there_is_told_the_scale_and_what_it_looks_at() -> None:
-    types: list[tuple[Any, Any]] = [
-        (Boolean(), bool),
-        (Numeric(minimum=1, maximum=5, integer=True), int),
-        (Numeric(minimum=0, maximum=1), float),
-        (Categorical(choices=("poor", "good")), Literal["poor", "good"]),
-        (Pairwise(allow_tie=False), Literal["A", "B"]),
-    ]
-    assert [_value_type(scale) for scale, _ in types] == [expected for _, expected in types]
-    criterion = Criterion(name="x", instructions="Is {{ trace }} in it? Or {{inputs}}?")
-    text = _instructions(criterion, expects=False)
-    assert text.count("{{") == text.count("{{ inputs }}") + text.count("{{ outputs }}") == 2
-    assert "{{ expectations }}" in _instructions(criterion, expects=True)
 
 
 @pytest.mark.parametrize(
@@ -131,35 +106,3 @@ def test_every_form_of_a_trace_is_read() -> None:
 def test_what_is_no_trace_is_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^traces"):
         feedback_from_mlflow(wrong, CRITERION)
-
-
-def test_a_judge_s_dump_and_traces_are_enough() -> None:
-    semantic_memory = [
-        {"guideline_text": "Say sorry.", "source_trace_ids": ["tr-1"]},
-        {"guideline_text": " ", "source_trace_ids": None},
-        {"guideline_text": "Lost its trace.", "source_trace_ids": ["tr-2"]},
-    ]
-    ids = {"episodic_trace_ids": ["tr-1", "tr-2", "tr-1"], "semantic_memory": semantic_memory}
-    judge = {"name": "tone_of_voice", "memory_augmented_judge_data": ids}
-    given = trace(assessment(assessment_name="Tone_of_Voice"), assessment(assessment_id="a-2"))
-    found = memory_from_mlflow(judge, CRITERION, traces=[given])
-    memory = JudgeMemory(
-        InMemoryStore(), CRITERION, embeddings=lambda texts: [[1.0] for _ in texts]
-    )
-    memory.import_jsonl(found.lines)
-    [episode] = memory.episodes()
-    assert (episode.author, episode.status) == ("ann", "distilled")
-    by_text = {one.text: one for one in memory.guidelines()}
-    assert by_text["Say sorry."].episode_ids == [episode.id]
-    assert by_text["Lost its trace."].origin == "expert"
-    assert found.missing_trace_ids == ["tr-2"]
-    assert [one.reason for one in found.rejected] == [
-        "guideline 2: text: a guideline is a sentence, not empty."
-    ]
-    assert found.passed_over == {"the name is 'support_tone', not 'tone_of_voice'": 1}
-
-
-@pytest.mark.parametrize("wrong", [{"name": "x"}, "text"])
-def test_a_judge_without_a_memory_is_named(wrong: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^judge: give a judge that MLflow's MemAlign"):
-        memory_from_mlflow(wrong, CRITERION)
