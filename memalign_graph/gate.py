@@ -23,7 +23,7 @@ from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.runtime import Run, StateUpdate, current_run
 from memalign_graph.scales import PassRule, Value
-from memalign_graph.settings import Gate, GateOptions, MemAlignContext, own_context
+from memalign_graph.settings import Gate, GateOptions, MemAlignContext, judge_context
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def new_turn(messages: Any) -> TurnState:
 
 def _settings_of(run: Run, turn: Turn) -> dict[str, Any]:
     """Return the settings for judging: of the run's context, or those that the turn began with."""
-    context = own_context(run.context)
+    context = judge_context(run.context)
     if context is not None:
         return context.model_dump(mode="json", exclude_unset=True)
     settings: dict[str, Any] = turn.state.get("settings") or {}

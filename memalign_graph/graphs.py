@@ -1,6 +1,6 @@
 """The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from langgraph.constants import TAG_NOSTREAM
@@ -113,8 +113,7 @@ def create_review_graph(
     built = settings.Judge(criterion=criterion, **judge)
     settings.Reviewing(judge=built, review=review, clarify=clarify)  # refuses what does not fit
     resources = JudgeResources(built, review)
-    shown = ("k", "model", "review")
-    builder = begin_graph(resources, schemas.ReviewRunState, schemas.ReviewOutput, shown)
+    builder = begin_graph(resources, schemas.ReviewRunState, schemas.ReviewOutput)
     _add_judging(builder, resources)
     builder.add_node(Node(asking.collect_feedback, resources))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
@@ -149,11 +148,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
     builder = begin_graph(
-        resources,
-        schemas.FeedbackState,
-        schemas.ReviewOutput,
-        ["model"],
-        takes=schemas.LaterFeedback,
+        resources, schemas.FeedbackState, schemas.ReviewOutput, schemas.LaterFeedback
     )
     builder.add_node(Node(asking.find_the_judgment, resources, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
@@ -219,7 +214,7 @@ def create_alignment_graph(
     )
     resources = JudgeResources(options.judge)
     builder = begin_graph(
-        resources, schemas.AlignmentState, schemas.AlignmentOutput, takes=schemas.AlignmentInput
+        resources, schemas.AlignmentState, schemas.AlignmentOutput, schemas.AlignmentInput
     )
     nodes = alignment_nodes(resources, options)
     for node in nodes:
@@ -243,22 +238,16 @@ def begin_graph(
     resources: JudgeResources,
     state: type[Any],
     returns: type[Any],
-    changeable: Sequence[str] = ("k", "model"),
-    *,
     takes: type[Any] = schemas.RunInput,
-    context: type[settings.MemAlignContext] = settings.MemAlignContext,
 ) -> Graph:
-    """Begin a graph, with the settings that a run of it can have of its own."""
-    model = resources.judge.model
-    shown = {**resources.defaults, "model": model if isinstance(model, str) else None}
-    values = {name: shown[name] for name in changeable}
+    """Begin a graph with its schemas; a judge that cites guidelines returns those, too."""
     if resources.judge.cite_guidelines and takes is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
         returns = cited
     return StateGraph(
         state,
-        context_schema=settings.context_schema(context, **values),
+        context_schema=settings.MemAlignContext,
         input_schema=takes,
         output_schema=returns,
     )

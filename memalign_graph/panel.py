@@ -50,7 +50,7 @@ from memalign_graph.scales import (
     Scale,
     Value,
 )
-from memalign_graph.settings import Judge, JudgeOptions, PanelContext, Paneling, PanelReview
+from memalign_graph.settings import Judge, JudgeOptions, Paneling, PanelReview
 from memalign_graph.state import RunInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
@@ -221,8 +221,7 @@ def create_panel_graph(
     """
     panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
     resources = panel.lead
-    names = ["k", "model", "review"]
-    builder = begin_graph(resources, PanelState, PanelOutput, names, context=PanelContext)
+    builder = begin_graph(resources, PanelState, PanelOutput)
     builder.add_node(Node(panel.retrieve_episodes, resources, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
         builder.add_node(Node(operation, resources))

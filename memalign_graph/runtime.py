@@ -17,7 +17,7 @@ from memalign_graph.io import ASYNC, IO, SYNC, BoundedIO, StructuredModel, run_s
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.prompts.judge import answer_schema
-from memalign_graph.settings import Judge, RunSettings, mode_of, resolve_context
+from memalign_graph.settings import Judge, ResolvedSettings, mode_of, resolve_context
 from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
 from memalign_graph.types import Example, Feedback, Judgment
 
@@ -138,7 +138,7 @@ class JudgeResources:
         self.criterion = judge.criterion
         self.review = review
         """When an expert is asked; None where there is none to ask."""
-        self.defaults: RunSettings = {
+        self.defaults: ResolvedSettings = {
             "namespace": list(DEFAULT_NAMESPACE),
             "k": judge.k,
             "model": None,
@@ -148,7 +148,7 @@ class JudgeResources:
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
 
-    def memory(self, store: BaseStore, settings: RunSettings) -> MemoryAccess:
+    def memory(self, store: BaseStore, settings: ResolvedSettings) -> MemoryAccess:
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
         return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
@@ -160,7 +160,7 @@ class NodeCall:
     io: IO
     resources: JudgeResources
     run: Run
-    settings: RunSettings
+    settings: ResolvedSettings
     access: MemoryAccess
     state: State = field(default_factory=dict)
 

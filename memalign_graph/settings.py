@@ -18,7 +18,6 @@ from pydantic import (
     PlainValidator,
     SkipValidation,
     ValidationError,
-    create_model,
     model_validator,
 )
 
@@ -396,80 +395,62 @@ class Paneling(Settings):
 
 
 class MemAlignContext(FrozenModel):
-    """Settings of one run. What is not set stays as the graph was built."""
+    """Settings of one run. What is not set stays as the graph was built.
+
+    `context={"namespace": [...]}`, or the same under `memalign`, which is where a judge inside
+    another graph finds it.
+
+    Raises:
+        InvalidInputError: If a field is not known, or its value can't be used.
+    """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
     """Where the memory lies in the store; keeps teams or customers apart. One or more labels
     without dots."""
-    k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
-    """How many similar examples the judge is shown; 0 for none."""
+    k: int | None = Field(default=None, ge=0, le=MAX_K)
+    """How many similar examples the judge is shown; 0 for none, empty for the graph's own."""
     model: Annotated[str | None, AfterValidator(lambda model: (model or "").strip() or None)] = None
     """The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the graph's
     own."""
     review: ReviewMode | None = None
     """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs
-    built with a confidence, or without decide='verdict'."""
-
-
-class PanelContext(MemAlignContext):
-    """What a run can change of a panel."""
-
-    review: PanelMode | None = None
-    """When the expert is asked; empty for what the panel was built with."""
-
-
-class _RunContext(FrozenModel):
-    """What a graph's caller gives: LangGraph makes it of the fields."""
+    built with a confidence, or without decide='verdict', and not for panels."""
 
     def __init__(self, **fields: Any) -> None:
+        if fields.keys() == {"memalign"} and isinstance(fields["memalign"], Mapping):
+            fields = dict(fields["memalign"])
         try:
             super().__init__(**fields)
         except ValidationError as error:
             raise InvalidInputError(f"context: {explain(error)}") from error
 
 
-def context_schema(
-    known: type[MemAlignContext] = MemAlignContext, /, **defaults: Any
-) -> type[BaseModel]:
-    """Make a graph's context, a form in Studio: `namespace`, and the fields that have a default."""
-    fields: dict[str, Any] = {}
-    for name in ("namespace", *defaults):
-        field = known.model_fields[name]
-        default = defaults.get(name, field.default)
-        description = (field.description or "").replace("\n", " ")
-        described = Field(default=default, description=description)
-        fields[name] = (field.rebuild_annotation(), described)
-    return create_model(
-        "MemAlignContext", __base__=_RunContext, __doc__=MemAlignContext.__doc__, **fields
-    )
-
-
-RunSettings = dict[str, Any]
+ResolvedSettings = dict[str, Any]
 """One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
 
 
 def resolve_context(
-    context: Any, built: Mapping[str, Any], judge: Judge | None = None
-) -> RunSettings:
-    """Return what a run is judged with: what was built, and what its context changes of it.
+    context: Any, defaults: Mapping[str, Any], judge: Judge | None = None
+) -> ResolvedSettings:
+    """Return what a run is judged with: the graph's defaults, and what its context changes of them.
 
     Raises:
         InvalidInputError: The context names no namespace where one is required, or a model that a
             context may not choose.
     """
-    own = own_context(context)
-    given = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
-    if judge is not None and judge.require_namespace and "namespace" not in given:
+    own = judge_context(context)
+    fields = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
+    if judge is not None and judge.require_namespace and "namespace" not in fields:
         raise InvalidInputError(
             "context: it names no namespace, and the judge was built with require_namespace=True: "
             'give one, such as context={"namespace": ["acme"]}, or {"memalign": {"namespace": '
             '["acme"]}} where a graph around the judge has a context of its own.'
         )
-    if judge is not None and (model := given.get("model")) is not None:
+    if judge is not None and (model := fields.get("model")) is not None:
         _check_model(model, judge)
-    settings = {**built, **given}
+    settings = {**defaults, **fields}
     return {**settings, "namespace": list(settings["namespace"])}
 
 
@@ -486,17 +467,17 @@ def _check_model(model: str, judge: Judge) -> None:
         )
 
 
-def own_context(context: Any) -> MemAlignContext | _RunContext | None:
-    """Find what a context has for judging: itself, or what a parent's has under `memalign`."""
-    if isinstance(context, MemAlignContext | _RunContext | None):
+def judge_context(context: Any) -> MemAlignContext | None:
+    """Return the settings in a context: it itself, or what a parent's has under `memalign`."""
+    if isinstance(context, MemAlignContext | None):
         return context
     fields = context if isinstance(context, Mapping) else _fields_of(context)
     own = fields.get("memalign")
+    if not isinstance(own, Mapping | MemAlignContext | None):
+        kind = type(own).__name__
+        raise InvalidInputError(f"context: memalign: expected a dict of fields, got {kind}.")
     _check_spelling(fields, own)
-    try:
-        return None if own is None else MemAlignContext.model_validate(own)
-    except ValidationError as error:
-        raise InvalidInputError(f"context: {explain(error)}") from error
+    return MemAlignContext(**own) if isinstance(own, Mapping) else own
 
 
 def _fields_of(context: Any) -> dict[str, Any]:

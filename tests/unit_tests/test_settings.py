@@ -26,7 +26,6 @@ from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import (
     Alignment,
     Reviewing,
-    context_schema,
     resolve_context,
 )
 
@@ -179,27 +178,23 @@ def test_bad_field_of_a_context_is_refused_by_name(fields: dict[str, Any]) -> No
     assert "context: " in refused(resolve_context, {"memalign": fields}, {})
 
 
-def test_form_of_a_run_offers_what_does_something_and_no_more() -> None:
-    forms: list[tuple[Any, dict[str, Any]]] = [
-        (create_judge_graph, {}),
-        (create_review_graph, {"review": "always"}),
-        (create_alignment_graph, {}),
-    ]
-    for builder, more in forms:
-        fields = builder(CRITERION, k=2).compile().get_context_jsonschema()["properties"]
-        defaults = {"namespace": ["memalign"], "k": 2, "model": "openai:gpt-4.1-mini", **more}
-        assert {name: field["default"] for name, field in fields.items()} == defaults
-        assert all(field["description"] for field in fields.values())
-        assert (fields["k"]["minimum"], fields["k"]["maximum"]) == (0, 100)
-    schema: Any = create_feedback_graph(CRITERION).compile().get_context_jsonschema()
-    assert list(schema["properties"]) == ["namespace", "model"]
-    asking: Any = create_review_graph(CRITERION, review=bool).compile().get_context_jsonschema()
-    assert asking["properties"]["review"]["default"] is None
+@pytest.mark.parametrize(
+    "build",
+    [create_judge_graph, create_review_graph, create_feedback_graph, create_alignment_graph],
+)
+def test_form_of_a_run_is_empty_for_what_the_graph_was_built_with(build: Any) -> None:
+    fields = build(CRITERION, k=2).compile().get_context_jsonschema()["properties"]
+    defaults = {"namespace": ["memalign"], "k": None, "model": None, "review": None}
+    assert {name: field["default"] for name, field in fields.items()} == defaults
+    assert all(field["description"] for field in fields.values())
 
 
-def test_context_of_a_graph_is_checked_by_field() -> None:
-    form: Any = context_schema(k=3, model="openai:gpt-4.1")
-    assert (form().k, form(model="").model) == (3, None)
-    assert "context: review: is not a field" in refused(form, review="always")
-    assert "context: k: 101 is too much" in refused(form, k=101)
-    assert "namespace" in refused(form, namespace=["a.b"])
+def test_context_is_its_fields_or_the_same_under_memalign() -> None:
+    fields = {"namespace": ["acme"], "k": 3}
+    assert MemAlignContext(memalign=fields) == MemAlignContext(**fields)
+    assert MemAlignContext(model="").model is None
+    assert "context: k: 101 is too much" in refused(MemAlignContext, memalign={"k": 101})
+    assert "context: memalign: is not a field" in refused(MemAlignContext, memalign=fields, k=1)
+    assert "context: memalign: expected a dict of fields, got int" in refused(
+        resolve_context, {"memalign": 7}, {}
+    )

@@ -45,10 +45,11 @@ def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) 
     assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
     assert set(schemas["output_schema"]["properties"]) == {"judgment", "feedback", "learned"}
     form = schemas["context_schema"]["properties"]
-    assert {name: field["default"] for name, field in form.items() if name != "model"} == {
+    assert {name: field["default"] for name, field in form.items()} == {
         "namespace": ["memalign"],
-        "k": 5,
-        "review": "always",
+        "k": None,
+        "model": None,
+        "review": None,
     }
     assert all(field["description"] for field in form.values())
 

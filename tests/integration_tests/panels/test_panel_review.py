@@ -109,7 +109,6 @@ async def test_context_goes_before_what_was_built_and_is_checked(bench: Bench) -
     graph = panel(bench)
     fields = (graph.get_context_jsonschema() or {})["properties"]
     assert fields.keys() == {"namespace", "k", "model", "review"}
-    assert "uncertain" not in str(fields["review"])
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"k": -1}, "context: k: "),
         ({"criterion": "tone"}, "context: criterion: "),
