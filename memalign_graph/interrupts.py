@@ -18,6 +18,8 @@ from memalign_graph.alignment.merging import Conflict, Side
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
+from memalign_graph.prompts.fences import as_text, headline
+from memalign_graph.transcript import transcripts_in
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 T = TypeVar("T")
@@ -336,8 +338,9 @@ def read_text(given: Any, name: str) -> str | None:
 
 def _line(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
-    texts = (episode.rationale or "", _text(episode.example.outputs))
-    rationale, outputs = (excerpt(" ".join(text.split()), 160) for text in texts)
+    rationale = excerpt(" ".join((episode.rationale or "").split()), 160)
+    outputs = episode.example.outputs
+    outputs = headline(outputs if transcripts_in(outputs) else _text(outputs), 160)
     words = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
@@ -536,4 +539,6 @@ def _fence(text: str, at_least: int = 1) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    if isinstance(value, str) or transcripts_in(value):
+        return as_text(value, _MAX_SHOWN_CHARS)
+    return json.dumps(value, ensure_ascii=False, indent=2)

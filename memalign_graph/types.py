@@ -11,9 +11,9 @@ from uuid import uuid4
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
-    JsonValue,
     ValidationError,
     field_validator,
     model_validator,
@@ -22,6 +22,7 @@ from pydantic import (
 from memalign_graph.errors import InvalidInputError, explain
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
+from memalign_graph.transcript import read_messages
 
 EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
 Decide = Literal["auto", "verdict", "evidence"]  # what a judge is told
@@ -50,6 +51,25 @@ UtcDatetime = Annotated[
     datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
 ]
 """A time; in UTC, unless it says otherwise, so that all can be compared."""
+
+
+_DEPTH = 10  # of an example's value in a store's item
+
+
+def _stored_form(value: Any, name: str) -> Any:
+    """Check a value of an example, and copy it; messages, also those of a pair, as plain JSON."""
+    parts = value if isinstance(value, dict) and value.keys() == {"A", "B"} else {}
+    if isinstance(value, list) and len(value) == 2:  # noqa: PLR2004 - a pair
+        parts = dict(enumerate(value))
+    messages = read_messages(value, name)
+    if messages is not None:
+        value = messages
+    elif read := {key: read_messages(parts[key], f"{name}[{key!r}]") for key in parts}:
+        made = {key: part if read[key] is None else read[key] for key, part in parts.items()}
+        value = made if isinstance(value, dict) else list(made.values())
+    check_json(value, name, depth=_DEPTH)
+    # A copy: what the caller does to the value later must not reach the memory.
+    return deepcopy(value)
 
 
 class FrozenModel(BaseModel):
@@ -89,27 +109,44 @@ class Criterion(FrozenModel):
 class Example(FrozenModel):
     """What a judge looks at: what the application was given, and what it made of it."""
 
-    inputs: JsonValue
-    """What the application was given: text, or any other JSON value."""
-    outputs: JsonValue
-    """What the application answered; for a pairwise criterion both answers, first A, then B."""
-    reference_outputs: JsonValue = None
+    inputs: Any
+    """What the application was given: text, messages, or any other JSON value."""
+    outputs: Any
+    """What the application answered or did; for a pairwise criterion both, first A, then B.
+
+    A list of LangChain or OpenAI-style messages is kept as OpenAI-style JSON; the ids of messages,
+    usage and times are not part of it."""
+    reference_outputs: Any = None
     """What it should have answered, where that is known."""
 
     @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
     @classmethod
     def _check_value(cls, value: Any, info: Any) -> Any:
-        check_json(value, info.field_name, depth=10)  # that of an example in a store's item
+        value = _stored_form(value, info.field_name)
         is_blank = isinstance(value, str) and not value.strip()
         if info.field_name != "reference_outputs" and (is_blank or value in (None, {}, [])):
             raise ValueError("must not be empty: pass the text or JSON value to judge.")
-        # A copy: what the caller does to the value later must not reach the memory.
-        return deepcopy(value)
+        return value
 
     @cached_property
     def id(self) -> str:
         """The hash of the example's canonical JSON."""
         return digest(self.to_json())
+
+
+def _as_stored(value: Any) -> Any:
+    """Take an example from a store as it is: what an earlier version wrote keeps its id."""
+    if not isinstance(value, Mapping) or not {"inputs", "outputs"} <= value.keys():
+        return value
+    if not value.keys() <= Example.model_fields.keys():
+        return value
+    for name, part in value.items():
+        check_json(part, name, depth=_DEPTH)
+    return Example.model_construct(**deepcopy(dict(value)))
+
+
+StoredExample = Annotated[Example, BeforeValidator(_as_stored)]
+"""An example in what a memory keeps."""
 
 
 class Neighbour(FrozenModel):
@@ -297,7 +334,7 @@ class Episode(FrozenModel):
     """The hash of example and author."""
     example_id: str
     """The id of the example, shared by all experts' episodes on it."""
-    example: Example
+    example: StoredExample
     value: Value | None = None
     rationale: str | None = None
     author: str | None = None

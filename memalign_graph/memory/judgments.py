@@ -26,6 +26,7 @@ from memalign_graph.types import (
     Judgment,
     ReviewChoice,
     ReviewReason,
+    StoredExample,
     UtcDatetime,
 )
 
@@ -58,7 +59,7 @@ class KeptJudgment(BaseModel):
     judgment: Judgment
     """The judgment."""
 
-    example: Example
+    example: StoredExample
     """What was judged."""
 
     kept_until: UtcDatetime

@@ -18,6 +18,7 @@ from memalign_graph.memory.guidelines import GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import DistillPrompt, Proposal
 from memalign_graph.prompts.judge import ANSWER_TOKENS
+from memalign_graph.transcript import transcripts_in
 from memalign_graph.types import Criterion, Episode
 
 MOST_COMMENTS = 12
@@ -171,9 +172,12 @@ def wordings_prompt(criterion: Criterion, text: str) -> list[BaseMessage]:
 
 
 def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
-    """Ask for the outputs as the expert wants them; None where they are too long to write again."""
+    """Ask for the outputs as the expert wants them; None for a transcript, or if they are long."""
     example = episode.example
-    if fences.estimate_tokens(fences.as_text(example.outputs)) > _OUTPUTS_TOKENS:
+    if (
+        transcripts_in(example.outputs)
+        or fences.estimate_tokens(fences.as_text(example.outputs)) > _OUTPUTS_TOKENS
+    ):
         return None
     system = _REWRITE_SYSTEM + _UNTRUSTED.format(tags="<inputs> and <outputs>")
     messages: list[BaseMessage] = [SystemMessage(system)]

@@ -13,7 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from memalign_graph.agreement import consensus_value
+from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
+from memalign_graph.transcript import goal_tools_answer, is_messages, render, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -30,17 +32,40 @@ def estimate_tokens(text: str) -> int:
 
 
 def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
-    text = as_text(value)
-    return (
-        f"<{tag}>\n{escape_tags(text) if max_tokens is None else clip(text, max_tokens)}\n</{tag}>"
-    )
+    text = escape_tags(as_text(value)) if max_tokens is None else fit(value, max_tokens)
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: Any, max_chars: int | None = None) -> str:
+    """Write a value as text: messages as numbered steps, of about so many characters at most."""
+    if transcripts := transcripts_in(value):
+        room = None if max_chars is None else max_chars // len(transcripts)
+        texts = {title: render(messages, room) for title, messages in transcripts.items()}
+        return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def headline(value: Any, max_chars: int) -> str:
+    """Return the first words of a value on one line; a transcript's answer, if it has one."""
+    answer = goal_tools_answer(value)[2] if is_messages(value) else ""
+    return excerpt(" ".join((answer or as_text(value)).split()), max_chars)
+
+
+def fit(value: Any, max_tokens: int) -> str:
+    """Write a value within a budget, and take from it what a prompt would read as its own."""
+    if not transcripts_in(value):
+        return clip(as_text(value), max_tokens)
+    chars = _MAX_BYTES_PER_TOKEN * max_tokens
+    for _ in range(8):  # digits and other scripts take more tokens
+        text = escape_tags(as_text(value, chars))
+        size = estimate_tokens(text)
+        if size <= max_tokens:
+            return text
+        chars = min(chars * max_tokens // size, chars * 19 // 20)
+    return shorten(text, max_tokens)
 
 
 def escape_tags(text: str) -> str:
@@ -85,16 +110,15 @@ def render_example(
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
     values = {name: value for name, value in values.items() if name not in besides}
-    texts = {name: as_text(value) for name, value in values.items()}
     # Of what is too long by far only what can be shown is escaped.
-    escaped = {name: escape_tags(shorten(text, 2 * max_tokens)) for name, text in texts.items()}
+    escaped = {name: fit(value, 2 * max_tokens) for name, value in values.items()}
     sizes = {
         name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
     }
     is_cut = sum(sizes.values()) > max_tokens
     if is_cut:
         limits = _split_budget(sizes, max_tokens)
-        escaped = {name: clip(texts[name], limit) for name, limit in limits.items()}
+        escaped = {name: fit(values[name], limit) for name, limit in limits.items()}
     text = "\n".join(f"<{name}>\n{part}\n</{name}>" for name, part in escaped.items())
     return (text if tag is None else f"<{tag}>\n{text}\n</{tag}>"), is_cut
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
+from memalign_graph.transcript import Step, read_messages, steps_of
+
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
 _MAX_CHARS, _MAX_ROWS, _MAX_DEPTH = 200_000, 2_000, 2  # of a section; tables in tables
 _MAX_COMPARED = 3_000  # words, and the blanks between them: the time goes with their square
@@ -18,7 +20,6 @@ _FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTI
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
 _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
 _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
-_ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
 
 Kind = Literal["text", "code", "table", "turns", "sides"]
 Piece = tuple[str, bool]
@@ -27,7 +28,7 @@ Piece = tuple[str, bool]
 
 @dataclass(frozen=True)
 class Block:
-    """One thing to show; `rows` are the keys of a table, the roles of a chat, or A and B."""
+    """One thing to show; `rows` are the keys of a table, the steps of a chat, or A and B."""
 
     kind: Kind
     pieces: Sequence[Piece] = ()
@@ -74,21 +75,32 @@ class _Reader:
     def blocks(self, value: Any, key: str = "", depth: int = 0) -> list[Block]:
         if isinstance(value, str):
             return self.texts(value, key)
-        line, is_chat = json.dumps(value, ensure_ascii=False), _is_chat(value)
+        line = json.dumps(value, ensure_ascii=False)
+        messages = read_messages(value, "", replace_binary=True)
         is_short = not value or (isinstance(value, list) and len(line) <= _LINE_CHARS)
-        if not isinstance(value, dict | list) or (is_short and not is_chat):
+        if not isinstance(value, dict | list) or (is_short and messages is None):
             return [self.block("text", line)]
         if len(value) > self.rows_left or depth == _MAX_DEPTH:
             return [self.block("code", json.dumps(value, ensure_ascii=False, indent=2))]
         self.rows_left -= len(value)
-        if is_chat:
-            return [self.rows("turns", ((_role(turn), _said(turn)) for turn in value), depth)]
+        if messages is not None:
+            return [self.steps(steps_of(messages))]
         named = value.items() if isinstance(value, dict) else enumerate(value, start=1)
         return [self.rows("table", named, depth + 1)]
 
     def rows(self, kind: Kind, named: Iterable[tuple[Any, Any]], depth: int = 0) -> Block:
         rows = [(str(key), self.blocks(value, str(key), depth)) for key, value in named]
         return Block(kind, rows=rows)
+
+    def steps(self, steps: Iterable[Step]) -> Block:
+        rows = []
+        for number, step in enumerate(steps, start=1):
+            for place, (label, text, _) in enumerate(step.parts):
+                name = label if place else f"{number}. {label}"
+                is_arguments = step.is_call and not place and step.text
+                blocks = [self.block("code", text)] if is_arguments else self.texts(text, "")
+                rows.append((name.rstrip(": "), blocks))
+        return Block("turns", rows=rows)
 
     def texts(self, text: str, key: str) -> list[Block]:
         words = set(re.split(r"[\W_]", key.lower()))
@@ -126,27 +138,6 @@ class _Reader:
             for tag, start, end, _, _ in self.matcher.get_opcodes()
         ] + [(rest, False)]
         return [(part, differs and not part.isspace()) for part, differs in pieces if part]
-
-
-def _is_chat(value: Any) -> bool:
-    """Tell whether a value is a list of messages, as LangChain or OpenAI write them."""
-    turns = value if isinstance(value, list) and value else [None]
-    return all(isinstance(turn, dict) and "content" in turn and _role(turn) for turn in turns)
-
-
-def _role(turn: Mapping[str, Any]) -> str:
-    role = str(turn.get("role") or turn.get("type") or "")
-    return _ROLES.get(role, role)
-
-
-def _said(turn: Mapping[str, Any]) -> Any:
-    """Return what a message says: its text, or its parts and the tools it calls."""
-    parts = turn["content"] if isinstance(turn["content"], list) else [turn["content"]]
-    texts = [part.get("text", part) if isinstance(part, dict) else part for part in parts]
-    calls = turn.get("tool_calls") or []
-    said = [*texts, *(calls if isinstance(calls, list) else [calls])]
-    said = [it for it in said if it not in (None, "")]
-    return "\n\n".join(said) if all(isinstance(it, str) for it in said) else said
 
 
 def _texts(value: Any) -> Iterator[str]:

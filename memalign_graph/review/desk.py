@@ -28,7 +28,7 @@ from langgraph_sdk.errors import (
     UnprocessableEntityError,
 )
 
-from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, excerpt
+from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import CASE, JUDGMENT_ID, REASONS, case_of
 from memalign_graph.io import ASYNC
@@ -38,7 +38,7 @@ from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE
 from memalign_graph.prompts.clarify import Question as AskedBack
 from memalign_graph.prompts.clarify import clarified
-from memalign_graph.prompts.fences import as_text
+from memalign_graph.prompts.fences import headline
 from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 from memalign_graph.types import Feedback
@@ -464,11 +464,11 @@ def _question(key: str, criterion: str, case: Case, asked_at: datetime | None = 
     judgments = case.get("judgments", {}).values()
     asked = [code for it in judgments for code in (it.get("review") or {}).get("reasons", [])]
     example, about = case.get("example"), "Two rules contradict each other"
-    title = " ".join(as_text(example["outputs"]).split()) if example else about
+    title = headline(example["outputs"] if example else about, 120)
     reasons = [REASONS[code] for code in dict.fromkeys(asked)]
     at = asked_at or datetime.now(UTC)
     ids = frozenset(it["id"] for it in judgments)
-    return Question(key, criterion, excerpt(title, 120), at, reasons, ids)
+    return Question(key, criterion, title, at, reasons, ids)
 
 
 async def _thread(client: Any, thread_id: str) -> Mapping[str, Any]:

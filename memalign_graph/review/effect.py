@@ -5,7 +5,7 @@ from typing import Any
 
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.redistill import distil
-from memalign_graph.errors import EmbeddingError, excerpt
+from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import Case
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.evidence_model import MIN_CASES
@@ -17,7 +17,7 @@ from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.models import BaseChatModel
-from memalign_graph.prompts.fences import as_text
+from memalign_graph.prompts.fences import headline
 from memalign_graph.review.forms import shown_value
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment
@@ -35,7 +35,7 @@ _UNUSED = (
 
 def title_of(row: EpisodeRow) -> str:
     """Return the first words of what was judged."""
-    return excerpt(" ".join(as_text(row.content["example"]["outputs"]).split()), _TITLE_CHARS)
+    return headline(row.content["example"]["outputs"], _TITLE_CHARS)
 
 
 def word_of(row: EpisodeRow, scale: Scale) -> Shown:

@@ -3,11 +3,16 @@
 import json
 from typing import Any
 
+from memalign_graph.transcript import goal_tools_answer, is_messages
 from memalign_graph.types import Example
 
 MAX_BYTES = 8_000
 """The longest text embedded, in UTF-8 bytes: no tokenizer makes more tokens than bytes, and common
 embedding models take 8,191 tokens."""
+
+
+_PART_BYTES = (4_000, 1_000, 2_996)
+"""Of that, for a transcript's goal, its tools and its answer."""
 
 
 def retrieval_text(example: Example) -> tuple[str, bool]:
@@ -17,6 +22,8 @@ def retrieval_text(example: Example) -> tuple[str, bool]:
 
 def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
     """Write inputs and outputs as `retrieval_text` does."""
+    if is_messages(inputs) or is_messages(outputs):
+        return _transcript_text(inputs, outputs)
     inputs, outputs = _plain(inputs), _plain(outputs)
     room = MAX_BYTES - 2
     half = room // 2
@@ -25,6 +32,34 @@ def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
     cut_outputs = _cut(outputs, room - len(cut_inputs.encode()))
     truncated = len(cut_inputs) < len(inputs) or len(cut_outputs) < len(outputs)
     return f"{cut_inputs}\n\n{cut_outputs}", truncated
+
+
+def _transcript_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
+    """Write what was asked for, the tools in the order of use, and the answer."""
+    goals: list[str] = []
+    tools: list[str] = []
+    answer = ""
+    for value in (inputs, outputs):
+        if is_messages(value):
+            asked, used, answered = goal_tools_answer(value)
+            goals += asked
+            tools += used
+            answer = answered if value is outputs else ""
+        elif value is inputs:
+            goals.append(_plain(value))
+        else:
+            answer = _plain(value)
+    parts = "\n".join(dict.fromkeys(goals)), " ".join(tools), answer
+    shown = [_cut_middle(part, room) for part, room in zip(parts, _PART_BYTES, strict=True)]
+    return "\n\n".join(shown), any(one != whole for one, whole in zip(shown, parts, strict=True))
+
+
+def _cut_middle(text: str, limit: int) -> str:
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    head, tail = data[: limit * 2 // 3], data[len(data) - limit // 3 :]
+    return head.decode(errors="ignore") + tail.decode(errors="ignore")
 
 
 def _plain(value: Any) -> str:

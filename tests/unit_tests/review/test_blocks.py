@@ -51,7 +51,7 @@ def test_what_stands_under_a_key() -> None:
     rows = dict(table.rows)
     kinds = [block.kind for blocks in rows.values() for block in blocks]
     assert kinds == ["turns", "code", "code", "table", "text"]
-    assert [role for role, _ in rows["messages"][0].rows] == ["user", "assistant"]
+    assert [role for role, _ in rows["messages"][0].rows] == ["1. user", "2. called refund"]
     assert "4472" in text_of(rows["messages"])
 
 
