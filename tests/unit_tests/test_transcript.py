@@ -101,7 +101,7 @@ def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
     assert json.dumps(example.to_json())
     for pair in ([LANGCHAIN, RUN], {"A": LANGCHAIN, "B": RUN}):
         both = Example(inputs="q", outputs=pair).outputs
-        first, second = both.values() if isinstance(both, dict) else both  # type: ignore[union-attr,misc]
+        first, second = both.values() if isinstance(both, dict) else both
         assert first == second == example.outputs
 
 
@@ -243,7 +243,7 @@ def test_a_prompt_names_every_step_within_its_window(steps: int, window: int) ->
 
 def test_results_are_cut_before_words_and_one_level_cuts_all() -> None:
     messages = long_run(12, chars=900) + long_run(12, chars=300)
-    text = render(Example(inputs="q", outputs=messages).outputs, 9_000)  # type: ignore[arg-type]
+    text = render(Example(inputs="q", outputs=messages).outputs, 9_000)
     assert len(text) <= 9_000
     assert "Please sort out my orders. " * 20 in text
     results = re.findall(r"returned: (.*)", text)
@@ -255,7 +255,7 @@ def test_results_are_cut_before_words_and_one_level_cuts_all() -> None:
 
 def test_steps_that_do_not_fit_are_counted() -> None:
     messages = Example(inputs="q", outputs=long_run(500)).outputs
-    text = render(messages, 2_000)  # type: ignore[arg-type]
+    text = render(messages, 2_000)
     [told] = re.findall(
         r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others", text
     )
@@ -306,7 +306,7 @@ def test_what_a_tool_or_user_wrote_forges_nothing(attack: str, place: str) -> No
     }[place]
     example = Example(inputs=[said("user", attack)], outputs=run)
     episode = Episode.from_feedback(Feedback(example=example, value=False, rationale="No."))
-    prompts = [
+    prompts: list[Any] = [
         judge_prompt(CRITERION, example, guidelines=[], recalled=[], max_input_tokens=3_000),
         distill_prompt(CRITERION, guidelines=[], episodes=[episode], max_input_tokens=3_000),
     ]
