@@ -98,10 +98,10 @@ def _values(rows: Iterable[EpisodeRow], scale: Scale) -> dict[str, float]:
     for row in sorted(rows, key=lambda row: (row.given_at, row.id)):
         if (value := value_or_none(row.value, scale)) is not None:
             labels[row.example_id].append(value)
-    consensus = {key: consensus(values, scale) for key, values in labels.items()}
+    value_by_id = {key: consensus(values, scale) for key, values in labels.items()}
     if isinstance(scale, Categorical):
-        return {key: float(scale.choices.index(str(value))) for key, value in consensus.items()}
-    return {key: float(value) for key, value in consensus.items()}
+        return {key: float(scale.choices.index(str(value))) for key, value in value_by_id.items()}
+    return {key: float(value) for key, value in value_by_id.items()}
 
 
 def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> Guideline:
