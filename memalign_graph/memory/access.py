@@ -25,6 +25,7 @@ from memalign_graph.memory.facts import (
     item_of,
     new_id,
     read_fact,
+    timestamp_us,
 )
 from memalign_graph.memory.index.vectors import Vector, decode_vector
 from memalign_graph.memory.layout import MemoryLayout, Namespace, packed, unpacked
@@ -156,7 +157,7 @@ class MemoryAccess:
         items = {one.id: view.feedback_record(one, replaces=reason == "revise") for one in words}
         said = {key: item["key"] for key, item in items.items()}
         now_us = clock.now_us()
-        at_us = max(now_us, view.newest_us + 1)
+        at_us = max(now_us, timestamp_us(view.latest) + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
         if at_us > now_us + CLOCK_SKEW_US:
             header["clock_us"] = now_us

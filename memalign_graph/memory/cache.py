@@ -42,7 +42,7 @@ def get_view(
         view = held.get(key)
         if view is None:
             view = held[key] = made or MemoryView(embedder)
-        view.used = next(_cache.ticks)
+        view.last_used = next(_cache.ticks)
         _cache.cached.setdefault(store, {})[key] = view
         return view
 
@@ -63,7 +63,7 @@ def evict_views() -> None:
         total = sum(views[key].nbytes for views, key in cached)
         if total <= bound:
             return
-        cached.sort(key=lambda entry: entry[0][entry[1]].used)
+        cached.sort(key=lambda entry: entry[0][entry[1]].last_used)
         for views, key in cached[:-1]:
             total -= views.pop(key).nbytes
             if total <= bound:

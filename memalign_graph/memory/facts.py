@@ -92,8 +92,7 @@ class GuidelineRevision(FrozenModel):
             is_outdated=guideline.status == "pending" and not is_anew,
         )
 
-    def purge(self) -> "GuidelineRevision":
-        """Return it without its words."""
+    def redact(self) -> "GuidelineRevision":
         question = None if self.question is None else ""
         return self.model_copy(update={"text": "", "question": question, "author": None})
 
@@ -185,66 +184,63 @@ class Fact(FrozenModel):
             change.sources for change in self.retired
         ]
 
-    def shown(self, sources: Iterable[str]) -> set[str]:
-        """Return the episodes that were read together with some."""
+    def read_together(self, sources: Iterable[str]) -> set[str]:
+        """Return some episodes, and those that were read together with them."""
         named = {*sources}
-        return named.union(*(one for one in self.prompts if not named.isdisjoint(one)))
+        return named.union(*(prompt for prompt in self.prompts if not named.isdisjoint(prompt)))
 
     def possible_sources(self, wording: GuidelineRevision) -> set[str]:
         """Return the episodes that a wording may repeat."""
-        return self.shown(wording.sources if wording.read_with is None else [wording.read_with])
+        return self.read_together(
+            wording.sources if wording.read_with is None else [wording.read_with]
+        )
 
-    def scrub(self, guideline_ids: Collection[str]) -> "Fact":
+    def redact(self, guideline_ids: Collection[str]) -> "Fact":
         """Return the fact without the wordings of some guidelines."""
         return self.model_copy(
             update={
                 "guidelines": [
-                    wording.purge() if wording.id in guideline_ids else wording
+                    wording.redact() if wording.id in guideline_ids else wording
                     for wording in self.guidelines
                 ],
-                "retired": [one.model_copy(update={"reason": None}) for one in self.retired],
+                "retired": [gone.model_copy(update={"reason": None}) for gone in self.retired],
             }
         )
 
     def without_answers(self, unanswered: Collection[str]) -> "Fact":
         """Return the fact without the answers on some examples."""
-        if not self.answers:
-            return self
-        answers = {asked: drop_answers(found, unanswered) for asked, found in self.answers.items()}
-        return self.model_copy(update={"answers": answers})
+        answers = {
+            asked: drop_answers(by_case, unanswered) for asked, by_case in self.answers.items()
+        }
+        return self.model_copy(update={"answers": answers}) if answers else self
 
     def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
         """Return the fact without the names of some experts."""
-        is_signed = all(one.origin == "expert" and not one.sources for one in self.guidelines)
-        if keeps_signatures and self.guidelines and is_signed:
-            return self
-        if authors.isdisjoint([self.author, *(wording.author for wording in self.guidelines)]):
-            return self
-        return self.model_copy(
-            update={
-                "author": None if self.author in authors else self.author,
-                "guidelines": [
-                    wording.model_copy(update={"author": None})
-                    if wording.author in authors
-                    else wording
-                    for wording in self.guidelines
-                ],
-            }
+        is_signed = self.guidelines and all(
+            wording.origin == "expert" and not wording.sources for wording in self.guidelines
         )
+        names = {self.author, *(wording.author for wording in self.guidelines)}
+        if authors.isdisjoint(names) or (keeps_signatures and is_signed):
+            return self
+
+        def left(name: str | None) -> str | None:
+            return None if name in authors else name
+
+        guidelines = [
+            wording.model_copy(update={"author": left(wording.author)})
+            for wording in self.guidelines
+        ]
+        return self.model_copy(update={"author": left(self.author), "guidelines": guidelines})
 
 
 def item_of(fact: Fact) -> Item:
-    """Write a fact as an item."""
-    told = fact.model_dump(mode="json", exclude_defaults=True)
-    return {"kind": FACT, "at": utc(fact.at_us).isoformat(), **told}
+    fields = fact.model_dump(mode="json", exclude_defaults=True)
+    return {"kind": FACT, "at": utc(fact.at_us).isoformat(), **fields}
 
 
 def read_fact(item: Item) -> Fact:
-    """Read a fact from its item."""
     try:
-        return Fact.model_validate(
-            {name: part for name, part in item.items() if name not in ("kind", "at")}
-        )
+        return Fact.model_validate({name: item[name] for name in item.keys() - {"kind", "at"}})
     except ValidationError as error:
         raise MemAlignError(
             f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"
@@ -257,14 +253,12 @@ def hash_example_id(example_id: str) -> str:
 
 
 def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> dict[str, float]:
-    """Leave out the answers on some examples."""
     return {
         key: answer for key, answer in answers.items() if hash_example_id(key) not in unanswered
     }
 
 
 def revision_of(guideline: Guideline) -> str:
-    """Name a guideline's wording."""
     return digest([guideline.text, guideline.origin, guideline.author])
 
 

@@ -125,14 +125,6 @@ def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
     return logged
 
 
-async def write_feedback(
-    io: IO, access: MemoryAccess, episodes: Sequence[Episode], *, reason: str, author: str | None
-) -> None:
-    """Write experts' feedback, if there is any."""
-    if episodes:
-        await access.write(io, reason, {}, author=author, words=episodes)
-
-
 async def revise(
     io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Episode:
@@ -165,7 +157,7 @@ async def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    await write_feedback(io, access, [after], reason="revise", author=stored.author)
+    await access.write(io, "revise", {}, author=stored.author, words=[after])
     return after
 
 

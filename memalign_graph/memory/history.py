@@ -3,7 +3,6 @@
 What a version held is what stands after some of the facts, so that nothing is stored twice.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -130,88 +129,67 @@ class MemoryDiff:
     """Of its guidelines."""
 
 
-async def history(io: IO, access: MemoryAccess) -> list[Commit]:
+async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) -> list[Commit]:
     """Return the commits, newest first."""
     facts, words = (await access.refresh(io)).facts()
-    past = _Past([], words, access.embedder.id)
-    return list(map(past.take, sorted(facts, key=lambda fact: fact.id)))[::-1]
-
-
-async def recent(io: IO, access: MemoryAccess, most: int) -> list[Commit]:
-    """Return the newest commits, newest first; of a past that is known only what came since."""
-    view = await access.refresh(io)
-    facts, words = view.facts()
     facts.sort(key=lambda fact: fact.id)
-    with _lock:
-        key = "recent", most
-        past, commits = view.derived.get(key, (None, []))
-        done = len(past.facts) if past is not None else 0
-        if past is None or facts[done - 1 : done] != past.facts[-1:]:
-            done = max(len(facts) - most, 0)
-            past, commits = _Past(facts[:done], words, access.embedder.id), []
-        past.words.update(words)
-        commits = [*commits, *map(past.take, facts[done:])][-most:]
-        view.derived[key] = past, commits
-    return commits[::-1]
+    start = 0 if max_commits is None else max(len(facts) - max_commits, 0)
+    replay = _HistoryReplay(facts[:start], words, access.embedder.id)
+    return [replay.commit_for(fact) for fact in facts[start:]][::-1]
 
 
-_lock = threading.Lock()
-
-
-class _Past:
+class _HistoryReplay:
     """What stood after some facts, as if nothing had been purged since; goes on fact by fact."""
 
     def __init__(self, facts: list[Fact], words: Mapping[str, Item], embedder: str) -> None:
-        self.facts, self.words, self._embedder = facts, dict(words), embedder
-        self._stand()
-        self._episodes = self._said(self.standing.rows)
-        self._guidelines = self.standing.guideline_terms()
+        self.facts, self.words, self._embedder = facts, words, embedder
+        self._fold()
+        self._episodes = self._said(self.state.rows)
+        self._guidelines = self.state.guideline_terms()
 
     def step(self, fact: Fact) -> AbstractSet[str]:
-        """Take the next fact; tells which episodes it may have changed."""
+        """Take the next fact; returns the episodes that it may have changed."""
         self.facts.append(fact)
         if fact.undone:
-            self._stand()
-            return self._episodes.keys() | self.standing.rows.keys()
-        self.standing.apply(fact)
-        self.standing.settle()
-        touched, self.standing.changed = self.standing.changed, set()
+            self._fold()
+            return self._episodes.keys() | self.state.rows.keys()
+        self.state.apply(fact)
+        self.state.settle()
+        touched, self.state.changed = self.state.changed, set()
         return touched
 
-    def take(self, fact: Fact) -> Commit:
-        """Take the next fact; tells how much it changed."""
+    def commit_for(self, fact: Fact) -> Commit:
+        """Take the next fact; returns how much it changed."""
         touched = self.step(fact)
-        rows = self._said(touched & self.standing.rows.keys())
+        rows = self._said(touched & self.state.rows.keys())
         before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
         self._episodes |= rows
-        known, self._guidelines = self._guidelines, self.standing.guideline_terms()
-        retired = [
-            Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
-            for gone in fact.retired
-        ]
+        guidelines, self._guidelines = self._guidelines, self.state.guideline_terms()
         return Commit(
             id=fact.id,
             at=utc(fact.clock_us or fact.at_us),
             author=fact.author,
             reason=fact.reason,
-            episodes=_tally(before, rows),
-            guidelines=_tally(known, self._guidelines),
-            retired=retired,
-            version=self.standing.version,
+            episodes=_count_changes(before, rows),
+            guidelines=_count_changes(guidelines, self._guidelines),
+            retired=[
+                Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+                for gone in fact.retired
+            ],
+            version=self.state.version,
         )
 
-    def _stand(self) -> None:
-        self.standing = build_state(self.facts, self.words, self._embedder, include_purged=True)
-        self.standing.changed = set()
+    def _fold(self) -> None:
+        self.state = build_state(self.facts, self.words, self._embedder, include_purged=True)
+        self.state.changed = set()
 
     def _said(self, keys: Iterable[str]) -> dict[str, object]:
-        rows, pending = self.standing.rows, self.standing.pending
+        rows, pending = self.state.rows, self.state.pending
         return {key: (rows[key].key, key in pending) for key in keys}
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
-    """Return a memory as it was."""
-    return (await _find(io, access, version))[0]
+    return (await _find_version(io, access, version))[0]
 
 
 async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> MemoryDiff:
@@ -229,40 +207,40 @@ async def rollback(
 ) -> Snapshot:
     """Make a memory again what it was: what was written since counts no more."""
     author = check_name(author, "author")
-    wanted, since = await _find(io, access, version)
+    wanted, since = await _find_version(io, access, version)
     if access.view.version != version:
         undone = [fact.id for fact in since if fact.reason != PURGE]
         await access.write(io, "rollback", {"undone": undone}, author=author)
-    return _standing_now(access.view, version, wanted.missing)
+    return _current_snapshot(access.view, version, wanted.missing)
 
 
-def _standing_now(view: MemoryView, version: str, missing: list[str]) -> Snapshot:
+def _current_snapshot(view: MemoryView, version: str, missing: list[str]) -> Snapshot:
     return Snapshot(version, list(view.episodes().values()), list(view.guidelines), missing)
 
 
-async def _find(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[Fact]]:
-    """Find a version; returns what it held, and the facts that came after it."""
+async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[Fact]]:
+    """Return what a version held, and the facts that came after it."""
     view = await access.refresh(io)
     if version == view.version:
-        return _standing_now(view, version, []), []
+        return _current_snapshot(view, version, []), []
     facts, words = view.facts()
-    ordered = sorted(facts, key=lambda fact: fact.id)
-    nothing = MemoryState(words, access.embedder.id)
-    found = (_snapshot(nothing), ordered) if version == nothing.version else None
-    past = _Past([], words, access.embedder.id)
-    versions = [nothing.version]
-    for number, fact in enumerate(ordered, start=1):
-        past.step(fact)
-        versions.append(past.standing.version)
+    facts.sort(key=lambda fact: fact.id)
+    replay = _HistoryReplay([], words, access.embedder.id)
+    match: tuple[Snapshot, list[Fact]] | None = None
+    versions: list[str] = []
+    for number in range(len(facts) + 1):
+        if number:
+            replay.step(facts[number - 1])
+        versions.append(replay.state.version)
         if version == versions[-1]:
             # The last time it stood: what was purged from an earlier one was said again.
-            found = _snapshot(past.standing), ordered[number:]
-    if found is not None:
-        return found
-    for kept, left_out in _before_arrival(version, versions, ordered):
-        standing = build_state(kept, words, access.embedder.id, include_purged=True)
-        if standing.version == version:
-            return _snapshot(standing), left_out
+            match = _snapshot(replay.state), facts[number:]
+    if match is not None:
+        return match
+    for seen, rest in _before_arrival(version, versions, facts):
+        state = build_state(seen, words, access.embedder.id, include_purged=True)
+        if state.version == version:
+            return _snapshot(state), rest
     raise InvalidInputError(
         f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
         "`history()` lists those it had. A version that a worker had for a moment, before two or "
@@ -278,7 +256,7 @@ def _before_arrival(
     A version is a sum, so what a fact added to it is known; yields the other facts, and the rest.
     """
     try:
-        wanted, *sums = (int(one, 16) for one in (version, *versions))
+        wanted, *sums = (int(each, 16) for each in (version, *versions))
     except (TypeError, ValueError):
         return
     added = {
@@ -291,19 +269,19 @@ def _before_arrival(
             yield [*facts[:late], *facts[late + 1 : end]], [facts[late], *facts[end:]]
 
 
-def _snapshot(standing: MemoryState) -> Snapshot:
-    episodes = filter(None, map(standing.episode, standing.rows))
-    wordings = sorted(standing.guidelines.values(), key=lambda one: (one.position, one.id))
-    purged = [row.id for row in standing.rows.values() if row.is_purged]
+def _snapshot(state: MemoryState) -> Snapshot:
+    episodes = filter(None, map(state.episode, state.rows))
+    guidelines = state.ordered_guidelines()
+    purged = [row.id for row in state.rows.values() if row.is_purged]
     return Snapshot(
-        version=standing.version,
-        episodes=sorted(episodes, key=lambda one: (one.created_at, one.id)),
-        guidelines=[standing.guideline(one) for one in wordings if one.text],
-        missing=sorted([*purged, *(one.id for one in wordings if not one.text)]),
+        version=state.version,
+        episodes=sorted(episodes, key=lambda episode: (episode.created_at, episode.id)),
+        guidelines=[guideline for guideline in guidelines if guideline.text],
+        missing=sorted([*purged, *(each.id for each in guidelines if not each.text)]),
     )
 
 
-def _tally(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
+def _count_changes(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
     return Tally(
         added=len(after.keys() - before.keys()),
         removed=len(before.keys() - after.keys()),
@@ -312,10 +290,10 @@ def _tally(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
 
 
 def _diff(before: list[T], after: list[T]) -> ItemsDiff[T]:
-    old, new = ({one.id: one for one in items} for items in (before, after))
-    both = [ItemChange(old[key], one) for key, one in new.items() if key in old]
+    old, new = ({item.id: item for item in items} for items in (before, after))
+    changes = [ItemChange(old[key], new[key]) for key in new if key in old]
     return ItemsDiff(
-        added=[one for key, one in new.items() if key not in old],
-        removed=[one for key, one in old.items() if key not in new],
-        changed=[change for change in both if change.before != change.after],
+        added=[item for key, item in new.items() if key not in old],
+        removed=[item for key, item in old.items() if key not in new],
+        changed=[change for change in changes if change.before != change.after],
     )

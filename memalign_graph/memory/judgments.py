@@ -131,8 +131,9 @@ async def keep_judgment(
     if keep_for is None:
         return judgment
     view = await access.refresh(io)
+    active_ids = {guideline.id for guideline in view.guidelines}
     has_episodes = all(map(view.holds, judgment.episode_ids))
-    if not has_episodes or not all(map(view.holds_guideline, judgment.guideline_ids)):
+    if not has_episodes or not active_ids.issuperset(judgment.guideline_ids):
         # It may repeat what was taken back while the judge was at work.
         warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
         logger.warning("The judgment %s: %s", judgment.id, warning)

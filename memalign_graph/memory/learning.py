@@ -8,6 +8,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
 from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
 
@@ -35,7 +36,7 @@ async def learn(
     gone = read.keys() - same
     kept = {guideline.id: guideline for guideline in view.guidelines}
     # Who read what is purged may repeat it also where something else is named as the source.
-    purged = bool(view.purges_of(gone - episodes.keys()))
+    purged = bool(view.purges(gone - episodes.keys()))
     valid, spared = ([], same) if purged else _valid(operations, kept, gone)
     spared = spared | {*skipped_episode_ids}
     fresh = same - spared
@@ -63,20 +64,28 @@ async def learn(
         "failed": sorted(failed),
     }
     if lesson["read"] or lesson["guidelines"] or lesson["retired"] or lesson["failed"]:
-        purges = view.purges_of(words.keys())
-        fact = await access.write(io, reason, lesson, author=author)
-        view = await access.refresh(io)
-        named = fact.shown(key for sources in [fact.read, *fact.sources] for key in sources)
-        if view.purges_of(named) - purges:
-            # Purged meanwhile: what was learned may repeat it.
-            worded = [wording.id for wording in fact.guidelines]
-            await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
-            await access.overwrite(io, [fact.scrub(worded)])
+        view = await _write_lesson(io, access, reason, lesson, author=author)
     return {
         "episode_ids": sorted(same - spared),
         "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],
         "memory_version": view.version,
     }
+
+
+async def _write_lesson(
+    io: IO, access: MemoryAccess, reason: str, lesson: dict[str, Any], *, author: str | None = None
+) -> MemoryView:
+    """Write guidelines, and redact them where what they may repeat was purged meanwhile."""
+    purges = access.view.purges()
+    fact = await access.write(io, reason, lesson, author=author)
+    view = await access.refresh(io)
+    named = fact.read_together(key for sources in [fact.read, *fact.sources] for key in sources)
+    # A question may repeat whatever its guideline was distilled with.
+    if view.purges(None if reason == "ask" else named) - purges:
+        worded = [wording.id for wording in fact.guidelines]
+        await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
+        await access.overwrite(io, [fact.redact(worded)])
+    return view
 
 
 def _valid(
@@ -85,24 +94,21 @@ def _valid(
     """Leave out what comes from a word taken back, or rewords other words; name its sources."""
     valid: list[GuidelineOperation] = []
     spared: set[str] = set()
+    texts = {normalize_text(guideline.text) for guideline in kept.values()}
     for operation in operations:
         sources = {*operation.episode_ids}
         target = kept.get(operation.guideline_id or "")
         shown = (operation.before, operation.text)
         is_lost = operation.before is not None and (
-            target.text not in shown if target is not None else not _stands(operation, kept)
+            target.text not in shown
+            if target is not None
+            else normalize_text(operation.text or "") not in texts
         )
         if sources & gone or is_lost:
             spared |= sources - gone
         else:
             valid.append(operation)
     return valid, spared
-
-
-def _stands(operation: GuidelineOperation, kept: Mapping[str, Guideline]) -> bool:
-    """Tell whether the text of an operation stands already."""
-    words = normalize_text(operation.text or "")
-    return any(normalize_text(guideline.text) == words for guideline in kept.values())
 
 
 def _learned_before(
@@ -129,7 +135,7 @@ def _learned_before(
 async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
     """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
     view = await access.refresh(io)
-    purges, now = view.purges(), datetime.now(UTC)
+    now = datetime.now(UTC)
     asked = [
         GuidelineRevision.of(
             one.model_copy(update={"question": questions[one.text], "updated_at": now}),
@@ -139,14 +145,8 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
         for one in view.guidelines
         if one.question is None and one.text in questions
     ]
-    if not asked:
-        return
-    fact = await access.write(io, "ask", {"guidelines": asked})
-    if (await access.refresh(io)).purges() - purges:
-        # Purged meanwhile: what was asked may repeat it.
-        worded = [wording.id for wording in asked]
-        await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
-        await access.overwrite(io, [fact.scrub(worded)])
+    if asked:
+        await _write_lesson(io, access, "ask", {"guidelines": asked})
 
 
 async def record_check_answers(
@@ -155,16 +155,15 @@ async def record_check_answers(
     """Keep how likely cases in memory meet guidelines, by `asked_id` and example id."""
     view = await access.refresh(io)
     purges, cases = view.purges(), {row.example_id for row in view.rows()}
-    known = {asked: dict(found) for asked, found in answers.items()}
-    for found in known.values():
-        for gone in found.keys() - cases:
-            del found[gone]
+    known = {
+        asked: {key: answer for key, answer in by_case.items() if key in cases}
+        for asked, by_case in answers.items()
+    }
     if not any(known.values()):
         return
     fact = await access.write(io, "check", {"answers": known})
     view = await access.refresh(io)
     if view.purges() - purges:
-        # Purged meanwhile.
         left = {row.example_id for row in view.rows()}
         unanswered = sorted(map(hash_example_id, cases - left))
         await access.write(io, PURGE, {"unanswered": unanswered})

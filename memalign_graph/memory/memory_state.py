@@ -72,7 +72,7 @@ class MemoryState:
         is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
         self._apply_check_answers(fact)
         self.attempts.update(fact.failed)
-        self._scrubbed |= {(key, one) for key, ids in fact.scrubbed.items() for one in ids}
+        self._scrubbed |= {(key, each) for key, ids in fact.scrubbed.items() for each in ids}
         if fact.is_lesson:
             self._lesson_facts.append(fact)
             self._lesson_words.update(fact.read.values())
@@ -90,7 +90,6 @@ class MemoryState:
             self._is_outdated = False
 
     def episode(self, key: str) -> Episode | None:
-        """Return an episode that stands."""
         row = self.rows.get(key)
         if row is None or row.is_purged:
             return None
@@ -98,13 +97,17 @@ class MemoryState:
         return Episode.model_validate({**row.content, "status": status})
 
     def guideline(self, wording: GuidelineRevision) -> Guideline:
-        """Return a guideline as it stands."""
         fields = {name: getattr(wording, name) for name in Guideline.model_fields.keys() & _WORDED}
         return Guideline(
             **fields,
             episode_ids=list(wording.sources),
             status="pending" if wording.is_outdated else "standing",
         )
+
+    def ordered_guidelines(self) -> list[Guideline]:
+        """Return the guidelines that stand, in the order a judge reads them."""
+        wordings = sorted(self.guidelines.values(), key=lambda each: (each.position, each.id))
+        return list(map(self.guideline, wordings))
 
     def _apply_feedback(self, fact: Fact) -> bool:
         """Bring in what was said and taken back; tells whether that touches a lesson."""
@@ -147,9 +150,15 @@ class MemoryState:
             self._total += _hash_term(key, row.key, str(key in self.pending))
         if old is not row:
             self.changed.add(key)
-        words = {one.word for one in (old, row) if one is not None}
+        words = {each.word for each in (old, row) if each is not None}
         is_same = old is not None and row is not None and len(words) == 1
         return not is_same and not self._lesson_words.isdisjoint(words)
+
+    def _set_pending(self, key: str, *, is_pending: bool) -> None:
+        row = self.rows[key]
+        self._total += _hash_term(key, row.key, str(is_pending))
+        self._total -= _hash_term(key, row.key, str(not is_pending))
+        (self.pending.add if is_pending else self.pending.discard)(key)
 
     def _is_current(self, episode_id: str, word: str) -> bool:
         row = self.rows.get(episode_id)
@@ -163,9 +172,7 @@ class MemoryState:
         self._retired = set()
         for key, row in self.rows.items():
             if row.is_open and key not in self.pending and row.word in self._lesson_words:
-                self._total -= _hash_term(key, row.key, str(False))
-                self._total += _hash_term(key, row.key, str(True))
-                self.pending.add(key)
+                self._set_pending(key, is_pending=True)
         for lesson in self._lesson_facts:
             self._apply_lesson(lesson)
         self.changed |= pending ^ self.pending
@@ -178,16 +185,14 @@ class MemoryState:
             if word not in self._consumed and self._is_current(key, word)
         }
         # What a wording that is lost came from is read again by the next.
-        scrubbed = [one for one in fact.guidelines if (fact.id, one.id) in self._scrubbed]
+        scrubbed = [each for each in fact.guidelines if (fact.id, each.id) in self._scrubbed]
         lost = [*scrubbed, *filter(self._is_lost_to_concurrent_writer, fact.guidelines)]
         fresh -= {key for wording in lost for key in wording.sources}
         fresh -= {key for wording in scrubbed for key in fact.possible_sources(wording)}
         self._consumed.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
-            self._total -= _hash_term(key, self.rows[key].key, str(True))
-            self._total += _hash_term(key, self.rows[key].key, str(False))
-        self.pending -= fresh
+            self._set_pending(key, is_pending=False)
 
         def left(sources: Words) -> Words:
             return {

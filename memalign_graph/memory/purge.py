@@ -229,7 +229,7 @@ def _find_redactions(
                 found.setdefault(fact.id, []).append(wording.id)
                 wordings.append(wording)
                 read_along |= fact.possible_sources(wording)
-        if any(not fact.shown(one.sources).isdisjoint(episode_ids) for one in fact.retired):
+        if any(not fact.read_together(one.sources).isdisjoint(episode_ids) for one in fact.retired):
             found.setdefault(fact.id, [])
     return found, wordings, read_along
 

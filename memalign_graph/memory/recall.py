@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 _NEAR = 50
 """How many neighbours tell which guidelines bear on an example."""
 
+_MANY_GUIDELINES = 20
+"""Above so many guidelines a prompt may not hold all of them."""
+
 _TIES = 8
 _EQUAL = 1e-5
 
@@ -124,7 +127,7 @@ def _find(
 ) -> tuple[list[RecalledExample], dict[str, float]]:
     """Find similar examples, and how similar further episodes are, as if some were not there."""
     # Guidelines are chosen by their sources, of which there are more than similar examples.
-    wanted = max(k, _NEAR) if view.has_many_guidelines else k
+    wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
         ids = [one for one in view.episode_ids_for_vector(key) if one not in excluded_episode_ids]

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,11 +43,9 @@ _PER_CHARACTER = 4
 
 _SIZE_SAMPLE = 64
 
-_MANY_GUIDELINES = 20
-
 
 class InitialLoad:
-    """A memory's first reading, by one for all who need it."""
+    """A memory's first reading, by one caller for all who need it."""
 
     def __init__(self) -> None:
         self.done: Future[None] = Future()
@@ -55,28 +53,19 @@ class InitialLoad:
         self._on_loop = _has_loop()
 
     def wait(self) -> bool:
-        """Wait for its end; tells whether it came, and was not waiting for this thread's loop."""
+        """Wait for its end; False if it did not come, or waits for this thread's event loop."""
         if self._thread == threading.get_ident() or _has_loop():
             return False
-        try:
-            self.done.result(_LOAD_TIMEOUT_S if self._on_loop else None)
-        except TimeoutError:
-            return False
-        return True
+        return bool(wait([self.done], _LOAD_TIMEOUT_S if self._on_loop else None).done)
 
     async def wait_async(self) -> bool:
-        """Wait as a task does."""
         is_near = self._thread == threading.get_ident() or not self._on_loop
-        end = asyncio.shield(asyncio.wrap_future(self.done))
-        try:
-            await asyncio.wait_for(end, None if is_near else _LOAD_TIMEOUT_S)
-        except TimeoutError:
-            return False
-        return True
+        timeout_s = None if is_near else _LOAD_TIMEOUT_S
+        ended, _ = await asyncio.wait([asyncio.wrap_future(self.done)], timeout=timeout_s)
+        return bool(ended)
 
 
 def _has_loop() -> bool:
-    """Tell whether this thread runs an event loop, which a wait would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -91,16 +80,17 @@ class MemoryView:
         self.index = VectorIndex(embedder)
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
-        self.sweep_offset = 0
         """When judgments past their time were last removed by this process."""
+        self.sweep_offset = 0
         self.derived: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
-        self.used = 0
+        self.last_used = 0
         """When it was last asked for, counted by this process."""
         self.is_loaded = False
-        """Whether it is the memory's, and not yet to be read."""
         self.head: str | None = None
         """The last fact written when all were read; empty since a write, which may be cut off."""
+        self.latest = ""
+        """The newest fact known."""
         self._embedder = embedder
         self._lock = threading.Lock()
         self._initial_load: InitialLoad | None = None
@@ -109,26 +99,26 @@ class MemoryView:
         self._words: dict[str, Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self.latest = ""
-        """The newest fact known."""
         self._arrivals: deque[tuple[int, str]] = deque()
         """When facts arrived, by this process's clock, and which was the newest then."""
-        self._standing = MemoryState(self._words, embedder)
-        self._standing_guidelines: list[Guideline] = []
-        self._version = self._standing.version
+        self._state = MemoryState(self._words, embedder)
+        self._current: tuple[str, list[Guideline]] = self._state.version, []
         self._vector_keys: dict[str, str] = {}
         self._episodes_at: dict[str, AbstractSet[str]] = {}
         self._missing: set[str] = set()
 
     @property
     def version(self) -> str:
-        """The memory's version."""
-        return self._version
+        return self._current[0]
 
     @property
-    def newest_us(self) -> int:
-        """The date of the newest fact known, in microseconds since 1970; 0 if there is none."""
-        return timestamp_us(self.latest)
+    def guidelines(self) -> list[Guideline]:
+        """The guidelines that stand, in the order a judge reads them; not to be changed."""
+        return self._current[1]
+
+    def current(self) -> tuple[str, list[Guideline]]:
+        """Return the version, and the guidelines that stand in it; not to be changed."""
+        return self._current
 
     def unread_us(self, newest: str) -> int:
         """Return the date from which on there may be facts that the view does not know.
@@ -154,76 +144,53 @@ class MemoryView:
     @property
     def is_empty(self) -> bool:
         """Whether there is no episode."""
-        return not self._standing.rows
-
-    @property
-    def has_many_guidelines(self) -> bool:
-        """Whether there are so many guidelines that they may not all fit into a prompt."""
-        return len(self._standing_guidelines) > _MANY_GUIDELINES
-
-    @property
-    def guidelines(self) -> list[Guideline]:
-        """The guidelines that stand, in the order a judge reads them; not to be changed."""
-        return self._standing_guidelines
-
-    def current(self) -> tuple[str, list[Guideline]]:
-        """Return the version, and the guidelines that stand in it; not to be changed."""
-        with self._lock:
-            return self._version, self._standing_guidelines
+        return not self._state.rows
 
     def pending(self) -> list[str]:
         """Return the ids of the episodes that await distilling, in a stable order."""
         with self._lock:
-            return sorted(self._standing.pending)
+            return sorted(self._state.pending)
 
     def failed_attempts(self, key: str) -> int:
         """Return how often a model could not distil what the key names."""
-        with self._lock:
-            return self._standing.attempts[key]
+        return self._state.attempts[key]
 
     def answers(self) -> dict[str, dict[str, float]]:
         """Return how likely examples meet guidelines, by `asked_id` and example id."""
         with self._lock:
-            return {asked: dict(answers) for asked, answers in self._standing.answers.items()}
+            return {asked: dict(answers) for asked, answers in self._state.answers.items()}
 
     def answer_ids(self) -> set[str]:
         """Return the facts that brought these answers, here or where they were exported."""
         with self._lock:
-            return set(self._standing.answer_ids)
+            return set(self._state.answer_ids)
 
     def holds(self, episode_id: str) -> bool:
-        """Tell whether there is an episode of this id."""
-        return episode_id in self._standing.rows
-
-    def holds_guideline(self, guideline_id: str) -> bool:
-        """Tell whether there is a guideline of this id."""
-        return guideline_id in self._standing.guidelines
+        return episode_id in self._state.rows
 
     def feedback_hashes(self) -> dict[str, str]:
         """Return what lessons know the words of all episodes by."""
         with self._lock:
-            return {key: row.word for key, row in self._standing.rows.items()}
+            return {key: row.word for key, row in self._state.rows.items()}
 
     def sources(self, guideline_id: str) -> dict[str, str]:
         """Return what a guideline that stands rests on."""
-        return self._standing.guidelines[guideline_id].sources
+        return self._state.guidelines[guideline_id].sources
 
-    def purges(self) -> set[str]:
-        """Return the facts that purged something."""
+    def purges(self, episode_ids: AbstractSet[str] | None = None) -> set[str]:
+        """Return the facts that purged something, or one of some episodes."""
         with self._lock:
-            return {fact.id for fact in self._purges}
-
-    def purges_of(self, episode_ids: AbstractSet[str]) -> set[str]:
-        """Return the facts that purged one of some episodes."""
-        with self._lock:
-            purges = list(self._purges)
-        return {fact.id for fact in purges if not episode_ids.isdisjoint(fact.forgotten)}
+            return {
+                fact.id
+                for fact in self._purges
+                if episode_ids is None or not episode_ids.isdisjoint(fact.forgotten)
+            }
 
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
         """Return some episodes, or all of them, oldest first."""
         with self._lock:
-            keys = list(self._standing.rows if ids is None else dict.fromkeys(ids))
-            episodes = [episode for key in keys if (episode := self._standing.episode(key))]
+            keys = list(self._state.rows if ids is None else dict.fromkeys(ids))
+            episodes = [episode for key in keys if (episode := self._state.episode(key))]
         if ids is None:
             episodes.sort(key=lambda episode: (episode.created_at, episode.id))
         return {episode.id: episode for episode in episodes}
@@ -231,7 +198,7 @@ class MemoryView:
     def feedback_record(self, feedback: Episode, *, replaces: bool = False) -> Item:
         """Write a word as it will stand beside an earlier one of the same expert."""
         with self._lock:
-            row = self._standing.rows.get(feedback.id)
+            row = self._state.rows.get(feedback.id)
             if row is None:
                 item = feedback_record(feedback, feedback.word, self._purged)
             else:
@@ -242,16 +209,10 @@ class MemoryView:
                 item = feedback_record(after, word, self._purged)
             return self._words.get(item["key"], item)
 
-    def multi_expert_episodes(self) -> list[str]:
-        """Return the ids of the episodes whose example has several, in a stable order."""
-        with self._lock:
-            groups = [ids for ids in self._episodes_at.values() if len(ids) > 1]
-        return sorted(key for ids in groups for key in ids)
-
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
         """Return all facts, and the words that they name."""
         with self._lock:
-            return [fact for _, fact in self._facts.items()], dict(self._words.items())
+            return list(self._facts.values()), dict(self._words)
 
     def begin_load(self) -> tuple[InitialLoad, bool]:
         """Return the first reading, and whether it is the caller's to carry out and to end."""
@@ -269,12 +230,11 @@ class MemoryView:
             reading.done.set_result(None)
 
     def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
-        """Tell which facts the view does not know."""
         with self._lock:
             return [key for key in fact_ids if key not in self._facts]
 
     def unknown_records(self, facts: Iterable[Fact]) -> list[str]:
-        """Tell which words of some facts the view does not know."""
+        """Return the keys of the words that some facts name and the view does not know."""
         with self._lock:
             keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
             return [key for key in keys if key not in self._words]
@@ -312,24 +272,17 @@ class MemoryView:
             self._arrivals.append((now_us, self.latest))
             if is_next:
                 for fact in fresh:
-                    self._standing.apply(fact)
-                self._standing.settle()
-                changed, self._standing.changed = self._standing.changed, set()
+                    self._state.apply(fact)
+                self._state.settle()
+                changed, self._state.changed = self._state.changed, set()
             else:
-                before = self._standing
-                self._standing = build_state(self._facts.values(), self._words, self._embedder)
-                self._standing.changed = set()
-                changed = {*before.rows, *self._standing.rows}
+                before = self._state
+                self._state = build_state(self._facts.values(), self._words, self._embedder)
+                self._state.changed = set()
+                changed = {*before.rows, *self._state.rows}
             self._sync_vectors(changed)
             self._add_vectors(self.index.fitting(vectors or {}))
-            self._refresh_guidelines()
-
-    def _refresh_guidelines(self) -> None:
-        wordings = sorted(
-            self._standing.guidelines.values(), key=lambda wording: (wording.position, wording.id)
-        )
-        self._standing_guidelines = list(map(self._standing.guideline, wordings))
-        self._version = self._standing.version
+            self._current = self._state.version, self._state.ordered_guidelines()
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
@@ -337,7 +290,7 @@ class MemoryView:
             self._add_vectors(vectors)
 
     def vectors(self, keys: Iterable[str]) -> dict[str, Vector]:
-        """Return the vectors under some keys, as far as there are any."""
+        """Return the vectors of some keys that have one."""
         return {key: vector for key in keys if (vector := self.index.get(key)) is not None}
 
     def missing_texts(self) -> dict[str, str]:
@@ -351,23 +304,19 @@ class MemoryView:
             return sorted(self._episodes_at.get(key, ()))
 
     def rows_for_vector(self, key: str) -> list[EpisodeRow]:
-        """Return the rows of the episodes whose example has this vector."""
         with self._lock:
-            return [
-                self._standing.rows[episode_id]
-                for episode_id in sorted(self._episodes_at.get(key, ()))
-            ]
+            return [self._state.rows[each] for each in sorted(self._episodes_at.get(key, ()))]
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows of all episodes, in the order of their ids."""
         with self._lock:
-            return [row for _, row in sorted(self._standing.rows.items())]
+            return [row for _, row in sorted(self._state.rows.items())]
 
     def newest(self) -> list[EpisodeRow]:
         """Return the rows of the episodes that have a value, newest first."""
         with self._lock:
-            valued = [row for row in self._standing.rows.values() if row.value is not None]
-        return sorted(valued, key=_age, reverse=True)
+            valued = [row for row in self._state.rows.values() if row.value is not None]
+        return sorted(valued, key=lambda row: (row.given_at, row.vector_key), reverse=True)
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
@@ -381,7 +330,7 @@ class MemoryView:
         for key, earlier in self._facts.items():
             if key > fact.id:
                 continue
-            redacted = earlier.scrub(fact.scrubbed[key]) if key in fact.scrubbed else earlier
+            redacted = earlier.redact(fact.scrubbed[key]) if key in fact.scrubbed else earlier
             redacted = redacted.without_names(erased, keeps_signatures=fact.keeps_signatures)
             self._facts[key] = redacted.without_answers(fact.unanswered)
 
@@ -392,29 +341,24 @@ class MemoryView:
 
     def _sync_vectors(self, changed: Iterable[str]) -> None:
         """Keep vectors in step with episodes."""
+        left: set[str] = set()
         for episode_id in changed:
-            row = self._standing.rows.get(episode_id)
+            row = self._state.rows.get(episode_id)
             old = self._vector_keys.pop(episode_id, None)
             new = None if row is None else row.vector_key
             if new is not None:
                 self._vector_keys[episode_id] = new
-                self._episodes_at[new] = self._episodes_at.get(new, _NO_EPISODES) | {episode_id}
+                self._episodes_at[new] = self._episodes_at.get(new, frozenset()) | {episode_id}
                 if new not in self.index:
                     self._missing.add(new)
             if old is not None and old != new:
-                left = self._episodes_at.pop(old) - {episode_id}
-                if left:
-                    self._episodes_at[old] = left
-                else:
-                    self._missing.discard(old)
-                    self.index.remove({old})
-
-
-_NO_EPISODES: frozenset[str] = frozenset()
-
-
-def _age(row: EpisodeRow) -> tuple[datetime, str]:
-    return row.given_at, row.vector_key
+                left.add(old)
+                self._episodes_at[old] -= {episode_id}
+        unused = {key for key in left if not self._episodes_at[key]}
+        for key in unused:
+            del self._episodes_at[key]
+        self._missing -= unused
+        self.index.remove(unused)
 
 
 def _authors(words: Iterable[Item]) -> set[str]:

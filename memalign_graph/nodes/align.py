@@ -164,7 +164,10 @@ async def remember_feedback(step: _Step) -> StateUpdate:
     guidelines = await access.guidelines(io)
     stored = await remember(io, access, read, is_table=True, note_threads=False)
     step.progress("remember", len(read), len(read))
-    experts = await access.episodes(io, (await access.refresh(io)).multi_expert_episodes())
+    rows = (await access.refresh(io)).rows()
+    per_case = Counter(row.vector_key for row in rows)
+    several = [row.id for row in rows if per_case[row.vector_key] > 1]
+    experts = await access.episodes(io, several)
     agreement = expert_agreement(list(experts.values()), criterion.scale)
     shown = agreement.model_dump(mode="json")
     if agreement.examples:

@@ -11,7 +11,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
 from memalign_graph.memory.episode_row import EpisodeRow
-from memalign_graph.memory.history import Commit, recent
+from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import now, read_review_log
 from memalign_graph.review.effect import Shown, title_of, word_of
 
@@ -70,11 +70,11 @@ async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
         {"title": title_of(words[0]), "words": [word_of(row, scale) for row in words]}
         for words in disputed[:_DISPUTES]
     ]
-    history = [
+    commits = [
         {"version": it.version, "at": _time(it.at), "author": it.author, "what": _what(it)}
-        for it in await recent(io, access, _COMMITS)
+        for it in await history(io, access, _COMMITS)
     ]
-    return {"guidelines": guidelines, "disputes": disputes, "history": history}
+    return {"guidelines": guidelines, "disputes": disputes, "history": commits}
 
 
 async def answers_of(io: IO, access: MemoryAccess, author: str) -> list[Shown]:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,9 +20,6 @@ else:
     Vector = Any
 """A normalised embedding: float32, of the embedder's dimension."""
 
-
-_MOST_REMOVED = 64
-"""How many removed rows a search passes over at least, before the others are copied."""
 
 _KEY_BYTES = 200
 """What a key takes, in a list and a dict."""
@@ -68,41 +66,18 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
 
 class _Table(NamedTuple):
-    """What searches see: rows are written beyond `size`, then published; or set to zero."""
+    """What searches see: rows are written beyond the last key, and published with a new list."""
 
     matrix: Any
-    """A row a vector, with room for more beyond `size`."""
-    keys: list[str | None]
-    """The row's key; None where it was removed."""
+    """A row a vector, with room for more."""
+    keys: list[str]
     rows: dict[str, int]
-    size: int
-    removed: int
-    """How many of the rows are of no key any more."""
-
-    def copy(self, room: int) -> "_Table":
-        """Copy the rows that have a key, with room for more."""
-        import numpy as np
-
-        held = list(self.rows.values())
-        matrix = np.empty((len(held) + room, self.matrix.shape[1]), dtype=np.float32)
-        np.take(self.matrix, held, axis=0, out=matrix[: len(held)])
-        rows = dict(zip(self.rows, range(len(held)), strict=True))
-        return _Table(matrix, [*rows], rows, len(held), 0)
-
-
-def _nearest(query: Any, matrix: Any, count: int) -> tuple[Any, Any]:
-    import faiss
-
-    with _one_thread():
-        [scores], [rows] = faiss.knn(query, matrix, count, metric=faiss.METRIC_INNER_PRODUCT)
-    return scores, rows
 
 
 class VectorIndex:
-    """Nearest neighbours by exact cosine similarity, with removal; safe to use from threads.
+    """Nearest neighbors by exact cosine similarity, with removal; safe to use from threads.
 
-    Derived from stored vectors and never stored itself. Searches wait for nobody; what is removed
-    is overwritten before `remove` returns.
+    Derived from stored vectors and never stored itself. Searches wait for nobody.
     """
 
     def __init__(self, embedder: str) -> None:
@@ -115,65 +90,60 @@ class VectorIndex:
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors; a key that is there already is left as it is."""
-        with self._writing:
-            fresh = {key: vector for key, vector in vectors.items() if key not in self}
-            if fresh:
-                self.check(fresh.values(), like=fresh.values())
-                self._append(fresh)
-
-    def _append(self, fresh: Mapping[str, Vector]) -> None:
         import numpy as np
 
-        table = self._table
-        if table is None:
+        with self._writing:
+            fresh = {key: vector for key, vector in vectors.items() if key not in self}
+            if not fresh:
+                return
+            self.check(fresh.values(), like=fresh.values())
             dimension = len(next(iter(fresh.values())))
-            table = _Table(np.empty((0, dimension), dtype=np.float32), [], {}, 0, 0)
-        if table.size + len(fresh) > len(table.matrix):
-            table = table.copy(len(fresh) + len(table.rows) // 4)
-        stop = table.size + len(fresh)
-        np.stack(list(fresh.values()), out=table.matrix[table.size : stop])
-        table.keys.extend(fresh)
-        table.rows.update(zip(fresh, range(table.size, stop), strict=True))
-        self._table = table._replace(size=stop)
+            table = self._table or _Table(np.empty((0, dimension), dtype=np.float32), [], {})
+            start, stop = len(table.keys), len(table.keys) + len(fresh)
+            matrix = table.matrix
+            if stop > len(matrix):
+                matrix = np.empty((stop + start // 4, dimension), dtype=np.float32)
+                matrix[:start] = table.matrix[:start]
+            np.stack(list(fresh.values()), out=matrix[start:stop])
+            rows = {**table.rows, **dict(zip(fresh, range(start, stop), strict=True))}
+            self._table = _Table(matrix, [*table.keys, *fresh], rows)
 
-    def remove(self, keys: set[str]) -> None:
+    def remove(self, keys: AbstractSet[str]) -> None:
         """Remove vectors; a key that is not there is passed over."""
+        import numpy as np
+
         with self._writing:
             table = self._table
-            if table is None:
+            if table is None or keys.isdisjoint(table.rows):
                 return
-            rows = [table.rows.pop(key) for key in keys if key in table.rows]
-            self._table = table = table._replace(removed=table.removed + len(rows))
-            # In this order: whoever sees zeros sees that their key is gone.
-            for row in rows:
-                table.keys[row] = None
-            table.matrix[rows] = 0
-            if table.removed > max(_MOST_REMOVED, table.size // 16):
-                self._table = table.copy(0)
+            left = [key for key in table.keys if key not in keys]
+            matrix = np.take(table.matrix, [table.rows[key] for key in left], axis=0)
+            self._table = _Table(matrix, left, {key: row for row, key in enumerate(left)})
 
     def get(self, key: str) -> Vector | None:
-        """Return the vector under a key, or None."""
         table = self._table
-        row = None if table is None else table.rows.get(key)
-        if table is None or row is None:
+        if table is None or key not in table.rows:
             return None
-        vector: Vector = table.matrix[row].copy()
-        return vector if key in table.rows else None
+        vector: Vector = table.matrix[table.rows[key]].copy()
+        return vector
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
         """Find the nearest vectors, most similar first."""
+        import faiss
         import numpy as np
 
         table = self._table
-        if k < 1 or table is None or not table.size:
+        if k < 1 or table is None or not table.keys:
             return []
         self.check([vector])
         query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
-        count = min(k + table.removed, table.size)
-        scores, rows = _nearest(query, table.matrix[: table.size], count)
+        size = len(table.keys)
+        with _one_thread():
+            [scores], [rows] = faiss.knn(
+                query, table.matrix[:size], min(k, size), metric=faiss.METRIC_INNER_PRODUCT
+            )
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
-        near = ((table.keys[row], score) for row, score in pairs)
-        return [(key, score) for key, score in near if key is not None][:k]
+        return [(table.keys[row], score) for row, score in pairs]
 
     @property
     def is_empty(self) -> bool:
@@ -184,7 +154,7 @@ class VectorIndex:
     def nbytes(self) -> int:
         """About how many bytes it takes."""
         table = self._table
-        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
+        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
         """Check that vectors have the dimension of those that are there."""

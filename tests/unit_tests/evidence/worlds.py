@@ -13,7 +13,7 @@ from memalign_graph import Boolean, Categorical, Numeric
 from memalign_graph.evidence.cases import newest
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
-from memalign_graph.memory.facts import Fact, new_id
+from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.index.retrieval_text import text_of
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.view import MemoryView
@@ -144,7 +144,7 @@ def drop(view: MemoryView, ids: Sequence[str]) -> None:
 
 def fact(view: MemoryView, **change: Any) -> Fact:
     """The next fact of a memory."""
-    at_us = view.newest_us + 1
+    at_us = timestamp_us(view.latest) + 1
     return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 
 

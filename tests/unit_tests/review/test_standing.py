@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.facts import Fact, new_id
-from memalign_graph.memory.history import recent
+from memalign_graph.memory.facts import Fact, new_id, timestamp_us
+from memalign_graph.memory.history import history
 from memalign_graph.memory.judgments import log_review, now
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.review.standing import answers_of, learned, standing
@@ -38,7 +38,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
 def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
     memory = memory_of(told("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
-    at_us = view.newest_us + 1
+    at_us = timestamp_us(view.latest) + 1
     late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # of one who did not see the others
     for act in (
         lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
@@ -50,10 +50,10 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
         lambda: memory.forget([first.id], author="ann"),
     ):
         act()
-        assert run_sync(recent(SYNC, memory.access, 5)) == memory.history()[:5]
-    history = run_sync(learned(SYNC, memory.access, None))["history"][::-1]
-    assert [one["version"] for one in history[::-1]] == [one.version for one in memory.history()]
-    assert [one["what"] for one in history][:6] == [
+        assert run_sync(history(SYNC, memory.access, 5)) == memory.history()[:5]
+    commits = run_sync(learned(SYNC, memory.access, None))["history"]
+    assert [one["version"] for one in commits] == [one.version for one in memory.history()]
+    assert [one["what"] for one in commits[::-1]][:6] == [
         "ann answered (answers given: 1).",
         "The judge learned (nothing new).",
         "ann learned (answers learned from: 1, rules added: 1).",
