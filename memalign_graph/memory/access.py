@@ -67,12 +67,11 @@ class MemoryAccess:
         return get_view(self.store, self.layout, self.embedder.id)
 
     async def refresh(self, io: IO) -> MemoryView:
-        """Bring the view up to date with the store."""
         view = self.view
         head = await self._head(io)
         while not view.is_loaded:
+            # One caller loads the memory for all. Facts written meanwhile are fetched below.
             reading, is_own = view.begin_load()
-            # One reads it for all; what was written since each began is looked for below.
             if is_own or not await io.call_either(reading.wait, reading.wait_async):
                 try:
                     await self._read(io, head)
@@ -82,8 +81,8 @@ class MemoryAccess:
         if head != view.head:
             facts = await self._facts_since(io, view.latest)
             if facts is None:
-                where = "/".join(self.layout.root)
-                logger.warning("The store of %s was set back or emptied: it is read anew.", where)
+                name = "/".join(self.layout.root)
+                logger.warning("The store of %s was set back or emptied: it is read anew.", name)
                 discard_view(self.store, view)
                 vars(self).pop("view", None)
                 return await self.refresh(io)
@@ -91,21 +90,24 @@ class MemoryAccess:
         return view
 
     async def _read(self, io: IO, head: str | None) -> None:
-        """Read all of the memory."""
+        layout = self.layout
         # In this order: a fact that is seen is seen with its words.
-        layout, earlier = self.layout, (*self.layout.root, _LEGACY_HEAD)
-        namespaces = [layout.of("facts"), layout.of("words"), earlier]
-        namespaces.append(layout.vectors(self.embedder.id))
-        items, words, old, vectors = await self.search(io, *namespaces)
-        if old and not items:
+        facts, words, legacy, vectors = await self.search(
+            io,
+            layout.of("facts"),
+            layout.of("words"),
+            (*layout.root, _LEGACY_HEAD),
+            layout.vectors(self.embedder.id),
+        )
+        if legacy and not facts:
             raise MemAlignError(
                 f"The store holds a memory of an earlier version in {'/'.join(layout.root)}: "
                 "export it with that version (`export_jsonl`), and import it into another "
                 "namespace."
             )
-        known = {str(item.get("key")): item for item in words}
+        by_key = {str(item.get("key")): item for item in words}
         stored = {item["key"]: read_vector(item) for item in vectors}
-        await self._add(io, head, list(map(read_fact, items)), known, stored)
+        await self._add(io, head, list(map(read_fact, facts)), by_key, stored)
 
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
         """Read the facts beside and after one that the view does not know; None if it is gone."""
@@ -126,20 +128,19 @@ class MemoryAccess:
         io: IO,
         head: str | None,
         facts: list[Fact],
-        known: dict[str, Item],
+        words: dict[str, Item],
         vectors: Mapping[str, Vector],
     ) -> None:
-        """Bring facts into the view, with their words, some of which are known."""
+        """Bring facts into the view, with their words, some of which were read already."""
         view = self.view
-        missing = [key for key in view.unknown_records(facts) if key not in known]
-        known |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
-        for fact in facts:
-            for key in fact.said.values():
-                if key in missing and key not in known:
-                    raise MemAlignError(f"The word {key!r} is not in the store any more.")
-        for item in known.values():
+        missing = [key for key in view.unknown_records(facts) if key not in words]
+        words |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
+        for key in missing:
+            if key not in words:
+                raise MemAlignError(f"The word {key!r} is not in the store any more.")
+        for item in words.values():
             _check_word(item)
-        view.add(facts, known, vectors)
+        view.add(facts, words, vectors)
         view.is_loaded, view.head = True, head
         evict_views()
 
@@ -154,16 +155,19 @@ class MemoryAccess:
     ) -> Fact:
         """Write a fact of what a change holds; the words that experts said go before it."""
         view = self.view
-        items = {one.id: view.feedback_record(one, replaces=reason == "revise") for one in words}
-        said = {key: item["key"] for key, item in items.items()}
+        items = {
+            episode.id: view.feedback_record(episode, replaces=reason == "revise")
+            for episode in words
+        }
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest) + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
         if at_us > now_us + CLOCK_SKEW_US:
             header["clock_us"] = now_us
+        said = {episode_id: item["key"] for episode_id, item in items.items()}
         fact = Fact(**{**header, "said": said, **change})
-        told = item_of(fact)
-        for item in [*items.values(), told]:
+        written = item_of(fact)
+        for item in [*items.values(), written]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
             except ValueError as error:
@@ -174,7 +178,7 @@ class MemoryAccess:
         # Last, so that whoever sees it sees the fact in any store.
         head = PutOp(self.layout.of("head"), HEAD, {"id": fact.id}, index=False)
         try:
-            put = PutOp(self.layout.of("facts"), fact.id, packed(told), index=False)
+            put = PutOp(self.layout.of("facts"), fact.id, packed(written), index=False)
             await io.batch(self.store, [put, head])
         finally:
             view.head = ""
@@ -188,21 +192,18 @@ class MemoryAccess:
 
     async def _head(self, io: IO) -> str | None:
         """Read which fact was the last to be written."""
-        [found] = await io.batch(
-            self.store, [GetOp(self.layout.of("head"), HEAD, refresh_ttl=False)]
-        )
-        if found is None:
+        get = GetOp(self.layout.of("head"), HEAD, refresh_ttl=False)
+        [item] = await io.batch(self.store, [get])
+        if item is None:
             return None
-        if "id" not in found.value:
+        if "id" not in item.value:
             raise MemAlignError(f"The item {HEAD!r} of the memory in the store can't be read.")
-        return str(found.value["id"])
+        return str(item.value["id"])
 
     async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:
-        """Return some episodes."""
         return (await self.refresh(io)).episodes(ids)
 
     async def all_episodes(self, io: IO) -> list[Episode]:
-        """Return all episodes, oldest first."""
         return list((await self.refresh(io)).episodes().values())
 
     async def guidelines(self, io: IO) -> list[Guideline]:
@@ -211,7 +212,7 @@ class MemoryAccess:
 
     async def pending_guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines that are to be worded anew."""
-        return [one for one in await self.guidelines(io) if one.status == "pending"]
+        return [each for each in await self.guidelines(io) if each.status == "pending"]
 
     async def guidelines_at(
         self, io: IO, version: str | None = None
@@ -230,31 +231,25 @@ class MemoryAccess:
     async def get(
         self, io: IO, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
     ) -> dict[str, T]:
-        """Read some items."""
-        found: dict[str, T] = {}
+        parsed: dict[str, T] = {}
         for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
-            items = await io.batch(
-                self.store, [GetOp(namespace, key, refresh_ttl=False) for key in keys]
-            )
-            for key, item in zip(keys, items, strict=True):
+            gets = [GetOp(namespace, key, refresh_ttl=False) for key in keys]
+            for key, item in zip(keys, await io.batch(self.store, gets), strict=True):
                 if item is not None:
-                    found[key] = read(unpacked(item.value))
-        return found
+                    parsed[key] = read(unpacked(item.value))
+        return parsed
 
     async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""
-        results = await io.batch(
-            self.store, [search_namespace(namespace) for namespace in namespaces]
-        )
+        results = await io.batch(self.store, list(map(search_namespace, namespaces)))
         # A prefix also finds what lies below it, such as a criterion named like a kind of item.
         return [
-            [unpacked(item.value) for item in found if tuple(item.namespace) == namespace]
-            for namespace, found in zip(namespaces, results, strict=True)
+            [unpacked(item.value) for item in items if tuple(item.namespace) == namespace]
+            for namespace, items in zip(namespaces, results, strict=True)
         ]
 
 
 def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    """Cut a list into parts."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
 
 
@@ -264,7 +259,6 @@ def search_namespace(namespace: Namespace) -> SearchOp:
 
 
 def read_vector(item: Item) -> Vector:
-    """Read a vector from its item."""
     try:
         vector = decode_vector(item["vector"])
     except (KeyError, TypeError, ValueError) as error:

@@ -24,9 +24,8 @@ class _Cache:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.ticks = count(1)
-        self.held: WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]
-        self.held = WeakKeyDictionary()
-        self.cached: WeakKeyDictionary[BaseStore, dict[Any, MemoryView]] = WeakKeyDictionary()
+        self.held = WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]()
+        self.cached = WeakKeyDictionary[BaseStore, dict[Any, MemoryView]]()
 
 
 _cache = _Cache()

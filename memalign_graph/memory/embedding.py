@@ -6,13 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.io import IO
-from memalign_graph.memory.access import (
-    BATCH_ITEMS,
-    NO_LIMIT,
-    MemoryAccess,
-    chunks,
-    read_vector,
-)
+from memalign_graph.memory.access import BATCH_ITEMS, NO_LIMIT, MemoryAccess, chunks, read_vector
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
 from memalign_graph.memory.layout import Namespace
@@ -35,8 +29,6 @@ def key_of(access: MemoryAccess, example: Example) -> str:
 
 
 async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[str, Vector]:
-    """Embed texts."""
-
     async def one_request(keys: Sequence[str]) -> dict[str, Vector]:
         answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
         return dict(zip(keys, normalised(answer, len(keys), access.embedder.id), strict=True))
@@ -49,7 +41,6 @@ async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[
 
 
 async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
-    """Read vectors from the store."""
     namespace = access.layout.vectors(access.embedder.id)
     return await access.get(io, namespace, keys, read_vector)
 
@@ -70,14 +61,14 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
     prefix = access.layout.of("vectors")
     search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=NO_LIMIT)
     [namespaces] = await io.batch(access.store, [search])
-    found: dict[str, Namespace] = {}
-    for namespace in sorted(tuple(one) for one in namespaces):
+    by_embedder: dict[str, Namespace] = {}
+    for namespace in sorted(map(tuple, namespaces)):
         [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
         embedder = items[0].value.get("embedder") if items else None
         # Another memory may lie below: of a criterion that is named like a kind of item.
         if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
-            found[embedder] = namespace
-    return found
+            by_embedder[embedder] = namespace
+    return by_embedder
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
@@ -114,11 +105,9 @@ async def _embed_episodes(
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
-    index = access.view.index
+    index, stored = access.view.index, list[Vector]()
     if vectors and index.is_empty:
         search = SearchOp(access.layout.vectors(access.embedder.id), limit=1)
-        [found] = await io.batch(access.store, [search])
-        stored = [read_vector(item.value) for item in found]
-        index.check(vectors.values(), like=stored)
-    else:
-        index.check(vectors.values())
+        [items] = await io.batch(access.store, [search])
+        stored = [read_vector(item.value) for item in items]
+    index.check(vectors.values(), like=stored)

@@ -78,11 +78,11 @@ class EpisodeRow:
 
 def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     """Read from a word's item what is kept, without reading it whole."""
-    names, content = (episode_id, item["content"], item["word"], item["key"]), item.get("episode")
-    if content is None:
-        status, never = item["status"], datetime.min.replace(tzinfo=UTC)
-        gone = {"status": status}
-        return EpisodeRow(*names, gone, status == "pending", "", "", None, never, None)
+    names = episode_id, item["content"], item["word"], item["key"]
+    if "episode" not in item:
+        gone, never = {"status": item["status"]}, datetime.min.replace(tzinfo=UTC)
+        return EpisodeRow(*names, gone, item["status"] == "pending", "", "", None, never, None)
+    content = item["episode"]
     text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
     return EpisodeRow(
         *names,
@@ -100,10 +100,9 @@ def _judged(judgment: Any) -> PastVerdict | None:
     if not isinstance(judgment, Mapping):
         return None
     evidence = judgment.get("evidence")
-    source = evidence if isinstance(evidence, Mapping) and "verdict" in evidence else judgment
-    verdict = source["verdict"] if source is evidence else judgment.get("value")
+    is_decided = isinstance(evidence, Mapping) and "verdict" in evidence
     return PastVerdict(
-        verdict,
+        judgment["evidence"]["verdict"] if is_decided else judgment.get("value"),
         judgment.get("probabilities"),
         judgment.get("review"),
         # The same few ids are in many judgments: one text each.

@@ -23,7 +23,6 @@ TraceMarker = frozenset[str]
 
 
 def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
-    """Check what is given as a checkpointer."""
     if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver):
         return checkpointer
     raise InvalidInputError(
@@ -35,7 +34,6 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 async def erase_threads(
     io: IO, checkpointer: object, marks: set[TraceMarker], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Delete the threads that carried something."""
     saver = check_checkpointer(checkpointer)
     if saver is None:
         where = f" (known: {', '.join(known)})" if known else ""
@@ -61,7 +59,6 @@ async def erase_threads(
 
 
 async def record_batch_file(io: IO, access: MemoryAccess, path: Path) -> None:
-    """Note a file that holds prompts made with the memory."""
     item = {"path": str(path), "at": datetime.now(UTC).isoformat()}
     await access.put(io, access.layout.of("batches"), {digest(item["path"]): item})
 
@@ -151,7 +148,6 @@ def _carries(checkpoint: CheckpointTuple, marks: set[TraceMarker]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Go through all texts in a value."""
     match value:
         case str():
             yield value

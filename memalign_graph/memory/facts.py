@@ -208,14 +208,12 @@ class Fact(FrozenModel):
         )
 
     def without_answers(self, unanswered: Collection[str]) -> "Fact":
-        """Return the fact without the answers on some examples."""
         answers = {
             asked: drop_answers(by_case, unanswered) for asked, by_case in self.answers.items()
         }
         return self.model_copy(update={"answers": answers}) if answers else self
 
     def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
-        """Return the fact without the names of some experts."""
         is_signed = self.guidelines and all(
             wording.origin == "expert" and not wording.sources for wording in self.guidelines
         )
@@ -282,7 +280,6 @@ def redacted_record(item: Mapping[str, Any]) -> Item:
 
 
 def new_id(at_us: int) -> str:
-    """Make a fact's key."""
     return f"{at_us:016d}-{uuid4().hex[:12]}"
 
 
@@ -292,7 +289,6 @@ def timestamp_us(fact_id: str) -> int:
 
 
 def utc(at_us: int) -> datetime:
-    """Return a time in microseconds since 1970 as a date."""
     return datetime.fromtimestamp(at_us / 1e6, UTC)
 
 

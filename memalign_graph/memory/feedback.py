@@ -128,7 +128,6 @@ def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
 async def revise(
     io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Episode:
-    """Replace what an expert said."""
     if not isinstance(episode_id, str):
         raise InvalidInputError("episode_id: give an episode's id, which is text.")
     stored = (await access.episodes(io, [episode_id])).get(episode_id)
@@ -182,7 +181,6 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
-    """Convert a feedback's value to the criterion's scale."""
     if feedback.value is None:
         return feedback
     try:
@@ -270,10 +268,7 @@ class Selection:
     """By a function of the episode."""
 
     def __post_init__(self) -> None:
-        if all(
-            condition is None
-            for condition in (self.episode_ids, self.feedback_ids, self.author, self.where)
-        ):
+        if (self.episode_ids, self.feedback_ids, self.author, self.where) == (None,) * 4:
             raise InvalidInputError(
                 "episode_ids: say which episodes to forget: `episode_ids`, `feedback_ids`, "
                 "`author` or `where`."
@@ -296,14 +291,12 @@ class Selection:
         ]
 
     def matches(self, episode: Episode) -> bool:
-        """Tell whether an episode is selected."""
-        if self.episode_ids is not None and episode.id not in self.episode_ids:
-            return False
-        if self.feedback_ids is not None and episode.feedback_id not in self.feedback_ids:
-            return False
-        if self.author is not None and episode.author != self.author:
-            return False
-        return self.where is None or bool(self.where(episode))
+        return (
+            (self.episode_ids is None or episode.id in self.episode_ids)
+            and (self.feedback_ids is None or episode.feedback_id in self.feedback_ids)
+            and (self.author is None or episode.author == self.author)
+            and (self.where is None or bool(self.where(episode)))
+        )
 
 
 async def forget(
@@ -311,21 +304,17 @@ async def forget(
 ) -> Forgotten:
     """Remove episodes, and every guideline that rests on them alone."""
     view = await access.refresh(io)
-    candidates = view.episodes(_wanted(selection)).values()
+    names_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
+    candidates = view.episodes(selection.episode_ids if names_ids_alone else None).values()
     ids = [episode.id for episode in candidates if selection.matches(episode)]
     before = view.guidelines
     if ids:
         await access.write(io, "forget", {"forgotten": ids}, author=author)
         # A model's answer that waits to be committed may speak of what is forgotten.
         await clear_cached_replies(io, access)
-    touched = [rule for rule in before if not {*ids}.isdisjoint(rule.episode_ids)]
+    touched = [each for each in before if not {*ids}.isdisjoint(each.episode_ids)]
     removed, reduced = split_removed(touched, view.guidelines)
     return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)
-
-
-def _wanted(selection: Selection) -> Sequence[str] | None:
-    by_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
-    return selection.episode_ids if by_ids_alone else None
 
 
 def split_removed(

@@ -74,10 +74,9 @@ async def add_guideline(
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
-    words = normalize_text(text)
-    for guideline in view.guidelines:
-        if normalize_text(guideline.text) == words:
-            return guideline
+    same = _with_text(view.guidelines, text)
+    if same is not None:
+        return same
     now, position = datetime.now(UTC), clock.now_us()
     guideline = Guideline(
         id=digest(["guideline", text, position]),
@@ -103,9 +102,9 @@ async def edit_guideline(
     guideline = _guideline(view, access, guideline_id)
     if guideline.text == text:
         return guideline
-    for other in view.guidelines:
-        if other.id != guideline_id and normalize_text(other.text) == normalize_text(text):
-            raise InvalidInputError(f"text: these words already stand as guideline {other.id!r}.")
+    same = _with_text(view.guidelines, text, except_id=guideline_id)
+    if same is not None:
+        raise InvalidInputError(f"text: these words already stand as guideline {same.id!r}.")
     after = guideline.model_copy(
         update={
             "text": text,
@@ -143,6 +142,15 @@ def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Gui
     )
 
 
+def _with_text(
+    guidelines: Iterable[Guideline], text: str, *, except_id: str | None = None
+) -> Guideline | None:
+    """Return the guideline that says this in the same words."""
+    words = normalize_text(text)
+    same = (guideline for guideline in guidelines if normalize_text(guideline.text) == words)
+    return next((guideline for guideline in same if guideline.id != except_id), None)
+
+
 def check_guideline_text(text: Any) -> str:
     """Check a guideline's text, and put it on one line."""
     if not isinstance(text, str) or not text.strip():
@@ -151,24 +159,24 @@ def check_guideline_text(text: Any) -> str:
         raise InvalidInputError(
             f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
         )
-    try:
-        check_json(text, "text")
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
+    _check_json(text, "text")
     return " ".join(text.split())
 
 
 def check_name(value: Any, name: str) -> str | None:
-    """Check who does something."""
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip():
         raise InvalidInputError(f"{name}: give a name, which is text.")
+    _check_json(value, name)
+    return value.strip()
+
+
+def _check_json(text: str, name: str) -> None:
     try:
-        check_json(value, name)
+        check_json(text, name)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
-    return value.strip()
 
 
 def applied(
@@ -226,32 +234,21 @@ class GuidelineTable:
 
     def changed(self) -> list[Guideline]:
         """Return the guidelines that are new or other than before, also new ones that lost."""
-        changed = [
-            guideline for key, guideline in self.after.items() if self._before.get(key) != guideline
-        ]
         known = self._before.keys() | self.after.keys()
-        return [*(guideline for key, guideline in self._gone.items() if key not in known), *changed]
+        lost = [guideline for key, guideline in self._gone.items() if key not in known]
+        return lost + [each for key, each in self.after.items() if self._before.get(key) != each]
 
     def retirements(self, words: Words) -> list[GuidelineTombstone]:
         """Return what became of the guidelines that are gone."""
-        gone = [
-            retirement
-            for key, retirement in self.retired.items()
-            if key in self._before or key not in self.after
-        ]
-        return [
-            retirement.model_copy(
-                update={
-                    "sources": {
-                        key: words[key] for key in self._calling(retirement) if key in words
-                    }
-                }
-            )
-            for retirement in gone
-        ]
+        retired = []
+        for key, tombstone in self.retired.items():
+            if key in self._before or key not in self.after:
+                sources = {each: words[each] for each in self._calling(tombstone) if each in words}
+                retired.append(tombstone.model_copy(update={"sources": sources}))
+        return retired
 
     def _calling(self, gone: GuidelineTombstone) -> list[str]:
-        callers, by = self._callers.get(gone.id), gone.by or ""
+        callers, by = self.callers(gone.id), gone.by or ""
         if callers or by in self.after:
             return callers or self.after[by].episode_ids
         return self._calling(self.retired[by]) if by in self.retired else []
@@ -269,7 +266,7 @@ class GuidelineTable:
     def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Bring in a rule; returns the id of the guideline that says it."""
         text, wanted = operation.text or "", operation.guideline_id
-        same = self._in_words(text)
+        same = _with_text(self.after.values(), text)
         if same is None:
             free = wanted if wanted and wanted not in self.after else free_id(text, self.after)
             same = Guideline(
@@ -285,7 +282,7 @@ class GuidelineTable:
             self.read_with |= {free: sources[0]} if sources else {}
         elif same.origin == "expert":
             return same.id  # it stands already, and is the expert's to change
-        same = self._with_sources(self._asked(same, operation), sources)
+        same = self._with_sources(self._fill_question(same, operation), sources)
         self._report(operation, same, sources)
         return same.id
 
@@ -294,14 +291,14 @@ class GuidelineTable:
         if target is None:
             return
         text = operation.text or target.text
-        same = self._in_words(text)
+        same = _with_text(self.after.values(), text)
         if same is not None and same.id != target.id:
             # Another says just that already.
             self._drop(target.id, by=same.id)
             if same.origin == "expert":
                 self._callers[target.id] = sources
             else:
-                same = self._asked(same, operation)
+                same = self._fill_question(same, operation)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
@@ -311,7 +308,7 @@ class GuidelineTable:
             words = {"text": text, "question": operation.question}
             target = self._set(target, **words, status=status, worth=None)
         else:
-            target = self._asked(target, operation)
+            target = self._fill_question(target, operation)
         if self._relearn:
             target = self._set(target, status="standing")
         self._report(operation, self._with_sources(target, sources), sources)
@@ -353,25 +350,13 @@ class GuidelineTable:
             return None  # what an expert wrote is the expert's to change
         return target
 
-    def _in_words(self, text: str) -> Guideline | None:
-        words = normalize_text(text)
-        return next(
-            (
-                guideline
-                for guideline in self.after.values()
-                if normalize_text(guideline.text) == words
-            ),
-            None,
-        )
-
     def _drop(
         self, key: str, *, by: str | None, reason: str | None = None, settled: bool = False
     ) -> None:
         self._gone[key] = self.after.pop(key)
         self.retired[key] = GuidelineTombstone(id=key, by=by, reason=reason, is_settled=settled)
 
-    def _asked(self, guideline: Guideline, operation: GuidelineOperation) -> Guideline:
-        """Fill in the question of a guideline that has none."""
+    def _fill_question(self, guideline: Guideline, operation: GuidelineOperation) -> Guideline:
         if guideline.question is not None or operation.question is None:
             return guideline
         return self._set(guideline, question=operation.question)

@@ -130,7 +130,6 @@ class MemoryDiff:
 
 
 async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) -> list[Commit]:
-    """Return the commits, newest first."""
     facts, words = (await access.refresh(io)).facts()
     facts.sort(key=lambda fact: fact.id)
     start = 0 if max_commits is None else max(len(facts) - max_commits, 0)
@@ -193,7 +192,6 @@ async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
 
 
 async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> MemoryDiff:
-    """Compare a memory at two versions."""
     before = await snapshot(io, access, a)
     after = await snapshot(io, access, (await access.refresh(io)).version if b is None else b)
     return MemoryDiff(

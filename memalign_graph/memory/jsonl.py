@@ -37,15 +37,15 @@ _DEPTH = 10
 
 
 async def export_jsonl(io: IO, access: MemoryAccess) -> str:
-    """Write a memory as lines of JSON."""
     view = await access.refresh(io)
-    guidelines, episodes = list(view.guidelines), list(view.episodes().values())
+    guidelines = [each.model_dump(mode="json", exclude={"worth"}) for each in view.guidelines]
+    episodes = list(view.episodes().values())
     vectors = await _all_vectors(io, access, episodes)
-    answers = _answers_on(view.answers(), {one.example_id for one in episodes})
+    answers = _answers_on(view.answers(), {episode.example_id for episode in episodes})
     ids = sorted(view.answer_ids())
     # A hash confirms a guess: of what was purged there is none.
     purged = {key for fact in view.facts()[0] if fact.reason == PURGE for key in fact.forgotten}
-    gone = feedback_in_log(view) - {(one.id, one.word) for one in episodes}
+    gone = feedback_in_log(view) - {(episode.id, episode.word) for episode in episodes}
     repeated = by_episode((key, word) for key, word in gone if key not in purged)
     head = {
         "type": "memory",
@@ -55,14 +55,11 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     }
     lines = [
         head,
-        *(
-            {"type": "guideline", **one.model_dump(mode="json", exclude={"worth"})}
-            for one in guidelines
-        ),
-        *({"type": "episode", **one.to_json()} for one in episodes),
+        *({"type": "guideline", **fields} for fields in guidelines),
+        *({"type": "episode", **episode.to_json()} for episode in episodes),
         *([{"type": "repeated", "hashes": repeated}] if repeated else []),
         *([{"type": "answers", "ids": ids, "answers": answers}] if ids else []),
-        *({"type": "vector", **one} for one in vectors),
+        *({"type": "vector", **vector} for vector in vectors),
     ]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
@@ -76,56 +73,43 @@ async def import_jsonl(
     await _store_vectors(io, access, read)
     view = await access.refresh(io)
     stored = view.episodes(read.episodes)
-    standing = {guideline.id: guideline for guideline in view.guidelines}
-    episodes = {key: merge_feedback(stored.get(key), one) for key, one in read.episodes.items()}
+    merged = {key: merge_feedback(stored.get(key), new) for key, new in read.episodes.items()}
     words = [
         read.episodes[key].model_copy(update={"status": "pending"})
-        for key, one in episodes.items()
-        if one != stored.get(key)
+        for key, episode in merged.items()
+        if episode != stored.get(key)
     ]
-    # A rule comes with the words that it rests on, or without those of its cases that are not here.
-    hashes = {
-        key: view.feedback_record(one)["word"]
-        for key, one in episodes.items()
-        if one.word == read.episodes[key].word
-    }
-    named = {key for one in read.guidelines.values() for key in one.episode_ids}
-    here = view.feedback_hashes()
-    hashes |= {key: here[key] for key in named - episodes.keys() if key in here}
+    # A guideline comes with the feedback that it rests on, or without that which is not here.
+    newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
+    hashes = {key: word for key, word in view.feedback_hashes().items() if key not in merged}
+    hashes |= {key: view.feedback_record(merged[key])["word"] for key in merged.keys() - newer}
+    standing = {guideline.id: guideline for guideline in view.guidelines}
     guidelines: list[GuidelineRevision] = []
-    kept = [key for key, one in read.episodes.items() if one.word != episodes[key].word]
-    left_out = 0
+    left_out = len(newer)
     for key, guideline in read.guidelines.items():
         known = standing.get(key)
-        sources = {one: hashes[one] for one in guideline.episode_ids if one in hashes}
+        sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
+        is_whole = len(sources) == len(guideline.episode_ids)
         if known is not None and known.updated_at >= guideline.updated_at:
-            kept += [key] if known != guideline else []
-        elif guideline.episode_ids and not sources:
-            left_out += 1
-        else:
-            is_whole = len(sources) == len(guideline.episode_ids)
-            one = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
-            left_out += not is_whole
-            guidelines.append(GuidelineRevision.of(one, sources, replaces=known))
-    if kept:
-        logger.warning(
-            "Importing into %r: %d item(s) are here in a version that is not older, which stays: "
-            "edit them in the memory, not in its export.",
-            access.criterion.name,
-            len(kept),
-        )
+            left_out += known != guideline
+            continue
+        left_out += not is_whole
+        if sources or is_whole:
+            new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
+            guidelines.append(GuidelineRevision.of(new, sources, replaces=known))
     if left_out:
         logger.warning(
-            "Importing into %r: %d guideline(s) rest on feedback that is not in the lines, or has "
-            "a newer word here: they are left out, or worded anew from what is left.",
+            "Importing into %r: %d item(s) were not imported as they are: this memory has a newer "
+            "version, or they are guidelines that rest on feedback that is neither here nor in the "
+            "lines, which are distilled again from the rest or left out.",
             access.criterion.name,
             left_out,
         )
     change = {
         "read": {
             key: hashes[key]
-            for key, one in read.episodes.items()
-            if one.status == "distilled"
+            for key, episode in read.episodes.items()
+            if episode.status == "distilled"
             and key in hashes
             and (key not in stored or stored[key].status == "pending")
         },
@@ -133,11 +117,10 @@ async def import_jsonl(
     }
     if repeated := by_episode(read.repeated - feedback_in_log(view)):
         change["repeated"] = repeated
-    if new := read.answer_ids - view.answer_ids():
-        cases = {row.example_id for row in view.rows()} | {
-            one.example_id for one in read.episodes.values()
-        }
-        change |= {"answer_ids": sorted(new), "answers": _answers_on(read.answers, cases)}
+    if new_ids := read.answer_ids - view.answer_ids():
+        cases = {row.example_id for row in view.rows()}
+        cases |= {episode.example_id for episode in read.episodes.values()}
+        change |= {"answer_ids": sorted(new_ids), "answers": _answers_on(read.answers, cases)}
     if words or any(change.values()):
         await access.write(io, "import", change, author=author, words=words)
     return list(view.episodes(read.episodes).values())
@@ -164,9 +147,9 @@ def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
 async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") -> None:
     for embedder, items in read.vectors.items():
         namespace = access.layout.vectors(embedder)
-        [first] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
-        there = {len(decode_vector(one.value["vector"])) for one in first}
-        dimensions = {len(decode_vector(item["vector"])) for item in items.values()} | there
+        [stored] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
+        known = [item.value for item in stored]
+        dimensions = {len(decode_vector(item["vector"])) for item in [*known, *items.values()]}
         if len(dimensions) > 1:
             raise InvalidInputError(
                 f"vector: vectors of the embeddings {embedder} have different dimensions "
@@ -176,14 +159,14 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
 
 
 class _Answers(FrozenModel):
-    """What models answered to checks, and the facts that brought it."""
+    """A line of models' answers to checks, and the facts that brought them."""
 
     ids: list[str] = Field(min_length=1)
     answers: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]]
 
 
 class _Repeated(FrozenModel):
-    """Hashes of feedback that was superseded or forgotten, by episode id."""
+    """A line of hashes of feedback that was superseded or forgotten, by episode id."""
 
     hashes: dict[str, list[str]]
 
@@ -225,9 +208,8 @@ class _ImportReader:
             case "guideline":
                 # An earlier version's exports have what was replaced, too, and what lost its words.
                 replaced = [fields.pop(name, None) for name in ("superseded_by", "reason")]
-                told = fields.get("status"), bool(fields.get("text"))
-                is_gone = told[0] == "superseded" or told == ("pending", False)
-                if not any(replaced) and not is_gone:
+                is_blank = fields.get("status") == "pending" and not fields.get("text")
+                if not any(replaced) and not is_blank and fields.get("status") != "superseded":
                     self._guideline(Guideline.model_validate(fields))
             case "episode":
                 self._episode(Episode.model_validate(fields))
@@ -307,10 +289,9 @@ def _parse_problem(error: Exception) -> str:
 
 async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) -> list[Item]:
     """Read the vectors of the episodes' texts, of all embedders, in a stable order."""
-    texts = dict.fromkeys(retrieval_text(one.example)[0] for one in episodes)
-    found: list[Item] = []
+    texts = dict.fromkeys(retrieval_text(episode.example)[0] for episode in episodes)
+    vectors: list[Item] = []
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]
-        there = await access.get(io, namespace, keys, lambda item: item)
-        found += there.values()
-    return found
+        vectors += (await access.get(io, namespace, keys, lambda item: item)).values()
+    return vectors

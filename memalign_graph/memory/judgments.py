@@ -107,7 +107,6 @@ class ReviewLogEntry(FrozenModel):
 
 
 def yyyymmdd(day: date) -> int:
-    """Write a day as a number."""
     return day.year * 10_000 + day.month * 100 + day.day
 
 
@@ -140,14 +139,14 @@ async def keep_judgment(
         return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     at = now()
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
-    kept = KeptJudgment(
-        judgment=judgment,
-        example=example,
-        kept_until=until,
-        embedder=access.embedder.id,
-        vector=vector,
-    )
-    await _put(io, access, access.layout.of("judgments"), judgment.id, kept, until - at)
+    kept: dict[str, Any] = {
+        "judgment": judgment,
+        "example": example,
+        "kept_until": until,
+        "vector": vector,
+    }
+    item = KeptJudgment(**kept, embedder=access.embedder.id)
+    await _put(io, access, access.layout.of("judgments"), judgment.id, item, until - at)
     await _sweep(io, access, at)
     return judgment
 
@@ -160,8 +159,8 @@ async def find_judgment(
         raise InvalidInputError(
             "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
         )
-    found = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
-    kept = _read(KeptJudgment, found[judgment_id]) if judgment_id in found else None
+    items = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
+    kept = _read(KeptJudgment, items[judgment_id]) if items else None
     if kept is None or (kept.kept_until <= now() and not late):
         raise InvalidInputError(
             f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
@@ -174,14 +173,13 @@ async def find_judgment(
 async def kept_judgments(
     io: IO, access: MemoryAccess, *, waiting: bool = False
 ) -> list[KeptJudgment]:
-    """Read the judgments that are kept."""
     [items] = await access.search(io, access.layout.of("judgments"))
-    at = now()
-    kept = [one for one in (_read(KeptJudgment, item) for item in items) if one.kept_until > at]
+    kept = [_read(KeptJudgment, item) for item in items]
     rows = (await access.refresh(io)).rows() if kept and waiting else []
     answered = {judgment_id for row in rows for judgment_id in row.verdicts}
-    there = [one for one in kept if one.judgment.id not in answered]
-    return sorted(there, key=lambda one: (one.kept_until, one.judgment.id))
+    at = now()
+    left = [each for each in kept if each.kept_until > at and each.judgment.id not in answered]
+    return sorted(left, key=lambda each: (each.kept_until, each.judgment.id))
 
 
 async def log_review(
@@ -206,7 +204,6 @@ async def log_review(
 
 
 async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str) -> int:
-    """Count the judgments of a day that experts were asked about."""
     [asked] = await access.search(io, access.layout.reviews_on(yyyymmdd(day), asked=True))
     return sum(item.get("judgment_id") != except_id for item in asked)
 
@@ -214,20 +211,18 @@ async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str
 async def read_review_log(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> list[ReviewLogEntry]:
-    """Read the log of reviews."""
     first = 0 if since is None else yyyymmdd(since)
     last = NO_LIMIT if until is None else yyyymmdd(until)
     days = await _days(io, access)
-    found = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
-    items = [_read(ReviewLogEntry, item) for of_day in found for item in of_day]
-    items.sort(key=lambda item: item.at)
-    return list({item.judgment_id: item for item in items}.values())
+    by_day = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
+    entries = [_read(ReviewLogEntry, item) for items in by_day for item in items]
+    entries.sort(key=lambda entry: entry.at)
+    return list({entry.judgment_id: entry for entry in entries}.values())
 
 
 async def delete_matching(
     io: IO, access: MemoryAccess, is_traced: Callable[[Mapping[str, Any]], bool]
 ) -> None:
-    """Remove some of what is kept."""
     for namespace in [access.layout.of("judgments"), *await _days(io, access)]:
         await _remove(io, access, search_namespace(namespace), is_traced)
 
@@ -244,7 +239,6 @@ async def _put(
 
 
 async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
-    """Remove what is past its time, now and then."""
     view = access.view
     if at - view.swept_at < _SWEEP_EVERY:
         return
@@ -269,11 +263,11 @@ async def _remove(
 ) -> tuple[int, int]:
     """Remove items of a namespace; returns how many, and how many were read."""
     namespace = search.namespace_prefix
-    [found] = await io.batch(access.store, [search])
-    own = [item for item in found if tuple(item.namespace) == namespace]
+    [items] = await io.batch(access.store, [search])
+    own = [item for item in items if tuple(item.namespace) == namespace]
     gone = [item.key for item in own if wanted(unpacked(item.value))]
     await access.put(io, namespace, dict.fromkeys(gone))
-    return len(gone), len(found)
+    return len(gone), len(items)
 
 
 async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
@@ -284,8 +278,8 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
         max_depth=len(prefix) + 1,  # what lies deeper is another memory's
         limit=NO_LIMIT,
     )
-    [found] = await io.batch(access.store, [search])
-    names = sorted(name for name in map(tuple, found) if len(name) == len(prefix) + 1)
+    [namespaces] = await io.batch(access.store, [search])
+    names = sorted(name for name in map(tuple, namespaces) if len(name) == len(prefix) + 1)
     return {name: int(day) for name in names if (day := name[-1][:8]).isdecimal()}
 
 

@@ -38,7 +38,6 @@ class MemoryLayout:
     """The caller's namespace and the criterion's name."""
 
     def of(self, kind: Kind) -> Namespace:
-        """Return where one kind of item lies."""
         return (*self.root, kind)
 
     def reviews_on(self, day: int, *, asked: bool) -> Namespace:
@@ -52,7 +51,6 @@ class MemoryLayout:
 
 
 def check_namespace(namespace: Sequence[str] | str) -> Namespace:
-    """Check a namespace by the rules of every store."""
     if isinstance(namespace, str):
         namespace = (namespace,)
     if not isinstance(namespace, Sequence):
@@ -87,7 +85,6 @@ def packed(item: Item | None) -> Item | None:
 
 
 def unpacked(item: Item) -> Item:
-    """Return an item as it was before it was packed."""
     names = item.get(_PACKED, ())
     parts = {name: part for name, part in item.items() if name != _PACKED}
     return {**parts, **{name: json.loads(item[name]) for name in names}}

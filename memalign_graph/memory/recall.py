@@ -130,27 +130,27 @@ def _find(
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
-        ids = [one for one in view.episode_ids_for_vector(key) if one not in excluded_episode_ids]
+        ids = [
+            each for each in view.episode_ids_for_vector(key) if each not in excluded_episode_ids
+        ]
         near += [(ids, similarity)] if ids else []
-    episodes = view.episodes(one for ids, _ in near[:k] for one in ids)
-    found = [
-        recalled
-        for ids, similarity in near[:k]
-        for recalled in _group([episodes[one] for one in ids if one in episodes], similarity)
-    ]
-    further = {one: round(similarity, 4) for ids, similarity in near[k:wanted] for one in ids}
-    return found[:k], further
+    episodes = view.episodes(each for ids, _ in near[:k] for each in ids)
+    examples: list[RecalledExample] = []
+    for ids, similarity in near[:k]:
+        examples += _group([episodes[each] for each in ids if each in episodes], similarity)
+    nearness = {each: round(similarity, 4) for ids, similarity in near[k:wanted] for each in ids}
+    return examples[:k], nearness
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
     """Find the nearest; those that are equally near in the same order in every process."""
-    asked = k + _TIES
+    count = k + _TIES
     while True:
-        found = view.index.search(vector, asked)
-        tied = len(found) > k and found[-1][1] >= found[k - 1][1] - _EQUAL
-        if len(found) < asked or not tied:
-            return sorted(found, key=lambda one: (-round(one[1], 5), one[0]))[:k]
-        asked *= 2
+        near = view.index.search(vector, count)
+        is_tied = len(near) > k and near[-1][1] >= near[k - 1][1] - _EQUAL
+        if len(near) < count or not is_tied:
+            return sorted(near, key=lambda pair: (-round(pair[1], 5), pair[0]))[:k]
+        count *= 2
 
 
 async def recall_without_episodes(io: IO, access: MemoryAccess, error: EmbeddingError) -> Recall:
@@ -162,20 +162,16 @@ async def recall_without_episodes(io: IO, access: MemoryAccess, error: Embedding
 
 
 def known_vector(recalled: str | None) -> Vector | None:
-    """Read the vector that a recall kept."""
     return None if recalled is None else decode_vector(recalled)
 
 
 def _group(episodes: list[Episode], similarity: float) -> list[RecalledExample]:
     """Gather the episodes by example, since two examples can share the text that is embedded."""
     grouped: dict[str, list[Episode]] = {}
-    for episode in sorted(episodes, key=lambda one: (one.created_at, one.id)):
+    for episode in sorted(episodes, key=lambda each: (each.created_at, each.id)):
         grouped.setdefault(episode.example_id, []).append(episode)
+    bounded = max(-1.0, min(1.0, similarity))
     return [
-        RecalledExample(
-            example=group[0].example,
-            episodes=group,
-            similarity=max(-1.0, min(1.0, similarity)),
-        )
+        RecalledExample(example=group[0].example, episodes=group, similarity=bounded)
         for group in grouped.values()
     ]

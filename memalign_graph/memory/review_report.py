@@ -83,7 +83,6 @@ class ReviewReport(ReviewCounts):
 async def review_report(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> ReviewReport:
-    """Report what was asked, and why."""
     for name, day in (("since", since), ("until", until)):
         # A datetime is a date too, but its day depends on the time zone.
         if day is not None and type(day) is not date:
@@ -100,7 +99,6 @@ async def review_report(
 def report_of(
     items: Sequence[ReviewLogEntry], episodes: Iterable[Episode], scale: Scale
 ) -> ReviewReport:
-    """Make a report of the log, and of the experts' values."""
     agreed = _agreed(episodes, scale)
     by_day: defaultdict[date, list[ReviewLogEntry]] = defaultdict(list)
     for item in items:

@@ -137,13 +137,11 @@ class MemoryView:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes it takes."""
         derived = sum(getattr(part, "nbytes", 0) for part in list(self.derived.values()))
         return int(self._item_bytes + self.index.nbytes + derived)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no episode."""
         return not self._state.rows
 
     def pending(self) -> list[str]:
@@ -210,7 +208,6 @@ class MemoryView:
             return self._words.get(item["key"], item)
 
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
-        """Return all facts, and the words that they name."""
         with self._lock:
             return list(self._facts.values()), dict(self._words)
 
@@ -245,7 +242,6 @@ class MemoryView:
         words: Mapping[str, Item],
         vectors: Mapping[str, Vector] | None = None,
     ) -> None:
-        """Bring facts into the view, with the words that they name."""
         with self._lock:
             for key, item in words.items():
                 if key not in self._words or "purged" in item:
@@ -290,7 +286,6 @@ class MemoryView:
             self._add_vectors(vectors)
 
     def vectors(self, keys: Iterable[str]) -> dict[str, Vector]:
-        """Return the vectors of some keys that have one."""
         return {key: vector for key in keys if (vector := self.index.get(key)) is not None}
 
     def missing_texts(self) -> dict[str, str]:
@@ -299,7 +294,6 @@ class MemoryView:
             return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
 
     def episode_ids_for_vector(self, key: str) -> list[str]:
-        """Return the ids of the episodes whose example has this vector."""
         with self._lock:
             return sorted(self._episodes_at.get(key, ()))
 
@@ -340,7 +334,6 @@ class MemoryView:
         self._missing -= wanted.keys()
 
     def _sync_vectors(self, changed: Iterable[str]) -> None:
-        """Keep vectors in step with episodes."""
         left: set[str] = set()
         for episode_id in changed:
             row = self._state.rows.get(episode_id)
@@ -366,7 +359,6 @@ def _authors(words: Iterable[Item]) -> set[str]:
 
 
 def _bytes_of(items: Sequence[Any]) -> int:
-    """Estimate by some of them how many bytes items take."""
     some = items[:: len(items) // _SIZE_SAMPLE + 1]
     characters = sum(len(str(item)) for item in some)
     return characters * len(items) // len(some) * _PER_CHARACTER if some else 0

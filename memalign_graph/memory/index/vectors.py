@@ -26,7 +26,6 @@ _KEY_BYTES = 200
 
 
 def vector_key(embedder: str, text: str) -> str:
-    """Name the vector of a text."""
     return hashlib.sha256(f"{embedder}\n{text}".encode()).hexdigest()[:32]
 
 
@@ -36,7 +35,6 @@ def encode_vector(vector: Vector) -> str:
 
 
 def decode_vector(text: str) -> Vector:
-    """Read what `encode_vector` wrote."""
     import numpy as np
 
     return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
@@ -128,7 +126,6 @@ class VectorIndex:
         return vector
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
-        """Find the nearest vectors, most similar first."""
         import faiss
         import numpy as np
 
@@ -152,7 +149,6 @@ class VectorIndex:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes it takes."""
         table = self._table
         return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
 
@@ -180,7 +176,6 @@ class VectorIndex:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let FAISS work in this thread alone."""
     import faiss
 
     threads = faiss.omp_get_max_threads()
