@@ -83,8 +83,8 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
         # Not the cases that it comes from, which it was made to fit; of the model asked most.
         sources = {example_ids.get(key) for key in guideline.episode_ids}
         by_model = [
-            [(values[key], found[key]) for key in found.keys() & values.keys() - sources]
-            for asked, found in sorted(answers.items())
+            [(values[key], by_case[key]) for key in by_case.keys() & values.keys() - sources]
+            for asked, by_case in sorted(answers.items())
             if guideline.question and is_answer_to(asked, guideline.question)
         ]
         return max(by_model, key=len, default=[])
@@ -110,7 +110,7 @@ def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> G
     sizes, concordant = [], 0.0
     for _, group in groupby(sorted(cases), key=itemgetter(0)):
         answers = [answer for _, answer in group]
-        ranks = (bisect_left(lower, one) + bisect_right(lower, one) for one in answers)
+        ranks = (bisect_left(lower, each) + bisect_right(lower, each) for each in answers)
         concordant += sum(ranks) / 2
         sizes.append(len(answers))
         lower = sorted([*lower, *answers])

@@ -32,7 +32,7 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 
 
 async def erase_threads(
-    io: IO, checkpointer: object, marks: set[TraceMarker], known: Sequence[str]
+    io: IO, checkpointer: object, markers: set[TraceMarker], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     saver = check_checkpointer(checkpointer)
     if saver is None:
@@ -44,9 +44,7 @@ async def erase_threads(
         return [], [unseen]
     warnings = []
     try:
-        threads = await io.call_either(
-            lambda: _threads_with_marker(saver.list(None), marks), lambda: _acarrying(saver, marks)
-        )
+        threads = await _threads_with_marker(io, saver, markers)
     except NotImplementedError:
         threads = list(known)
         warnings.append(
@@ -67,7 +65,7 @@ async def batch_file_warnings(
     io: IO, access: MemoryAccess, episodes: Iterable[Episode]
 ) -> list[str]:
     """Tell of files written since there were some episodes: what they hold is out of reach."""
-    since = min((one.created_at for one in episodes), default=None)
+    since = min((episode.created_at for episode in episodes), default=None)
     [items] = await access.search(io, access.layout.of("batches"))
     return [
         f"Prompts were written to {item['path']}: delete that batch, the file of its cases and its "
@@ -84,11 +82,9 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     connection = getattr(owner, "conn", None)
     kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
     if "sqlite3" in kinds:
-        busy = await io.call_either(
-            lambda: _vacuum(owner), lambda: asyncio.to_thread(lambda: _vacuum(owner))
-        )
+        busy = await io.call_either(partial(_vacuum, owner), partial(asyncio.to_thread, _vacuum, owner))
     elif "aiosqlite" in kinds:
-        busy = await io.call_either(lambda: _vacuum_on_its_loop(owner), lambda: _avacuum(owner))
+        busy = await io.call_either(partial(_vacuum_on_its_loop, owner), partial(_avacuum, owner))
     else:
         unknown = (
             f"{type(owner).__name__}: the items are deleted, but whether their bytes are gone from "
@@ -102,30 +98,30 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     return [in_use] if busy else []
 
 
-def _threads_with_marker(
-    checkpoints: Iterable[CheckpointTuple], marks: set[TraceMarker]
+async def _threads_with_marker(
+    io: IO, saver: BaseCheckpointSaver[Any], markers: set[TraceMarker]
 ) -> list[str]:
-    found: dict[str, None] = {}
-    for checkpoint in checkpoints:
-        _note(checkpoint, marks, found)
-    return list(found)
+    threads: dict[str, None] = {}
 
+    def note(checkpoint: CheckpointTuple) -> None:
+        thread = checkpoint.config["configurable"]["thread_id"]
+        parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
+        if thread not in threads and contains_marker(parts, markers):
+            threads[thread] = None
 
-def _note(checkpoint: CheckpointTuple, marks: set[TraceMarker], found: dict[str, None]) -> None:
-    thread = checkpoint.config["configurable"]["thread_id"]
-    if thread not in found and _carries(checkpoint, marks):
-        found[thread] = None
+    def scan() -> None:
+        for checkpoint in saver.list(None):
+            note(checkpoint)
 
+    async def scan_async() -> None:
+        try:
+            async for checkpoint in saver.alist(None):  # one at a time: all of them may be large
+                note(checkpoint)
+        except NotImplementedError:
+            await asyncio.to_thread(scan)  # SqliteSaver has no async calls of its own
 
-async def _acarrying(saver: BaseCheckpointSaver[Any], marks: set[TraceMarker]) -> list[str]:
-    found: dict[str, None] = {}
-    try:
-        async for checkpoint in saver.alist(None):  # one at a time: all of them may be large
-            _note(checkpoint, marks, found)
-        return list(found)
-    except NotImplementedError:
-        # SqliteSaver has no async calls of its own.
-        return await asyncio.to_thread(lambda: _threads_with_marker(saver.list(None), marks))
+    await io.call_either(scan, scan_async)
+    return list(threads)
 
 
 async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
@@ -135,16 +131,10 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
         await asyncio.to_thread(saver.delete_thread, thread)
 
 
-def contains_marker(value: Any, marks: set[TraceMarker]) -> bool:
+def contains_marker(value: Any, markers: set[TraceMarker]) -> bool:
     """Tell whether something carries what is to be erased."""
     text = "\n".join(_texts(value))
-    return any(all(part in text for part in mark) for mark in marks)
-
-
-def _carries(checkpoint: CheckpointTuple, marks: set[TraceMarker]) -> bool:
-    return contains_marker(
-        [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes], marks
-    )
+    return any(all(part in text for part in marker) for marker in markers)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -92,7 +92,7 @@ async def remember(
     words = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
     rows = {*filter(None, map(_undated_word, checked))} if is_table else set()
     # A record holds what a row was merged with, not the row.
-    recorded = {(key, one.word) for key, one in submitted.items() if key not in stored}
+    recorded = {(key, word.word) for key, word in submitted.items() if key not in stored}
     repeated = by_episode(rows - logged - recorded)
     if words or repeated:
         await access.write(io, "remember", {"repeated": repeated}, author=by, words=words)
@@ -170,14 +170,14 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
             "feedback: give what is said instead, as Feedback or as an object with `value`, "
             f"`rationale` or both, not a value of type {type(feedback).__name__}."
         )
-    kept = {
+    fields = {
         "value": stored.value,
         "rationale": stored.rationale,
         "author": stored.author,
         "id": stored.feedback_id,
     }
     names_example = changes.keys() & {"example", *Example.model_fields}
-    return {**kept, **({} if names_example else {"example": stored.example}), **changes}
+    return {**fields, **({} if names_example else {"example": stored.example}), **changes}
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:

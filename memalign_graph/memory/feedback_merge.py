@@ -14,31 +14,31 @@ def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
     return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 
-def merge_feedback(stored: Episode | None, said: Episode, *, replaces: bool = False) -> Episode:
+def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = False) -> Episode:
     """Return the episode to keep; `replaces` is an expert's own change of an earlier word."""
     if stored is None:
-        return said
-    threads = list(dict.fromkeys([*stored.thread_ids, *said.thread_ids]))
-    confirms = said.rationale is None and stored.value in (None, said.value)
-    repeats = said.value is None and said.rationale == stored.rationale
-    adds_nothing = repeats or stored.says_the_same_as(said) or stored.given_at > said.given_at
-    is_revision = replaces and said.given_at >= stored.given_at
+        return new
+    threads = list(dict.fromkeys([*stored.thread_ids, *new.thread_ids]))
+    confirms = new.rationale is None and stored.value in (None, new.value)
+    repeats = new.value is None and new.rationale == stored.rationale
+    adds_nothing = repeats or stored.says_the_same_as(new) or stored.given_at > new.given_at
+    is_revision = replaces and new.given_at >= stored.given_at
     is_new = is_revision or not (adds_nothing or confirms)
-    judgment = said.judgment if is_new else stored.judgment or said.judgment
-    verdicts = {**stored.verdicts, **said.verdicts}
+    judgment = new.judgment if is_new else stored.judgment or new.judgment
+    verdicts = {**stored.verdicts, **new.verdicts}
     if judgment is not None:
         del verdicts[judgment.id]
-    both = {
+    common = {
         "thread_ids": threads,
-        "feedback_id": said.feedback_id or stored.feedback_id,
+        "feedback_id": new.feedback_id or stored.feedback_id,
         "judgment": judgment,
         "other_verdicts": verdicts,
     }
     if is_new:
-        return said.model_copy(update={**both, "created_at": stored.created_at})
-    value = stored.value if adds_nothing else said.value
-    kept = stored.model_copy(update={**both, "value": value})
-    return stored if kept == stored else kept.model_copy(update={"updated_at": said.updated_at})
+        return new.model_copy(update={**common, "created_at": stored.created_at})
+    value = stored.value if adds_nothing else new.value
+    merged = stored.model_copy(update={**common, "value": value})
+    return stored if merged == stored else merged.model_copy(update={"updated_at": new.updated_at})
 
 
 def withdraws_support(stored: Episode, after: Episode) -> bool:

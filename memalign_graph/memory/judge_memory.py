@@ -257,8 +257,8 @@ class JudgeMemory:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
             stored = await remember(io, self.access, [read_feedback(feedback)])
             return stored.episodes[0]
-        given = [read_feedback(one) for one in feedback]
-        return (await remember(io, self.access, given, is_table=True)).episodes
+        table = list(map(read_feedback, feedback))
+        return (await remember(io, self.access, table, is_table=True)).episodes
 
     async def _forget(
         self,
@@ -299,7 +299,7 @@ class JudgeMemory:
             InvalidInputError: If nothing says which episodes, or a part can't be used.
             ChatModelError: If distilling again fails; the feedback is forgotten all the same.
         """
-        # Imported where it is needed: alignment is built on memory.
+        # Imported here, since alignment is built on memory.
         from memalign_graph.alignment.redistill import redistilled
 
         selection = Selection(
@@ -520,16 +520,15 @@ class JudgeMemory:
     review_report, areview_report = sync_async_methods(_review_report)
 
 
-def _ids(given: Any, name: str) -> Sequence[str] | None:
-    if given is None:
+def _ids(value: Any, name: str) -> Sequence[str] | None:
+    if value is None:
         return None
-    ids = [given] if isinstance(given, str) else given
-    if not isinstance(ids, Iterable):
+    if not isinstance(value, Iterable):
         raise InvalidInputError(f"{name}: give an id, which is text, or several.")
-    found = list(ids)
-    if any(not isinstance(one, str) for one in found):
+    ids = [value] if isinstance(value, str) else list(value)
+    if not all(isinstance(each, str) for each in ids):
         raise InvalidInputError(f"{name}: an id is text: give one, or several.")
-    return found
+    return ids
 
 
 def _write(text: str, path: str | PathLike[str] | None) -> str:

@@ -34,16 +34,16 @@ async def learn(
     episodes = view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
     gone = read.keys() - same
-    kept = {guideline.id: guideline for guideline in view.guidelines}
+    active = {guideline.id: guideline for guideline in view.guidelines}
     # Who read what is purged may repeat it also where something else is named as the source.
     purged = bool(view.purges(gone - episodes.keys()))
-    valid, spared = ([], same) if purged else _valid(operations, kept, gone)
-    spared = spared | {*skipped_episode_ids}
-    fresh = same - spared
+    valid, left_pending = ([], same) if purged else _valid(operations, active, gone)
+    left_pending = left_pending | {*skipped_episode_ids}
+    fresh = same - left_pending
     if not is_redistilling:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
-    table = GuidelineTable(kept, live=fresh, position=position, is_redistilling=is_redistilling)
+    table = GuidelineTable(active, live=fresh, position=position, is_redistilling=is_redistilling)
     for operation in valid:
         table.apply(operation)
     words = view.feedback_hashes()
@@ -53,7 +53,7 @@ async def learn(
             GuidelineRevision.of(
                 guideline,
                 {source: words[source] for source in guideline.episode_ids if source in words},
-                replaces=None if guideline.id in table.retired else kept.get(guideline.id),
+                replaces=None if guideline.id in table.retired else active.get(guideline.id),
                 is_anew=is_redistilling and guideline.status == "standing",
                 read_with=table.read_with.get(guideline.id),
             )
@@ -66,8 +66,8 @@ async def learn(
     if lesson["read"] or lesson["guidelines"] or lesson["retired"] or lesson["failed"]:
         view = await _write_lesson(io, access, reason, lesson, author=author)
     return {
-        "episode_ids": sorted(same - spared),
-        "guidelines": [*table.outcome, *_learned_before(valid, kept, same - fresh)],
+        "episode_ids": sorted(same - left_pending),
+        "guidelines": [*table.outcome, *_prior_attempt_report(valid, active, same - fresh)],
         "memory_version": view.version,
     }
 
@@ -89,29 +89,28 @@ async def _write_lesson(
 
 
 def _valid(
-    operations: Sequence[GuidelineOperation], kept: Mapping[str, Guideline], gone: set[str]
+    operations: Sequence[GuidelineOperation], active: Mapping[str, Guideline], gone: set[str]
 ) -> tuple[list[GuidelineOperation], set[str]]:
     """Leave out what comes from a word taken back, or rewords other words; name its sources."""
     valid: list[GuidelineOperation] = []
-    spared: set[str] = set()
-    texts = {normalize_text(guideline.text) for guideline in kept.values()}
+    left_pending: set[str] = set()
+    texts = {normalize_text(guideline.text) for guideline in active.values()}
     for operation in operations:
         sources = {*operation.episode_ids}
-        target = kept.get(operation.guideline_id or "")
-        shown = (operation.before, operation.text)
+        target = active.get(operation.guideline_id or "")
         is_lost = operation.before is not None and (
-            target.text not in shown
+            target.text not in (operation.before, operation.text)
             if target is not None
             else normalize_text(operation.text or "") not in texts
         )
         if sources & gone or is_lost:
-            spared |= sources - gone
+            left_pending |= sources - gone
         else:
             valid.append(operation)
-    return valid, spared
+    return valid, left_pending
 
 
-def _learned_before(
+def _prior_attempt_report(
     operations: Iterable[GuidelineOperation],
     active: Mapping[str, Guideline],
     distilled: set[str],
@@ -136,17 +135,17 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
     """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
     view = await access.refresh(io)
     now = datetime.now(UTC)
-    asked = [
+    revisions = [
         GuidelineRevision.of(
-            one.model_copy(update={"question": questions[one.text], "updated_at": now}),
-            view.sources(one.id),
-            replaces=one,
+            each.model_copy(update={"question": questions[each.text], "updated_at": now}),
+            view.sources(each.id),
+            replaces=each,
         )
-        for one in view.guidelines
-        if one.question is None and one.text in questions
+        for each in view.guidelines
+        if each.question is None and each.text in questions
     ]
-    if asked:
-        await _write_lesson(io, access, "ask", {"guidelines": asked})
+    if revisions:
+        await _write_lesson(io, access, "ask", {"guidelines": revisions})
 
 
 async def record_check_answers(
