@@ -82,7 +82,9 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     connection = getattr(owner, "conn", None)
     kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
     if "sqlite3" in kinds:
-        busy = await io.call_either(partial(_vacuum, owner), partial(asyncio.to_thread, _vacuum, owner))
+        busy = await io.call_either(
+            partial(_vacuum, owner), partial(asyncio.to_thread, _vacuum, owner)
+        )
     elif "aiosqlite" in kinds:
         busy = await io.call_either(partial(_vacuum_on_its_loop, owner), partial(_avacuum, owner))
     else:
