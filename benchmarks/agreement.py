@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.evaluation import Report, evaluate
+from memalign_graph.evaluation.metrics import Prediction
 from memalign_graph.evaluation.report import score_cases
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Scale
@@ -73,6 +74,22 @@ def pooled(reports: Sequence[Report]) -> Report | None:
     return first.model_copy(update={"cases": cases, "scores": scores, "comparisons": compared})
 
 
+def with_peer(report: Report, values: dict[str, Any]) -> Report:
+    """Return the report with the peer's verdicts, by example id, as one more judge."""
+    scale = report.criterion.scale
+    cases = []
+    for case in report.cases:
+        value = values.get(case.example.id)
+        said = Prediction(value=None if value is None else scale.validate_value(value))
+        update = {"predictions": {**case.predictions, "peer": said}}
+        cases.append(case.model_copy(update=update))
+    names = [*(scores.judge for scores in report.scores), "peer"]
+    pairs = [(pair.judge, pair.against) for pair in report.comparisons]
+    pairs += [("peer", report.judges[0]), (report.judges[-1], "peer")]
+    scores, compared = score_cases(cases, scale, names, pairs, report.settings)
+    return report.model_copy(update={"cases": cases, "scores": scores, "comparisons": compared})
+
+
 def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     """Learn a criterion's training rows and judge its test rows, by both sides."""
     folder: Path = options.results.absolute() / name
@@ -117,7 +134,8 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     )
     if not options.no_peer:
         task = {"train": train, "test": test, "model": options.model, "k": options.k}
-        report = report.with_judge("peer", peer_verdicts(task, server, folder, options.peer_venv))
+        verdicts = peer_verdicts(task, server, folder, options.peer_venv)
+        report = with_peer(report, verdicts)
     report.save(folder / "report.html")
     report.save(folder / "report.json")
     return report

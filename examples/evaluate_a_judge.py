@@ -43,7 +43,6 @@ def main() -> None:
         sample_feedback(),
         folds=3,
         group_by="inputs",  # two replies to one question go into one fold
-        credit_cases=4,
         cache=report_file.with_suffix(".cache.db"),
         model=model,
         embeddings=embeddings,
@@ -51,8 +50,6 @@ def main() -> None:
     for judge in ("majority", "kNN", "evidence", "base", "aligned"):
         found = report.metric(judge, "agreement")
         print(f"{judge:8}  agreement {found.value:.2f} ({found.low:.2f} to {found.high:.2f})")
-    for one in report.credit:
-        print(f"{one.worth}: {one.guideline.text}")
     print("The report:", report.save(report_file))
 
 

@@ -36,7 +36,7 @@ instructions: Is the reply appropriate for the customer?
 scale: boolean                # or 1-5, [poor, fair, good], pairwise, {minimum: 0, maximum: 1}
 judge: {model: "openai:gpt-4.1-mini", embeddings: local, k: 3, keep_judgments: 30}   # days
 learn: {guard: replay, batch_size: 50, judge_cases: true}
-evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true, credit_cases: 20}
+evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true}
 ```
 
 **Records** are `.jsonl`, `.csv` (UTF-8, names in the first line), `.tsv` or `.json`; `-` is stdin.

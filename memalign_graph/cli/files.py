@@ -32,7 +32,7 @@ _JSON_FIELDS = {"example", "judgment", "thread_id"}
 _SETTINGS = {
     "judge": None,  # by the judge itself
     "learn": {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"},
-    "evaluate": {"folds", "seed", "group_by", "learning_curve", "credit_cases", "test_share"},
+    "evaluate": {"folds", "seed", "group_by", "learning_curve"},
 }
 """What the sections of a criterion's file may hold."""
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")

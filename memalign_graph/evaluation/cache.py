@@ -1,4 +1,4 @@
-"""What models answered, cached so that the same is never paid for twice, and counted.
+"""Answers of models: cached, so that a call is never paid for twice, and counted.
 
 A chat model's answer is kept under a hash of the model with its settings, and of the whole prompt
 with its schema; what memory contributes is in the prompt. So a repeated evaluation costs nothing, a
@@ -6,7 +6,6 @@ killed one goes on where it was, and nothing stale is found.
 """
 
 import json
-import re
 import threading
 import time
 from collections import Counter, defaultdict
@@ -19,6 +18,7 @@ from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, message_to_dict, messages_from_dict
 from langchain_core.outputs import ChatGeneration
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import BaseStore, GetOp, PutOp
 
 from memalign_graph.errors import ModelAnswerError
@@ -26,26 +26,27 @@ from memalign_graph.evaluation.results import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.index import vectors
-from memalign_graph.models import PURPOSES, Embedder, EmbeddingsLike, embed_texts
+from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
+from memalign_graph.tracing import PURPOSE
 
 _CHAT = ("memalign_evaluation", "answers")
 _VECTORS = ("memalign_evaluation", "vectors")
 
-_touched: ContextVar[list[str]] = ContextVar("memalign_touched_answers")
+_used_cache_keys: ContextVar[list[str]] = ContextVar("memalign_used_cache_keys")
 
-Count = Callable[..., None]
-"""Takes a purpose, and counts by name."""
+CountUsage = Callable[..., None]
+"""Takes a purpose, and adds counts by name."""
 
 
-class Ledger:
-    """The one account of what is asked of models, by judge, stage and purpose."""
+class UsageCounter:
+    """Calls, tokens and seconds by judge, stage and purpose."""
 
     def __init__(self) -> None:
         self._counts: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
         self._lock = threading.Lock()
 
     def add(self, judge: str, stage: str, purpose: str, **counts: float) -> None:
-        """Count a call."""
+        """Add to what was counted."""
         with self._lock:
             self._counts[judge, stage, purpose].update(counts)
 
@@ -62,30 +63,29 @@ class Ledger:
 class AnswerCache(BaseCache):
     """LangChain's cache of one chat model in a LangGraph store; counts what is asked."""
 
-    def __init__(self, store: BaseStore, count: Count, model: str) -> None:
+    def __init__(self, store: BaseStore, count: CountUsage, model: str) -> None:
         self._store, self._count, self._model = store, count, model
-        self._asked: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         """Find the answer to a prompt."""
         key = self._key(prompt, llm_string)
-        _touched.get([]).append(key)
+        _used_cache_keys.get([]).append(key)
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
         if item is None:
-            self._asked[key] = time.perf_counter()
-            self._count(_purpose(llm_string), chat_calls=1)
+            self._started_at[key] = time.perf_counter()
+            self._count(_purpose(), chat_calls=1)
             return None
         [message] = messages_from_dict([item.value["message"]])
-        counts = {"cached_calls": 1, "seconds": item.value["seconds"], **_tokens(message)}
-        self._count(_purpose(llm_string), **counts)
+        self._count(_purpose(), cached_calls=1)
         return [ChatGeneration(message=message)]
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
         """Keep the answer to a prompt."""
         key, now = self._key(prompt, llm_string), time.perf_counter()
-        seconds = round(now - self._asked.pop(key, now), 3)
+        seconds = round(now - self._started_at.pop(key, now), 3)
         message = getattr(return_val[0], "message", None)
-        self._count(_purpose(llm_string), seconds=seconds, **_tokens(message))
+        self._count(_purpose(), seconds=seconds, **_tokens(message))
         # What answers in prose once may do better when it is asked again.
         if isinstance(message, AIMessage) and _is_structured(message):
             value = {"message": message_to_dict(message), "seconds": seconds}
@@ -104,11 +104,10 @@ class AnswerCache(BaseCache):
         return digest([self._model, llm_string[end:], prompt])
 
 
-def _purpose(llm_string: str) -> str:
-    is_sample = re.search(r"---sample \d+$", llm_string)
-    known = [purpose for title, purpose in PURPOSES.items() if title in llm_string]
-    # A confidence has no title, and neither has what is asked as one token.
-    return known[0] if known and not is_sample else "confidence"
+def _purpose() -> str:
+    """Return what the present call is for, as its trace names it."""
+    config = var_child_runnable_config.get() or {}
+    return str((config.get("metadata") or {}).get(PURPOSE, "judge"))
 
 
 def _tokens(message: Any) -> dict[str, int]:
@@ -128,21 +127,21 @@ def _is_structured(message: AIMessage) -> bool:
 
 
 @asynccontextmanager
-async def dropped_if_no_use(io: IO, store: BaseStore) -> AsyncIterator[None]:
-    """Where a block ends in no answer that can be used, forget all it was answered."""
-    touched: list[str] = []
-    _touched.set(touched)
+async def discard_unusable_answers(io: IO, store: BaseStore) -> AsyncIterator[None]:
+    """If a block ends without a usable answer, delete its answers from the cache."""
+    keys: list[str] = []
+    _used_cache_keys.set(keys)
     try:
         yield
     except ModelAnswerError:
-        await io.batch(store, [PutOp(_CHAT, key, None) for key in dict.fromkeys(touched)])
+        await io.batch(store, [PutOp(_CHAT, key, None) for key in dict.fromkeys(keys)])
         raise
 
 
 class CachedEmbeddings(Embeddings):
     """Embeddings whose vectors are kept in a LangGraph store; counts what is asked."""
 
-    def __init__(self, store: BaseStore, count: Count, embeddings: EmbeddingsLike) -> None:
+    def __init__(self, store: BaseStore, count: CountUsage, embeddings: EmbeddingsLike) -> None:
         self._store, self._count, self._embedder = store, count, Embedder(embeddings)
         self.model = self._embedder.id
 

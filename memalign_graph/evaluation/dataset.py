@@ -4,7 +4,7 @@ All feedback on one item goes the same way, so that nothing a judge learned from
 measured on.
 """
 
-import warnings
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainValidator
 
 from memalign_graph.agreement import consensus, consensus_value
-from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import check_feedback
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
@@ -133,18 +133,43 @@ def make_folds(
             f"folds: {folds} folds need at least as many items with a value, and there are "
             f"{len(set(groups))}: give more feedback, fewer folds, or another `group_by`."
         )
-    with needs_extra("evaluation", "cross-validation"):
-        from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
     labels = _strata([case.expected for case in cases], criterion.scale)
-    is_stratified = max(Counter(labels).values()) >= folds
-    for kind in (StratifiedGroupKFold, GroupKFold) if is_stratified else (GroupKFold,):
-        splitter = kind(n_splits=folds, shuffle=True, random_state=seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a label may be rarer than folds are many
-            chosen = [test for _, test in splitter.split(cases, labels, groups)]
-        if all(len(test) for test in chosen):  # of few items stratifying may leave a fold empty
-            break
-    return [fold_of(feedback, [cases[at] for at in sorted(test)], group_by) for test in chosen]
+    chosen = stratified_folds(groups, labels, folds, seed)
+    return [fold_of(feedback, [cases[at] for at in test], group_by) for test in chosen]
+
+
+def stratified_folds(
+    groups: Sequence[str], labels: Sequence[str], folds: int, seed: int
+) -> list[list[int]]:
+    """Divide cases into folds with similar labels; returns positions, a group always in one fold.
+
+    The largest groups are placed first, each where it adds least to the sum over labels of squared
+    counts. No fold stays empty if there are as many groups as folds.
+    """
+    members: dict[str, list[int]] = {}
+    for position, group in enumerate(groups):
+        members.setdefault(group, []).append(position)
+    order = list(members)
+    random.Random(seed).shuffle(order)  # noqa: S311 - nothing secret
+    order.sort(key=lambda group: -len(members[group]))
+    totals = Counter(labels)
+    chosen: list[list[int]] = [[] for _ in range(folds)]
+    counts = [Counter[str]() for _ in range(folds)]
+    for placed, group in enumerate(order):
+        added = Counter(labels[position] for position in members[group])
+
+        def cost(fold: int, added: Counter[str] = added) -> tuple[float, int]:
+            terms = (
+                ((counts[fold][label] + more) ** 2 - counts[fold][label] ** 2) / totals[label]
+                for label, more in added.items()
+            )
+            return sum(terms), len(chosen[fold])
+
+        empty = [fold for fold in range(folds) if not chosen[fold]]
+        best = min(empty if len(empty) >= len(order) - placed else range(folds), key=cost)
+        chosen[best] += members[group]
+        counts[best] += added
+    return [sorted(fold) for fold in chosen]
 
 
 def fold_of(feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy) -> Fold:

@@ -10,7 +10,6 @@ from typing import Unpack
 
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.evaluation import dataset, results
-from memalign_graph.evaluation.credit import find_flips, give_credit
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
     Learned,
@@ -21,6 +20,7 @@ from memalign_graph.evaluation.experiment import (
     opened,
     read_options,
 )
+from memalign_graph.evaluation.flips import find_flips
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
 from memalign_graph.evaluation.report import Report, score_cases
 from memalign_graph.evidence.deciding import current_evidence_model
@@ -79,9 +79,7 @@ async def _evaluate(
         access = learned.memory.access
         guidelines = await access.guidelines(io)
         cited = dict.fromkeys(key for guideline in guidelines for key in guideline.episode_ids)
-        credit, curve = [], None
-        if plan.credit_cases and guidelines:
-            credit = await give_credit(io, main.at("credit"), learned.memory)
+        curve = None
         if plan.learning_curve:
             curve = await _follow(io, main.at("curve"), folds[0])
         used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
@@ -107,11 +105,10 @@ async def _evaluate(
                 if memory.report is not None
             ],
             experts=expert_agreement(map(Episode.from_feedback, used), criterion.scale),
-            usage=experiment.ledger.rows(),
+            usage=experiment.usage.rows(),
             warnings=_warnings(ways, cases, memories),
             guidelines=guidelines,
             sources=list((await access.episodes(io, cited)).values()),
-            credit=credit,
             curve=curve,
         )
 
@@ -385,5 +382,5 @@ async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.Learn
         criterion=criterion,
         steps=steps,
         test_cases=len(fold.test),
-        usage=experiment.ledger.rows("curve", "flips"),
+        usage=experiment.usage.rows("curve", "flips"),
     )

@@ -29,8 +29,8 @@ from memalign_graph.evaluation import dataset
 from memalign_graph.evaluation.cache import (
     AnswerCache,
     CachedEmbeddings,
-    Ledger,
-    dropped_if_no_use,
+    UsageCounter,
+    discard_unusable_answers,
 )
 from memalign_graph.evaluation.results import ALIGNED, BASE
 from memalign_graph.evidence.evidence_model import MIN_CASES
@@ -75,7 +75,6 @@ class Options(Settings):
     learning_curve: bool = False  # follow the judge as it learns, too; many more judgments
     sizes: Sequence[Annotated[int, Field(ge=1)]] = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
     """How much feedback it has learned at each step of the curve; all of it is the last step."""
-    credit_cases: int = Field(default=0, ge=0)  # each guideline is left out on: a call each
     group_by: dataset.GroupBy = "example"
     """What is never both learned from and judged, and is drawn together for intervals: the same
     `example`, the same `inputs`, or what a function of an Example returns."""
@@ -94,7 +93,6 @@ class EvaluationOptions(JudgeOptions, total=False):
     folds: int
     learning_curve: bool
     sizes: Sequence[int]
-    credit_cases: int
     group_by: dataset.GroupBy
     seed: int
     resamples: int
@@ -223,7 +221,7 @@ class Experiment:
     cache: BaseStore
     step: Callable[..., None]
     """Tells that some (`done`) is done, or that there is more (`of`) to do."""
-    ledger: Ledger = field(default_factory=Ledger)
+    usage: UsageCounter = field(default_factory=UsageCounter)
     models: dict[str, BaseChatModel] = field(default_factory=dict)
 
     async def each(self, io: IO, act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
@@ -249,7 +247,7 @@ class Subject:
     stage: str = "learn"
 
     def at(self, stage: str) -> "Subject":
-        """Return the same judge at another stage: `judge`, `curve`, `credit`, ..."""
+        """Return the same judge at another stage: `judge`, `curve`, ..."""
         return replace(self, stage=stage)
 
     @property
@@ -278,7 +276,7 @@ class Subject:
 
     @property
     def _count(self) -> Callable[..., None]:
-        return partial(self.experiment.ledger.add, self.name, self.stage)
+        return partial(self.experiment.usage.add, self.name, self.stage)
 
     async def embed(self, io: IO, examples: Iterable[Example]) -> None:
         """Embed examples once, before memories that are made side by side each ask for them."""
@@ -333,7 +331,7 @@ class Subject:
         return await self.experiment.each(io, judge, cases)
 
     async def _invoke(self, io: IO, graph: Any, given: Any, config: Any) -> Any:
-        async with dropped_if_no_use(io, self.experiment.cache):
+        async with discard_unusable_answers(io, self.experiment.cache):
             return await io.call_either(
                 lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
             )

@@ -9,16 +9,13 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from pydantic import Field
+from pydantic import model_validator
 
 from memalign_graph.agreement import Agreement, values_agree
 from memalign_graph.errors import InvalidInputError, needs_extra
@@ -85,8 +82,15 @@ class Report(FrozenModel):
     warnings: list[str]  # what has to be known to read the numbers
     guidelines: list[Guideline]  # learned from all the feedback together
     sources: list[Episode]  # the episodes that they rest on
-    credit: list[results.GuidelineCredit] = Field(default_factory=list)
     curve: results.LearningCurve | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_credit(cls, fields: Any) -> Any:
+        """Accept reports of 0.2, which have a list of guidelines' `credit`."""
+        if isinstance(fields, dict):
+            return {name: value for name, value in fields.items() if name != "credit"}
+        return fields
 
     def of(self, judge: str) -> JudgeScores:
         """Return the scores of a judge or a baseline."""
@@ -134,7 +138,10 @@ class Report(FrozenModel):
         changed: dict[bool, list[results.ChangedCase]] = {True: [], False: []}
         for old, new in shared:
             was, is_now, is_right = old.value_of(then), new.value_of(now), self.is_right(new, now)
-            if was is None or is_now is None or before.is_right(old, then) == is_right:
+            if was is None or is_now is None:
+                continue
+            # By the present labels, so that a corrected label is not counted as the judge's doing.
+            if values_agree(self.criterion.scale, was, new.expected) == is_right:
                 continue
             rules, old_rules = self.guidelines_for(new, now), before.guidelines_for(old, then)
             texts, old_texts = ({rule.text for rule in some} for some in (rules, old_rules))
@@ -150,21 +157,6 @@ class Report(FrozenModel):
             changed[bool(is_right)].append(change)
         better, worse = changed[True], changed[False]
         return ReportComparison(judge=now, cases=len(shared), better=better, worse=worse)
-
-    def with_judge(self, name: str, values: Mapping[str, Value | None]) -> "Report":
-        """Return the report with one more judge: another library's verdicts, by example id."""
-        scale, cases = self.criterion.scale, []
-        for case in self.cases:
-            value = values.get(case.example.id)
-            said = Prediction(value=None if value is None else scale.validate_value(value))
-            update = {"predictions": {**case.predictions, name: said}}
-            cases.append(case.model_copy(update=update))
-        names = [*(scores.judge for scores in self.scores), name]
-        pairs = [(pair.judge, pair.against) for pair in self.comparisons]
-        pairs += [(name, self.judges[0]), (self.judges[-1], name)]
-        scores, comparisons = score_cases(cases, scale, names, pairs, self.settings)
-        found = {"cases": cases, "scores": scores, "comparisons": comparisons}
-        return self.model_copy(update=found)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame: a row a case and judge or baseline."""
@@ -208,7 +200,6 @@ class Report(FrozenModel):
             "report.html.jinja",
             report=self,
             shown=_Shown(self),
-            plots=_plots(self),
             documents=[markdown.render(text) for text in self._document(for_page=True)],
             sources=sources,
             hashes=[base64.b64encode(digest).decode() for digest in hashes],
@@ -329,7 +320,6 @@ class _Shown:
         names = dict.fromkeys(name for row in report.scores for name in row.metrics)
         # Only on a continuous scale is what agrees not the same.
         self.metrics = [name for name in names if name != "exact_match" or not self.scores.labels]
-        self.credit = {row.guideline.id: row for row in report.credit}
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
         self.number_of = {
             expert.episode_id: self.numbers[case.example.id]
@@ -345,7 +335,7 @@ class _Shown:
                 not report.is_right(case, self.first),
             ),
         )
-        self.wrong = [case for case in self.ranked if not report.is_right(case, self.main)]
+        self.wrong = [case for case in self.ranked if report.is_right(case, self.main) is False]
 
     def value(self, value: Value | None) -> str:
         """Write a value of the scale."""
@@ -412,61 +402,3 @@ class _Shown:
                     right = values_agree(self.scale, value, expert.value)
                     tallies[expert.author or "anonymous", name].append(right)
         return sorted(tallies.items())
-
-
-def _plots(report: Report) -> dict[str, str]:
-    """Draw what there is to draw, as data URIs by title."""
-    with needs_extra("evaluation", "plots"):
-        from matplotlib.figure import Figure
-        from sklearn.calibration import CalibrationDisplay
-        from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
-    drawn: dict[str, str] = {}
-
-    @contextmanager
-    def plot(title: str, **axis_labels: Any) -> Iterator[Any]:
-        figure = Figure(figsize=(3.8, 3.2), layout="constrained")
-        yield (axes := figure.subplots())
-        axes.set(**axis_labels)
-        figure.savefig(written := StringIO(), format="svg", metadata={"Date": None})
-        encoded = base64.b64encode(written.getvalue().encode()).decode()
-        drawn[title] = f"data:image/svg+xml;base64,{encoded}"
-
-    scores = report.of(report.judges[-1])
-    said = [
-        (case.expected, prediction, report.is_right(case, scores.judge))
-        for case in report.cases
-        if (prediction := case.predictions.get(scores.judge)) and prediction.value is not None
-    ]
-    if scores.confusion or said:
-        with plot("Experts and judge", xlabel="judge", ylabel="experts") as axes:
-            if scores.confusion:
-                labels = [clean(row.label, 20).replace("$", r"\$") for row in scores.labels]
-                matrix = ConfusionMatrixDisplay(np.array(scores.confusion), display_labels=labels)
-                matrix.plot(ax=axes, colorbar=False, cmap="Blues")
-            else:
-                truth, values = np.array([(truth, it.value) for truth, it, _ in said], float).T
-                scatter = PredictionErrorDisplay(y_true=truth, y_pred=values)
-                scatter.plot(ax=axes, kind="actual_vs_predicted")
-    if report.curve:
-        name = headline_metric(report.criterion.scale)
-        with plot("Learning curve", xlabel="pieces of feedback", ylabel=name) as axes:
-            for what in ("unseen", "seen"):
-                found = [(step.feedback, getattr(step, what)) for step in report.curve.steps]
-                points = [(at, scores.metrics[name]) for at, scores in found if scores]
-                rows = [(at, it.value, it.low, it.high) for at, it in points]
-                feedback, values, low, high = np.array(rows, float).reshape(-1, 4).T
-                axes.plot(feedback, values, marker="o", label=what)
-                axes.fill_between(feedback, low, high, alpha=0.2)
-            axes.legend()
-    sure = [(it.confidence, right) for _, it, right in said if it.confidence is not None]
-    if sure:
-        confidence, right = map(np.array, zip(*sorted(sure, reverse=True), strict=True))
-        share = "share that agrees with the experts"
-        with plot("Calibration", xlabel="confidence", ylabel=share) as axes:
-            display = CalibrationDisplay.from_predictions
-            display(right, confidence, n_bins=10, pos_label=True, ax=axes)
-        shown = {"xlabel": "share judged, surest first", "ylabel": "share wrong", "ylim": (0, None)}
-        with plot("Risk by coverage", **shown) as axes:
-            ranks = np.arange(1, len(right) + 1)
-            axes.step(ranks / len(right), np.cumsum(~right) / ranks, where="post")
-    return drawn

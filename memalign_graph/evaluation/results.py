@@ -1,7 +1,7 @@
-"""What an evaluation finds: cases, memories, changed verdicts, guidelines' credit, usage."""
+"""Results of an evaluation: cases, memories, changed verdicts, usage."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -12,9 +12,6 @@ from memalign_graph.types import Criterion, Example, FrozenModel, Guideline, Jud
 
 BASE, ALIGNED = "base", "aligned"
 """The judge without memory, and with what it learned, where `evaluate` is told no other judges."""
-
-Worth = Literal["harmful", "useless", "useful"]
-"""Whether a guideline turns more verdicts away from the experts than towards them, or fewer."""
 
 
 class ExpertLabel(FrozenModel):
@@ -54,13 +51,13 @@ class FoldMemory(FrozenModel):
 
 
 class UsageRow(Usage):
-    """What was asked of models for one judge and one purpose; calls are those that were paid."""
+    """Paid calls of one judge for one purpose, with their tokens."""
 
     judge: str
-    stage: str  # `learn`, `judge`, `curve`, `credit`, `flips` or `report`
-    purpose: str  # `judge`, `confidence`, `distil`, `compare` or `embed`
-    cached_calls: int = 0  # answers that were there from before
-    seconds: float = 0.0  # how long models took, also at the time for what is cached
+    stage: str  # `learn`, `judge`, `curve`, `flips` or `report`
+    purpose: str  # as in `UsageLedger`, or `embed`
+    cached_calls: int = 0  # answers from the cache, which cost nothing
+    seconds: float = 0.0  # how long models took
 
 
 class ChangedCase(FrozenModel):
@@ -73,22 +70,6 @@ class ChangedCase(FrozenModel):
     rationale: str  # the judge's, after
     guidelines: list[Guideline]  # what may have changed it: new ones
     removed: list[Guideline] = Field(default_factory=list)  # and those that are not there any more
-
-
-class GuidelineCredit(FrozenModel):
-    """What one guideline does to the verdicts on the cases it is shown for."""
-
-    guideline: Guideline
-    shown_for: int  # on how many of the cases tried it was in the prompt
-    helped: int  # how many verdicts agree with the experts with it and not without
-    harmed: int  # how many agree without it and not with it
-    changed: list[ChangedCase]  # from without it to with it; also what stays right or wrong
-
-    @property
-    def worth(self) -> Worth:
-        """What it is worth on these cases."""
-        kinds: tuple[Worth, Worth, Worth] = ("useless", "useful", "harmful")
-        return kinds[(self.helped > self.harmed) - (self.helped < self.harmed)]
 
 
 class LearningStep(FrozenModel):

@@ -1,5 +1,6 @@
 """`evaluate`: constant and perfect judges, no leaks, baselines, costs, failures, settings."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -32,7 +33,16 @@ from tests.integration_tests.evaluation.support import (
     word,
     words,
 )
-from tests.loopback import LoopbackServer, Together, answer, error, refusal
+from tests.loopback import (
+    ChatRequest,
+    LoopbackServer,
+    Reply,
+    Together,
+    answer,
+    error,
+    refusal,
+    with_logprobs,
+)
 
 GIVEN = words(8)
 
@@ -73,7 +83,7 @@ async def test_the_calls_named_are_the_calls_the_server_saw(
         name: Judge(criterion=CRITERION, model=server.chat_model(model=name), embeddings=embeddings)
         for name in ("one", "other")
     }
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [2], "credit_cases": 5}
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
     options |= {"judges": judges, "batch_size": 2, "cache": store}
     report = await call.evaluate(CRITERION, GIVEN, **options)
     purposes = {"judgment": "judge", "guideline_operations": "distil"}
@@ -86,12 +96,12 @@ async def test_the_calls_named_are_the_calls_the_server_saw(
     assert +told == seen
     assert len(seen) == 6
     tokens = sum(-(-len(chat.text) // 4) for chat in server.chats)
-    assert sum(row.input_tokens for row in report.usage if not row.cached_calls) <= tokens
+    assert sum(row.input_tokens for row in report.usage) <= tokens
     assert named(report) == asked(server)
     assert calls(report, judge="other", stage="judge") == 8
     assert report.curve is not None
     assert [step.feedback for step in report.curve.steps] == [0, 2, 5]
-    assert len(report.guidelines) == len(report.credit) == len(report.sources) == 8
+    assert len(report.guidelines) == len(report.sources) == 8
     again = await call.evaluate(CRITERION, GIVEN, **options)
     assert named(again) == asked(server) == (0, 0)
     assert plain(again) == plain(report)
@@ -124,13 +134,12 @@ async def test_nothing_of_its_own_fold_is_in_any_prompt(
 
 async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
     test = [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [3], "credit_cases": 20}
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [3]}
     report = await call.evaluate(CRITERION, words(9), test=iter(test), **options)
     assert report.settings.folds == 1
     assert not any(shown(chat) & {0, 3, 40} for chat in server.chats)
     [memory] = report.memories
     assert memory.episodes == 7
-    assert {credit.shown_for for credit in report.credit} == {7}
     assert report.curve is not None
     assert [step.feedback for step in report.curve.steps] == [0, 3, 7]
     assert report.settings.feedback == 7 + 3
@@ -277,7 +286,7 @@ async def test_progress_ends_where_all_is_done(
     call: Caller, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[tuple[int, int]] = []
-    options: dict[str, Any] = {"learning_curve": True, "sizes": [2], "credit_cases": 3}
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
     await call.evaluate(CRITERION, GIVEN, progress=lambda *at: told.append(at), **options)
     assert told[-1][0] == told[-1][1] > 0
     assert told == sorted(told)
@@ -352,6 +361,32 @@ async def test_the_report_tells_which_run_it_is_and_can_be_read_again(call: Call
     assert (
         table[table.judge == "aligned"].right.mean() == report.metric("aligned", "agreement").value
     )
+
+
+async def test_checks_are_counted_as_checks(call: Caller, server: LoopbackServer) -> None:
+    def answers(chat: ChatRequest) -> Reply:
+        if chat.schema_name == "guideline_questions":
+            listed = re.findall(r"^\d+\. ", str(chat.messages[-1]["content"]), re.MULTILINE)
+            return answer({"questions": ["Is it kind?"] * len(listed)})
+        if chat.schema_name is None:
+            return with_logprobs("Yes", [("Yes", {"Yes": 0.9, "No": 0.1})])
+        return Model()(chat)
+
+    server.responder = answers
+    report = await call.evaluate(CRITERION, GIVEN, checks=True, decide="verdict")
+    asked_checks = sum(chat.schema_name is None for chat in server.chats)
+    assert calls(report, purpose="check") == asked_checks > 0
+    assert calls(report, purpose="confidence") == 0
+
+
+async def test_a_corrected_label_is_not_the_judges_doing(
+    call: Caller, server: LoopbackServer
+) -> None:
+    server.responder = Model()
+    wrong = [{**item, "value": False} for item in GIVEN]
+    before = await call.evaluate(CRITERION, [*wrong[:1], *GIVEN[1:]])
+    changes = (await call.evaluate(CRITERION, GIVEN)).compare(before)
+    assert (changes.cases, changes.better, changes.worse) == (8, [], [])
 
 
 async def test_two_reports_compared(call: Caller, server: LoopbackServer) -> None:

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatResult
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Numeric, Pairwise
-from memalign_graph.evaluation.cache import AnswerCache, Ledger
+from memalign_graph.evaluation.cache import AnswerCache, UsageCounter
 from memalign_graph.models import declare_small, model_key
 from tests.conftest import CASE, Bench, judgings
 from tests.integration_tests.evidence.checks_support import LETTER, SORRY, Model, rules, said_last
@@ -295,7 +295,7 @@ def everywhere() -> Iterator[None]:
 async def test_a_cache_keeps_samples_apart(bench: Bench, *, is_own: bool) -> None:
     model = bench.server.chat_model(temperature=0)
     if is_own:
-        note = partial(Ledger().add, "judge", "test")
+        note = partial(UsageCounter().add, "judge", "test")
         cache = AnswerCache(InMemoryStore(), note, model_key(model))
         model = model.model_copy(update={"cache": cache})
     bench.server.responder = TellingJudge(SURE)

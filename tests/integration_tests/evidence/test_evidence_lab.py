@@ -169,7 +169,3 @@ async def test_a_guideline_that_turns_verdicts_turns_no_decision(
         number for number in range(24) if wrong_half(number) == truth(number)
     }
     assert await lab("flips", memory, since=version, **options) == []
-    [credit] = await lab("guideline_credit", memory, **options, decide="verdict")
-    assert len(credit.changed) == 20
-    [credit] = await lab("guideline_credit", memory, **options)
-    assert (credit.shown_for, credit.changed) == (20, [])

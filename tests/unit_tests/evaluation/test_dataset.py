@@ -1,10 +1,13 @@
 """Feedback read, gathered into cases, and divided: nothing is both learned from and judged."""
 
+import random
+import warnings
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sklearn.model_selection import StratifiedGroupKFold
 
 from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric
 from memalign_graph.evaluation.dataset import (
@@ -14,6 +17,7 @@ from memalign_graph.evaluation.dataset import (
     labelled_cases,
     make_folds,
     read_all,
+    stratified_folds,
 )
 from memalign_graph.types import Episode, RecalledExample
 from tests.conftest import CRITERION
@@ -79,6 +83,38 @@ def test_folds_are_alike_in_their_labels() -> None:
     for few in ([True, False, True], [True, True, True]):
         made = folds_of([word(n, value=value) for n, value in enumerate(few)])
         assert [len(fold.test) for fold in made] == [1, 1, 1]
+
+
+def uneven(folds: list[list[int]], labels: list[str]) -> float:
+    """Return the largest difference between a label's share in a fold and in all cases."""
+    shares = {label: labels.count(label) / len(labels) for label in labels}
+    return max(
+        abs(sum(labels[at] == label for at in fold) / len(fold) - share)
+        for fold in folds
+        for label, share in shares.items()
+    )
+
+
+def test_folds_are_as_alike_as_those_of_scikit_learn() -> None:
+    chance, spreads = random.Random(1), []  # noqa: S311 - nothing secret
+    for trial in range(60):
+        number, folds = chance.choice([20, 60, 200]), chance.choice([2, 3, 5])
+        labels = [chance.choice("aab" if trial % 2 else "abcd") for _ in range(number)]
+        per_group = chance.choice([1, 2, 4])
+        groups = [f"g{at % max(number // per_group, folds)}" for at in range(number)]
+        ours = stratified_folds(groups, labels, folds, trial)
+        assert sorted(at for fold in ours for at in fold) == list(range(number))
+        assert all(ours)
+        assert sum(len({groups[at] for at in fold}) for fold in ours) == len(set(groups))
+        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=trial)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a label may be rarer than folds are many
+            theirs = [list(test) for _, test in splitter.split(labels, labels, groups)]
+        if all(theirs):
+            spreads.append((uneven(ours, labels), uneven(theirs, labels)))
+    ours_mean, theirs_mean = (sum(column) / len(spreads) for column in zip(*spreads, strict=True))
+    assert ours_mean <= theirs_mean
+    assert len(spreads) > 50
 
 
 def test_most_experts_decide_and_the_newest_word_of_each() -> None:

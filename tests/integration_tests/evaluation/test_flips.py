@@ -1,4 +1,4 @@
-"""Flips and guideline credit, of a model that obeys the guidelines in its prompt."""
+"""Flips of a model that obeys the guidelines in its prompt."""
 
 from collections import Counter
 from typing import Any
@@ -7,7 +7,6 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evaluation.results import GuidelineCredit
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
     Caller,
@@ -17,8 +16,6 @@ from tests.integration_tests.evaluation.support import (
     contents,
     judged,
     judgings,
-    marker,
-    memory_of,
     remember,
     remembered,
     shown,
@@ -30,70 +27,11 @@ from tests.loopback import LoopbackServer, Together
 TRUE = [word(number, values=(True,)) for number in range(8)]
 
 
-def credit_by_text(found: list[GuidelineCredit]) -> dict[str, GuidelineCredit]:
-    return {one.guideline.text.split()[1]: one for one in found}
-
-
-async def test_credit(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=by_rules(wrong=(1, 3)))
-    memory = memory_of(server)
-    remember(memory, *TRUE[:6])
-    for rule in (
-        "On #helpful it is true of cases 1 3, as said.",
-        "On #useless name the order; true if it is named.",
-        "On #harmful it is false of cases 0 4, always.",
-        "On #both it is false of cases 2 5, always.",
-        "On #either it is true of cases 2, of others none.",
-    ):
-        memory.add_guideline(rule)
-    was = contents(memory)
-    found = await call("guideline_credit", memory)
-    assert contents(memory) == was
-    assert [(one.guideline.text.split()[1], one.worth) for one in found] == [
-        ("#harmful", "harmful"),
-        ("#both", "harmful"),
-        ("#useless", "useless"),
-        ("#either", "useful"),
-        ("#helpful", "useful"),
-    ]
-    by_text = credit_by_text(found)
-    assert {one.shown_for for one in found} == {6}
-    helpful, harmful = by_text["#helpful"], by_text["#harmful"]
-    assert (helpful.helped, helpful.harmed, harmful.helped, harmful.harmed) == (2, 0, 0, 2)
-    changed = {one.example.inputs: (one.after, one.before) for one in harmful.changed}
-    assert changed == {TRUE[0]["inputs"]: (False, True), TRUE[4]["inputs"]: (False, True)}
-    assert by_text["#useless"].changed == []
-    # One judgment a case, and one more a guideline.
-    assert len(judgings(server)) == 6 * (1 + 5)
-
-
-async def test_credit_judges_cases_as_if_they_were_new(
-    call: Caller, server: LoopbackServer
-) -> None:
-    """Their own episodes are not shown, of any expert; all others may be."""
-    memory = memory_of(server)
-    remember(memory, *TRUE[:4])
-    remember(memory, word(2, author="bob", rationale="Bob: because2so, too."))
-    memory.add_guideline("On #x thank them; true if they are thanked.")
-    await call("guideline_credit", memory, k=50)
-    assert len(judgings(server)) == 8
-    samples = set()
-    for seed in (0, 1, 2, 0):
-        (found,) = await call("guideline_credit", memory, cases=2, seed=seed)
-        assert found.shown_for == 2
-        samples.add(frozenset(judged(chat) for chat in judgings(server)[-4:]))
-    assert 1 < len(samples) < 4
-    for chat in judgings(server):
-        assert shown(chat) == {0, 1, 2, 3} - {judged(chat)}
-        assert marker(judged(chat)) not in chat.text
-
-
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
         memory.add_guideline(f"On #{number} it is false of cases {number} 4, indeed.")
     server.responder = Together(2, Model(judge=by_rules()))
-    await call("guideline_credit", memory, max_concurrency=2)
     await call("flips", memory, since=since, max_concurrency=2)
     await call.evaluate(CRITERION, words(6), max_concurrency=2, batch_size=1)
     assert server.peak_chats == 2
@@ -137,10 +75,11 @@ async def test_flip_by_a_guideline_that_went(
     [
         ("flips", {"since": "nonsense"}, "never had the version"),
         ("flips", {"since": None}, "never had the version"),
-        ("flips", {"memory": InMemoryStore(), "since": "x"}, "^memory: give a JudgeMemory"),
-        ("guideline_credit", {"memory": None}, "^memory: give a JudgeMemory"),
-        ("guideline_credit", {"cases": 0}, "^cases: "),
-        ("guideline_credit", {"cases": True}, "^cases: "),
+        (
+            "flips",
+            {"memory": InMemoryStore(), "since": "x"},
+            "^memory: expected a JudgeMemory",
+        ),
     ],
 )
 async def test_what_can_not_be_used(
@@ -171,7 +110,7 @@ async def test_memory_brings_its_own_embeddings(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a key for the default ones, too; and nothing is embedded again."""
-    from memalign_graph.evaluation import flips, guideline_credit
+    from memalign_graph.evaluation import flips
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     memory, since = remembered(server, TRUE[:5])
@@ -179,7 +118,6 @@ async def test_memory_brings_its_own_embeddings(
     asked(server)
     options: dict[str, Any] = {"model": server.chat_model(), "progress": False}
     assert flips(memory, since=since, **options) == []
-    assert len(guideline_credit(memory, **options)) == 1
     assert server.embeddings == []
 
 
