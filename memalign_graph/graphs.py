@@ -220,13 +220,11 @@ def create_alignment_graph(
     for node in nodes:
         builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
-    # Each leads to the next, but nothing is distilled where nothing is pending, what failed is
-    # distilled again, and nobody is asked where nothing contradicts.
+    # Each leads to the next, but nothing is distilled where nothing is pending, and nobody is asked
+    # where nothing contradicts.
     for before, after, beyond in zip(names, names[1:], [*names[2:], END], strict=False):
         if after == "distill_batches":
             _go_where_any(builder, "batches", before, after, "commit_alignment")
-        elif before == "distill_batches":
-            _go_where_any(builder, "failed", before, before, after)
         elif after == "settle_conflicts":
             _go_where_any(builder, "conflicts", before, after, beyond)
         else:

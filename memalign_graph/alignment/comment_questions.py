@@ -1,9 +1,9 @@
 """A small model's guideline from one comment: the wording of its check that works on the case.
 
 The expert's value says how the case itself has to be answered, so that a question about something
-else, or one that is answered the same for every case, is found out before it judges anything. The
-other side is the same case as the expert wants it, rewritten by the model, and cases in memory that
-the experts accepted.
+else, or one that is answered the same for every case, is found out before it judges anything. It is
+compared with the same case as the expert wants it, rewritten by the model, and with cases in memory
+that the experts accepted.
 """
 
 import logging
@@ -17,12 +17,14 @@ from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.models import BaseChatModel, ask_with_retry, model_name_of, with_schema
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
-from memalign_graph.prompts.distill import DistillPrompt, Proposal
+from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
+from memalign_graph.scales import Scale
 from memalign_graph.types import Episode, Example
 
 logger = logging.getLogger(__name__)
@@ -35,86 +37,89 @@ _MIN_CONTRAST = 0.15
 
 async def distill_comments(
     io: IO, access: MemoryAccess, chat: BaseChatModel, episodes: Sequence[Episode]
-) -> tuple[DistillPrompt, Proposal]:
+) -> DistillResult:
     """Make a guideline of each comment: the comment as its text, and the check that works best."""
-    operations: list[GuidelineOperation] = []
-    refused: list[str] = []
+    result = DistillResult()
     for episode in episodes:
-        proposal = await _distill_comment(io, access, chat, episode)
-        operations += proposal.operations
-        refused += proposal.refused
-    return prompts.comments_prompt(access.criterion, episodes), Proposal(operations, refused)
+        comment = episode.rationale or ""
+        result.read[episode.id] = episode.word
+        result.truncated_ids += [episode.id] if prompts.is_truncated(comment) else []
+        text = prompts.guideline_text(comment)
+        is_accepted = _level(episode, access.criterion.scale) == 1
+        wordings = await _wordings(io, access, chat, comment)
+        question = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
+        if question is None:
+            answer = "yes" if is_accepted else "no"
+            why = f"no question made of it is answered {answer} for the case that it comes from"
+            result.warnings.append(not_kept(text, why))
+            continue
+        operation = GuidelineOperation(
+            action="add", text=text, question=question, episode_ids=[episode.id]
+        )
+        result.operations.append(operation)
+    return result
 
 
-async def _distill_comment(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, episode: Episode
-) -> Proposal:
-    criterion, comment = access.criterion, episode.rationale or ""
-    wordings, _ = await ask_with_retry(
+async def _wordings(io: IO, access: MemoryAccess, chat: BaseChatModel, comment: str) -> list[str]:
+    prompt = prompts.wordings_prompt(access.criterion, comment)
+    result, _ = await ask_with_retry(
         io,
         with_schema(chat, prompts.expert_questions_schema(prompts.WORDINGS)),
-        prompts.wordings_prompt(criterion, comment),
-        lambda answer, last: prompts.read_wordings(answer, criterion, comment, last=last),
+        prompt.messages,
+        lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
         purpose="put a comment as a question",
     )
-    if quoting := prompts.quoting_question(comment):
-        wordings.append(quoting)
-    level = share_of_scale(value_or_none(episode.value, criterion.scale), criterion.scale)
-    is_accepted = level == 1
-    chosen = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
-    text = prompts.guideline_text(comment)
-    if chosen is None:
-        answer = "yes" if is_accepted else "no"
-        why = f"no question made of it is answered {answer} for the case that it comes from"
-        return Proposal([], [prompts.not_kept(text, why)])
-    operation = GuidelineOperation(
-        action="add", text=text, question=chosen, episode_ids=[episode.id]
-    )
-    return Proposal([operation], [])
+    wordings = [operation.question or "" for operation in result.operations]
+    quoting = prompts.quoting_question(comment)
+    return wordings if quoting is None else [*wordings, quoting]
+
+
+def _level(episode: Episode | EpisodeRow, scale: Scale) -> float | None:
+    """Return the expert's value as a share of the scale: 1 is what the expert wants."""
+    return share_of_scale(value_or_none(episode.value, scale), scale)
 
 
 async def drop_refuted(
     io: IO,
     access: MemoryAccess,
     chat: BaseChatModel,
-    proposal: Proposal,
+    result: DistillResult,
     episodes: Iterable[Episode],
-) -> Proposal:
+) -> None:
     """Drop questions that the cases they come from answer otherwise than the experts' values."""
-    scale = access.criterion.scale
     sources = {episode.id: episode for episode in episodes}
+    scale = access.criterion.scale
+    levels = {
+        key: level
+        for key, episode in sources.items()
+        if (level := _level(episode, scale)) is not None
+    }
     questions: dict[str, list[str]] = {}
-    for operation in proposal.operations:
+    for operation in result.operations:
         for key in operation.episode_ids[:_ASKED_SOURCES] if operation.question else ():
             questions.setdefault(key, []).append(operation.question or "")
     answers: dict[str, dict[str, float]] = {}
-    for key, wanted in questions.items():
-        found = await _answers(io, chat, sources[key].example, list(dict.fromkeys(wanted)))
-        if found is None:
-            return proposal
-        for question, answer in found.items():
+    for key, wordings in questions.items():
+        by_wording = await _answers(io, chat, sources[key].example, list(dict.fromkeys(wordings)))
+        if by_wording is None:
+            return
+        for question, answer in by_wording.items():
             answers.setdefault(question, {})[key] = answer
-    kept, refused, recorded = [], list(proposal.refused), {}
-    for operation in proposal.operations:
+    retained, recorded = [], {}
+    for operation in result.operations:
         by_source = answers.get(operation.question or "", {})
-        levels = {
-            key: level
-            for key in by_source
-            if (level := share_of_scale(value_or_none(sources[key].value, scale), scale))
-            is not None
-        }
-        low = [by_source[key] for key in levels if levels[key] < YES_THRESHOLD]
-        high = [by_source[key] for key in levels if levels[key] == 1]
+        low = [by_source[key] for key in by_source.keys() & levels if levels[key] < YES_THRESHOLD]
+        high = [by_source[key] for key in by_source.keys() & levels if levels[key] == 1]
         if low and fmean(low) >= YES_THRESHOLD and not (high and fmean(high) > fmean(low)):
             why = "it is answered yes for cases that the experts rejected"
-            refused.append(prompts.not_kept(operation.text or "", why))
+            result.warnings.append(not_kept(operation.text or "", why))
             continue
-        kept.append(operation)
+        retained.append(operation)
         recorded[asked_id(operation.question or "", model_name_of(chat))] = {
             sources[key].example_id: answer for key, answer in by_source.items()
         }
+    result.operations = retained
     await record_check_answers(io, access, recorded)
-    return Proposal(kept, refused)
 
 
 async def _choose(
@@ -135,7 +140,7 @@ async def _choose(
 
     def contrast(wording: str) -> float:
         """Return how much likelier accepted outputs meet it; small differences are noise."""
-        odds = [log_odds_of(found[wording]) for found in compared if wording in found]
+        odds = [log_odds_of(other[wording]) for other in compared if wording in other]
         difference = fmean(odds) - log_odds_of(answers[wording]) if odds else 0.0
         return difference if abs(difference) >= _MIN_CONTRAST else 0.0
 
@@ -143,15 +148,17 @@ async def _choose(
         is_as_valued = (answers[wording] >= YES_THRESHOLD) == is_accepted
         return contrast(wording) > 0 or (contrast(wording) == 0 and is_as_valued)
 
-    known = [wording for wording in wordings if wording in answers]
-    if working := [wording for wording in known if works(wording)]:
+    answered = [wording for wording in wordings if wording in answers]
+    if working := [wording for wording in answered if works(wording)]:
         chosen = max(working, key=contrast)
         answer = answers[chosen]
     elif about_fault := [
-        wording for wording in known if answers[wording] >= YES_THRESHOLD and contrast(wording) < 0
+        wording
+        for wording in answered
+        if answers[wording] >= YES_THRESHOLD and contrast(wording) < 0
     ]:
-        asked = min(about_fault, key=contrast)
-        chosen, answer = turn_around(asked), 1 - answers[asked]
+        turned = min(about_fault, key=contrast)
+        chosen, answer = turn_around(turned), 1 - answers[turned]
     else:
         return None
     key = asked_id(chosen, model_name_of(chat))
@@ -178,11 +185,10 @@ async def _accepted_examples(
     rows = [
         row
         for row in (await access.refresh(io)).newest()
-        if share_of_scale(value_or_none(row.value, scale), scale) == 1
-        and row.example_id != episode.example_id
+        if _level(row, scale) == 1 and row.example_id != episode.example_id
     ]
-    ids = [row.id for row in rows[:_ACCEPTED_CASES]]
-    examples = [known.example for known in (await access.episodes(io, ids)).values()]
+    accepted = await access.episodes(io, [row.id for row in rows[:_ACCEPTED_CASES]])
+    examples = [other.example for other in accepted.values()]
     rewritten = await _rewritten(io, chat, episode)
     return examples if rewritten is None else [rewritten, *examples]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from memalign_graph.alignment.distill import redistill
 from memalign_graph.alignment.merging import (
     Conflict,
     Merged,
@@ -14,7 +15,6 @@ from memalign_graph.alignment.merging import (
     settle,
     unsettled,
 )
-from memalign_graph.alignment.redistill import redistill
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess

@@ -1,28 +1,37 @@
 """Judge seen cases again before a commit, and drop the guidelines that lose more than chance does.
 
 A change of the guidelines is a list of operations. The cases that agree with their experts are
-counted before it and with it. If more are lost than won, beyond what verdicts that turn by chance
+counted before it and with it. If more are lost than won, beyond what verdicts that flip by chance
 explain, the operation without which most of the lost cases agree again is dropped, and the others
 are counted once more.
 """
 
 import math
+import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memalign_graph.agreement import values_agree
-from memalign_graph.alignment.cases import Case, select_cases
+from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.guidelines import GuidelineOperation, applied
 from memalign_graph.models import MeteredIO
-from memalign_graph.scales import Value
-from memalign_graph.types import Example, Guideline
+from memalign_graph.prompts.distill import group_by_example
+from memalign_graph.prompts.distilled import ModelError
+from memalign_graph.scales import Scale, Value
+from memalign_graph.types import Episode, Example, Guideline
 
-JudgeCase = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
+JudgeFunction = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
 """Judges an example with some guidelines, as if some episodes were not in memory."""
+
+_SAMPLED_SHARE = 4
+"""One in so many of the cases is a random sample; the others are nearest to what is new."""
+
+_NEIGHBORS_PER_SOURCE = 20
 
 _SLACK = 2
 """A net loss of so many cases is never held against a guideline."""
@@ -31,165 +40,204 @@ _MAX_TRIED = 10
 """Lost cases that are judged again without each operation, to find the one at fault."""
 
 
+@dataclass(frozen=True)
+class ReplayCase:
+    """A seen case: the experts' episodes on it, and the value that most of them gave."""
+
+    episodes: list[Episode]
+    expected: Value
+
+    @property
+    def example_id(self) -> str:
+        return self.episodes[0].example_id
+
+    @property
+    def example(self) -> Example:
+        return self.episodes[0].example
+
+
 async def replay(
     io: MeteredIO,
     access: MemoryAccess,
-    judge: JudgeCase,
+    judge: JudgeFunction,
     operations: Sequence[GuidelineOperation],
-    rewordings: Sequence[GuidelineOperation],
     *,
-    before: Sequence[Guideline],
+    retired: Sequence[GuidelineOperation],
+    before: list[Guideline],
     new_episodes: Iterable[str],
-    cases: int,
+    max_cases: int,
     limit: int,
     report: Callable[[int, int], None],
-) -> tuple[list[GuidelineOperation], list[GuidelineOperation], Replay]:
+) -> tuple[list[GuidelineOperation], Replay]:
     """Judge seen cases with the operations, and drop those that lose cases.
 
+    Args:
+        io: Counts the calls.
+        access: The memory.
+        judge: Judges a case.
+        operations: What may be dropped.
+        retired: What is applied in any case.
+        before: The guidelines before the alignment.
+        new_episodes: The episodes that were not there before it.
+        max_cases: How many cases are judged again at most.
+        limit: How many at a time.
+        report: Is told how many cases are done, and how many there are.
+
     Returns:
-        The operations and the rewordings that are left, and what the replay showed.
+        The operations that are left, and what the replay showed.
     """
     calls = io.usage.chat_calls
-    proposed = [one for one in rewordings if one.action != "retire"]
-    retired = [one for one in rewordings if one.action == "retire"]
-    chosen = await select_cases(io, access, [*proposed, *operations], cases)
-    run = _Run(io, access, judge, limit)
-    report(0, len(chosen))
-    agreed = await run.agreeing(chosen, [*before], frozenset(new_episodes))
-    standing = await access.guidelines(io)
-    kept, broken = [*proposed, *operations], list[BrokenCase]()
-
-    def guidelines_with(operations: Sequence[GuidelineOperation]) -> list[Guideline]:
-        after = applied(standing, [*retired, *operations])
-        return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
-
+    cases = await select_cases(io, access, operations, max_cases)
+    run = _Replay(io, access, judge, limit, await access.guidelines(io), retired)
+    report(0, len(cases))
+    agreed = await run.agreeing(cases, before, frozenset(new_episodes))
+    kept, broken = [*operations], list[BrokenCase]()
     while True:
-        agree_now = await run.agreeing(chosen, guidelines_with(kept))
-        lost = [
-            case for case in chosen if case.example_id in agreed - agree_now - run.failed.keys()
-        ]
+        agree_now = await run.agreeing(cases, run.guidelines_after(kept))
         won = len(agree_now - agreed - run.failed.keys())
-        agree_without = await run.agreeing(lost, guidelines_with([]))
-        by_guidelines = [case for case in lost if case.example_id in agree_without]
+        lost_ids = agreed - agree_now - run.failed.keys()
+        lost = [case for case in cases if case.example_id in lost_ids]
+        # What is lost without any operation, too, new episodes in the prompt have turned.
+        by_guidelines = await run.agreeing(lost, run.guidelines_after([]))
         if not kept or not _is_beyond_chance(len(by_guidelines), won):
             break
-        fault = await _find_fault(run, kept, by_guidelines, guidelines_with)
+        fault = await run.find_fault(kept, [c for c in lost if c.example_id in by_guidelines])
         if fault is None:
             break
-        operation, recovered = fault
+        operation, regressed = fault
         kept.remove(operation)
-        broken += _broken_cases(operation, recovered, run.values, standing)
-    report(len(chosen), len(chosen))
+        broken += [run.broken_case(operation, case) for case in regressed]
+    report(len(cases), len(cases))
     agreed -= run.failed.keys()
-    return (
-        [one for one in kept if one not in proposed],
-        [*retired, *(one for one in kept if one in proposed)],
-        Replay(
-            cases=len(chosen),
-            agreed_before=len(agreed),
-            agree_after=len(agreed) - len(lost),
-            newly_agree=won,
-            chat_calls=io.usage.chat_calls - calls,
-            broken=broken,
-            turned_by_episodes=[
-                case.example_id for case in lost if case.example_id not in agree_without
-            ],
-            failed={key: str(error) for key, error in run.failed.items()},
-        ),
+    return kept, Replay(
+        cases=len(cases),
+        agreed_before=len(agreed),
+        agree_after=len(agreed) - len(lost),
+        newly_agree=won,
+        chat_calls=io.usage.chat_calls - calls,
+        broken=broken,
+        turned_by_episodes=[c.example_id for c in lost if c.example_id not in by_guidelines],
+        failed={key: str(error) for key, error in run.failed.items()},
     )
 
 
+def _is_beyond_chance(lost: int, won: int) -> bool:
+    """Tell whether the net loss exceeds what flips by chance: a one-sided McNemar test at 5 %."""
+    return lost - won > max(_SLACK, 1.645 * math.sqrt(lost + won))
+
+
 @dataclass
-class _Run:
+class _Replay:
     """Judges cases, each as if its own episodes were not in memory."""
 
     io: MeteredIO
     access: MemoryAccess
-    judge: JudgeCase
+    judge: JudgeFunction
     limit: int
-    values: dict[str, Value] = field(default_factory=dict)
+    active: list[Guideline]
+    retired: Sequence[GuidelineOperation]
+    predicted: dict[str, Value] = field(default_factory=dict)
     """The newest verdict that disagrees, by example id."""
-    failed: dict[str, Exception] = field(default_factory=dict)
+    failed: dict[str, ModelError] = field(default_factory=dict)
     """Why a case can't be judged, by example id; such a case counts nowhere."""
+
+    def guidelines_after(self, operations: Sequence[GuidelineOperation]) -> list[Guideline]:
+        after = applied(self.active, [*self.retired, *operations])
+        return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
 
     async def agreeing(
         self,
-        cases: Collection[Case],
+        cases: Collection[ReplayCase],
         guidelines: list[Guideline],
         excluded: frozenset[str] = frozenset(),
     ) -> set[str]:
         """Return the ids of the examples whose verdict agrees with their experts."""
-        judging = [
-            self._agrees(case, guidelines, excluded)
-            for case in cases
-            if case.example_id not in self.failed
-        ]
-        return {key for key in await self.io.gather(judging, self.limit) if key is not None}
 
-    async def _agrees(
-        self, case: Case, guidelines: list[Guideline], excluded: frozenset[str]
-    ) -> str | None:
-        own = frozenset(episode.id for episode in case.episodes)
-        try:
-            value = await self.judge(case.example, guidelines, own | excluded)
-        except (ChatModelError, ModelAnswerError) as error:
-            if not is_about_prompt(error):
-                raise
-            self.failed[case.example_id] = error
-            return None
-        if values_agree(self.access.criterion.scale, value, case.expected):
-            return case.example_id
-        self.values[case.example_id] = value
-        return None
+        async def agrees(case: ReplayCase) -> bool:
+            own = frozenset(episode.id for episode in case.episodes)
+            try:
+                value = await self.judge(case.example, guidelines, own | excluded)
+            except (ChatModelError, ModelAnswerError) as error:
+                if not is_about_prompt(error):
+                    raise
+                self.failed[case.example_id] = error
+                return False
+            is_right = values_agree(self.access.criterion.scale, value, case.expected)
+            if not is_right:
+                self.predicted[case.example_id] = value
+            return is_right
 
+        judged = [case for case in cases if case.example_id not in self.failed]
+        verdicts = await self.io.gather(list(map(agrees, judged)), self.limit)
+        return {
+            case.example_id for case, is_right in zip(judged, verdicts, strict=True) if is_right
+        }
 
-def _is_beyond_chance(lost: int, won: int) -> bool:
-    """Tell whether the net loss exceeds what turns by chance: a one-sided McNemar test at 5 %."""
-    return lost - won > max(_SLACK, 1.645 * math.sqrt(lost + won))
+    async def find_fault(
+        self, operations: Sequence[GuidelineOperation], lost: Sequence[ReplayCase]
+    ) -> tuple[GuidelineOperation, list[ReplayCase]] | None:
+        """Find the operation without which most lost cases agree, by halving; with these cases.
 
+        None where no single operation brings back more than chance may.
+        """
+        tried, suspects = lost[:_MAX_TRIED], list(operations)
+        while True:
+            middle = (len(suspects) + 1) // 2
+            halves = [half for half in (suspects[:middle], suspects[middle:]) if half]
+            without = [[item for item in operations if item not in half] for half in halves]
+            agreeing = await self.io.gather(
+                [self.agreeing(tried, self.guidelines_after(rest)) for rest in without], self.limit
+            )
+            best, suspects = max(zip(agreeing, halves, strict=True), key=lambda half: len(half[0]))
+            if len(best) <= _SLACK:
+                return None
+            if len(suspects) == 1:
+                return suspects[0], [case for case in tried if case.example_id in best]
 
-async def _find_fault(
-    run: _Run,
-    operations: Sequence[GuidelineOperation],
-    lost: Sequence[Case],
-    guidelines_with: Callable[[Sequence[GuidelineOperation]], list[Guideline]],
-) -> tuple[GuidelineOperation, list[Case]] | None:
-    """Find the operation without which most lost cases agree, by halving; with these cases.
-
-    None where no single operation brings back more than chance may.
-    """
-    tried, suspects = lost[:_MAX_TRIED], list(operations)
-    while True:
-        middle = (len(suspects) + 1) // 2
-        halves = [half for half in (suspects[:middle], suspects[middle:]) if half]
-        without = [[one for one in operations if one not in half] for half in halves]
-        agreeing = await run.io.gather(
-            [run.agreeing(tried, guidelines_with(rest)) for rest in without], run.limit
-        )
-        best, suspects = max(zip(agreeing, halves, strict=True), key=lambda half: len(half[0]))
-        if len(best) <= _SLACK:
-            return None
-        if len(suspects) == 1:
-            return suspects[0], [case for case in tried if case.example_id in best]
-
-
-def _broken_cases(
-    operation: GuidelineOperation,
-    cases: Iterable[Case],
-    values: dict[str, Value],
-    standing: Iterable[Guideline],
-) -> list[BrokenCase]:
-    texts = {guideline.id: guideline.text for guideline in standing}
-    target = operation.guideline_id or ""
-    is_worded = operation.action in ("add", "revise") and operation.text
-    shown = f"({operation.action}) {texts.get(target, target)}"
-    return [
-        BrokenCase(
+    def broken_case(self, operation: GuidelineOperation, case: ReplayCase) -> BrokenCase:
+        texts = {guideline.id: guideline.text for guideline in self.active}
+        target = operation.guideline_id or ""
+        is_worded = operation.action in ("add", "revise") and operation.text
+        unworded = f"({operation.action}) {texts.get(target, target)}"
+        return BrokenCase(
             example_id=case.example_id,
             episode_ids=[episode.id for episode in case.episodes],
             expected=case.expected,
-            got=values[case.example_id],
-            guideline=operation.text or "" if is_worded else shown,
+            got=self.predicted[case.example_id],
+            guideline=operation.text or "" if is_worded else unworded,
         )
-        for case in cases
+
+
+async def select_cases(
+    io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation], count: int
+) -> list[ReplayCase]:
+    """Choose the seen cases that are nearest to what is new, and a random sample of the others."""
+    view, scale = await access.refresh(io), access.criterion.scale
+    await index_missing(io, access, view)
+    sources = list(dict.fromkeys(key for item in operations for key in item.episode_ids))
+    similarities: dict[str, float] = {}
+    keys = [key_of(access, item.example) for item in (await access.episodes(io, sources)).values()]
+    for vector in view.vectors(keys).values():
+        for key, similarity in view.index.search(vector, _NEIGHBORS_PER_SOURCE):
+            similarities[key] = max(similarities.get(key, -1.0), similarity)
+    ranked = sorted(similarities, key=lambda key: (-similarities[key], key))
+    near_ids = [episode_id for key in ranked for episode_id in view.episode_ids_for_vector(key)]
+    near = replay_cases_from((await access.episodes(io, near_ids)).values(), scale)
+    rest = [row.id for row in view.rows() if row.id not in set(near_ids)]
+    # The same sample for the same memory, so that a run made again judges the same cases.
+    rng = random.Random(view.version)  # noqa: S311 - nothing secret
+    sampled_ids = rng.sample(rest, min(len(rest), count))
+    sampled = replay_cases_from((await access.episodes(io, sampled_ids)).values(), scale)
+    nearest = near[: max(count - count // _SAMPLED_SHARE, 1)]
+    return list({case.example_id: case for case in [*nearest, *sampled, *near]}.values())[:count]
+
+
+def replay_cases_from(episodes: Iterable[Episode], scale: Scale) -> list[ReplayCase]:
+    """Group episodes into cases whose value experts gave, in the order of their first episodes."""
+    valued = [
+        episode.model_copy(update={"value": value})
+        for episode in episodes
+        if (value := value_or_none(episode.value, scale)) is not None
     ]
+    values = [(case, consensus_value(case, scale)) for case in group_by_example(valued)]
+    return [ReplayCase(case, value) for case, value in values if value is not None]

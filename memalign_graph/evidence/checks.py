@@ -32,12 +32,8 @@ from memalign_graph.models import (
     with_schema,
 )
 from memalign_graph.prompts import checks as prompts
-from memalign_graph.prompts.distill_small import (
-    WORDINGS,
-    expert_questions_schema,
-    read_wordings,
-    wordings_prompt,
-)
+from memalign_graph.prompts.distill_small import expert_questions_schema, wordings_prompt
+from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Check, Criterion, Example, Guideline
 
@@ -242,17 +238,22 @@ async def fill_questions(
 async def _ask(
     io: IO, chat: BaseChatModel, criterion: Criterion, rules: Sequence[str]
 ) -> list[str]:
-    def read(answer: dict[str, Any], last: bool) -> list[str]:  # noqa: FBT001 - as `ask` calls it
-        if is_small_model(chat):
-            return read_wordings(answer, criterion, rules[0], last=last)[:1] or [""]
-        return prompts.read_questions(answer, len(rules))
-
-    if is_small_model(chat):
-        schema, messages = expert_questions_schema(WORDINGS), wordings_prompt(criterion, rules[0])
-    else:
-        schema, messages = (
-            prompts.questions_schema(len(rules)),
-            prompts.question_prompt(criterion, rules),
-        )
     purpose = "put guidelines as questions"
-    return (await ask_with_retry(io, with_schema(chat, schema), messages, read, purpose=purpose))[0]
+    if not is_small_model(chat):
+        questions, _ = await ask_with_retry(
+            io,
+            with_schema(chat, prompts.questions_schema(len(rules))),
+            prompts.question_prompt(criterion, rules),
+            lambda answer, _last: prompts.read_questions(answer, len(rules)),
+            purpose=purpose,
+        )
+        return questions
+    prompt = wordings_prompt(criterion, rules[0])
+    result, _ = await ask_with_retry(
+        io,
+        with_schema(chat, expert_questions_schema(prompt.max_operations)),
+        prompt.messages,
+        lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
+        purpose=purpose,
+    )
+    return [operation.question or "" for operation in result.operations][:1] or [""]

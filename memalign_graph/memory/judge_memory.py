@@ -300,7 +300,7 @@ class JudgeMemory:
             ChatModelError: If distilling again fails; the feedback is forgotten all the same.
         """
         # Imported here, since alignment is built on memory.
-        from memalign_graph.alignment.redistill import redistilled
+        from memalign_graph.alignment.distill import redistill_after_forget
 
         selection = Selection(
             episode_ids=_ids(episode_ids, "episode_ids"),
@@ -319,7 +319,7 @@ class JudgeMemory:
             forgotten = await forget(io, self.access, selection, author=by)
         if self._model is None:
             return forgotten
-        return await redistilled(io, self.access, self._model.get, forgotten)
+        return await redistill_after_forget(io, self.access, self._model.get, forgotten)
 
     forget, aforget = sync_async_methods(_forget)
 
@@ -338,7 +338,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If there is no such episode, or what is said can't be used.
         """
-        from memalign_graph.alignment.redistill import redistill
+        from memalign_graph.alignment.distill import redistill
 
         episode = await revise(io, self.access, episode_id, feedback)
         if self._model is not None and await self.access.pending_guidelines(io):

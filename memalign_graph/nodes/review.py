@@ -4,16 +4,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from memalign_graph.alignment.redistill import (
-    Reading,
-    Rewording,
-    attempts,
+from memalign_graph.alignment.distill import (
     can_be_tried,
-    distil_all,
-    learn_again,
-    operations_of,
+    commit_redistilled,
+    distill_in_batches,
     reword_all,
-    words_read,
 )
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.errors import (
@@ -31,6 +26,7 @@ from memalign_graph.memory.recall import known_vector
 from memalign_graph.models import ask_with_retry, max_input_tokens
 from memalign_graph.nodes.judge import Retrieved
 from memalign_graph.prompts import clarify
+from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import NodeCall, StateUpdate, missing_channel, require_channel
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import Episode, Example, Feedback, Judgment
@@ -177,7 +173,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
     view = await access.refresh(io)
-    reading, rewordings, warnings = Reading(), list[Rewording](), list[str]()
+    result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
     try:
         chat = step.distiller
         others = {*view.pending()} - {episode.id}
@@ -186,7 +182,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         pending = (await access.episodes(io, [row.id for row in oldest])).values()
         oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
         waiting = [episode, *oldest_first]
-        reading = await distil_all(io, access, chat, waiting, leaves_rest=True)
+        result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # What this expert took back may have left guidelines that are to be worded anew.
         outdated = await access.pending_guidelines(io)
         outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
@@ -196,18 +192,15 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     except (ChatModelError, InvalidInputError) as error:
         # The expert has decided: what was said is stored, and a later run learns from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
-    failures = [*reading.failures, *(rewording.failure for rewording in rewordings)]
-    failed = [failure for failure in failures if failure is not None]
-    warnings += map(str, failed)
     for warning in warnings:
         logger.warning("%s", warning)
-    warnings += [*reading.refused, *(why for rewording in rewordings for why in rewording.refused)]
+    warnings += [*result.warnings, *rewordings.warnings]
     learned = {
-        "operations": saved(reading.operations),
-        "distilled": reading.read,
-        "rewordings": saved(operations_of(rewordings)),
-        "reworded": words_read(rewordings),
-        "failed": attempts(failed),
+        "operations": saved(result.operations),
+        "distilled": result.read,
+        "rewordings": saved(rewordings.operations),
+        "reworded": rewordings.read,
+        "failed": [*result.failed_attempts, *rewordings.failed_attempts],
         "warnings": [*lesson.get("warnings", []), *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
@@ -222,7 +215,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
     else:
         if rewordings := read_saved(lesson.get("rewordings")):
-            await learn_again(io, access, rewordings, lesson["reworded"])
+            await commit_redistilled(io, access, rewordings, lesson["reworded"])
             await clear_cached_replies(io, access)
         operations = read_saved(lesson.get("operations"))
         taught = {key for operation in operations for key in operation.episode_ids}

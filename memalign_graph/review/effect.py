@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memalign_graph.agreement import consensus, value_or_none, values_agree
-from memalign_graph.alignment.redistill import distil
+from memalign_graph.alignment.distill import distill_episodes
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import Case
 from memalign_graph.evidence.deciding import current_evidence_model
@@ -129,9 +129,10 @@ async def rules_from(
         return []
     standing = await access.guidelines(io)
     texts = {guideline.id: guideline.text for guideline in standing}
-    _, proposal = await distil(io, access, chat, [Episode.from_feedback(feedback)], standing)
+    episode = Episode.from_feedback(feedback)
+    result = await distill_episodes(io, access, chat, [episode], standing)
     rules: list[Shown] = []
-    for rule in proposal.operations:
+    for rule in result.operations:
         goes = rule.action == "retire"  # with what holds in its place, if anything does
         if goes:
             gone = texts[str(rule.guideline_id)]

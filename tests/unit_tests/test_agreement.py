@@ -21,7 +21,7 @@ from memalign_graph.agreement import (
     expert_agreement,
     krippendorff_alpha,
 )
-from memalign_graph.alignment.cases import cases_of
+from memalign_graph.alignment.replay import replay_cases_from
 from memalign_graph.evaluation.dataset import knn_value, labelled_cases
 from memalign_graph.integrations import few_shot_examples
 from memalign_graph.prompts.judge import judge_prompt
@@ -142,7 +142,7 @@ def test_guard_evaluation_and_prompts_go_by_the_median() -> None:
     episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     fields = "example", "value", "author", "given_at"
     words = [Feedback(**{name: getattr(one, name) for name in fields}) for one in episodes]
-    assert [case.expected for case in cases_of(episodes, SHARE)] == [3]
+    assert [case.expected for case in replay_cases_from(episodes, SHARE)] == [3]
     assert [case.expected for case in labelled_cases(words, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
     assert shot["score"] == 3

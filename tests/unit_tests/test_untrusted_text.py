@@ -16,7 +16,7 @@ import memalign_graph
 from memalign_graph import Criterion, Episode, Example, Feedback, Judgment
 from memalign_graph.interrupts import escape, review_form, show_block
 from memalign_graph.prompts import checks, distill, distill_small, fences, judge
-from memalign_graph.prompts.distill import read_operations
+from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.review.blocks import sections_of
 
 SIZE = 1_000_000
@@ -109,12 +109,12 @@ def episode(text: str) -> Episode:
     return Episode.from_feedback(feedback)
 
 
-def read_distilled(text: str) -> None:
+def distill_hostile(text: str) -> None:
     prompt = distill.distill_prompt(
         CRITERION, guidelines=[], episodes=[episode(text)], max_input_tokens=8_000
     )
     rule = {"action": "add", "text": "A reply that names the order first is right.", "question": ""}
-    read_operations({"operations": [rule]}, prompt, drop_idle=True)
+    read_distilled({"operations": [rule]}, prompt, drop_rejected=True)
 
 
 def ask_expert(text: str) -> None:
@@ -137,7 +137,7 @@ RENDERERS: dict[str, Callable[[str], Any]] = {
     "check": lambda text: checks.check_prompts(
         Example(inputs="?", outputs=text), ["Does it?"], max_input_tokens=8_000
     ),
-    "distill": read_distilled,
+    "distill": distill_hostile,
     "distill small": lambda text: distill_small.small_distill_prompt(
         CRITERION, episodes=[episode(text)], max_input_tokens=8_000
     ),
@@ -197,12 +197,12 @@ def test_a_guideline_that_was_copied_from_the_case_is_refused(
         max_input_tokens=8_000,
     )  # fmt: skip
     answer = {"operations": [{"action": "add", "text": text, "question": ""}]}
-    proposal = read_operations(answer, prompt, drop_idle=True)
+    proposal = read_distilled(answer, prompt, drop_rejected=True)
     assert bool(proposal.operations) is is_kept
     if not is_kept:
-        assert "repeats a case that was judged" in proposal.refused[0]
+        assert "repeats a case that was judged" in proposal.warnings[0]
         with pytest.raises(ValueError, match="repeats a case"):
-            read_operations(answer, prompt)
+            read_distilled(answer, prompt)
 
 
 def test_what_a_model_wrote_is_no_markup_for_the_expert() -> None:

@@ -3,26 +3,24 @@
 import random
 from typing import Any
 
-from memalign_graph.alignment.batches import pack
+from memalign_graph.alignment.distill import pack_batches
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.types import Episode
 from tests.unit_tests.alignment.alignment_cases import CRITERION, by_hand, episode, standing
 
-WIDE = 100_000
 
-
-def packed(episodes: Any, guidelines: Any = (), window: int = WIDE, **options: Any) -> Any:
-    batches = pack(episodes, CRITERION, list(guidelines), max_input_tokens=window, **options)
+def packed(episodes: Any, **options: Any) -> Any:
+    batches = pack_batches(episodes, CRITERION, [], max_input_tokens=100_000, **options)
     numbers = {one.id: int(one.example.inputs.split()[-1]) for one in episodes}
     return [[numbers[key] for key in batch] for batch in batches]
 
 
 def test_oldest_first_and_the_same_in_any_order() -> None:
     episodes = [episode(number) for number in range(7)]
-    assert packed(episodes, most=3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert packed(episodes, max_batch_size=3) == [[0, 1, 2], [3, 4, 5], [6]]
     mixed = random.Random(1).sample(episodes, 7)  # noqa: S311 - nothing secret
-    assert packed(mixed, most=3) == packed(episodes, most=3)
+    assert packed(mixed, max_batch_size=3) == packed(episodes, max_batch_size=3)
     assert [len(one) for one in packed([episode(n) for n in range(120)])] == [50, 50, 20]
     assert packed([]) == []
 
@@ -30,9 +28,9 @@ def test_oldest_first_and_the_same_in_any_order() -> None:
 def test_experts_on_one_case_stay_together() -> None:
     case = [episode(1, author=name, given_at=episode(n).given_at) for n, name in enumerate("abcd")]
     others = [episode(n) for n in (2, 3)]
-    assert packed([*others, *case], most=3) == [[1, 1, 1, 1], [2, 3]]
-    assert packed([*others, *case], most=5) == [[1, 1, 1, 1, 2], [3]]
-    assert packed([*others, episode(0), *case[1:]], most=3) == [[0], [1, 1, 1], [2, 3]]
+    assert packed([*others, *case], max_batch_size=3) == [[1, 1, 1, 1], [2, 3]]
+    assert packed([*others, *case], max_batch_size=5) == [[1, 1, 1, 1, 2], [3]]
+    assert packed([*others, episode(0), *case[1:]], max_batch_size=3) == [[0], [1, 1, 1], [2, 3]]
 
 
 def some_feedback(chance: random.Random) -> list[Episode]:
@@ -60,7 +58,9 @@ def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
             for number in range(chance.choice([0, 3, 60]))
         ]
         episodes = {one.id: one for one in some_feedback(chance)}
-        batches = pack(list(episodes.values()), CRITERION, guidelines, max_input_tokens=window)
+        batches = pack_batches(
+            list(episodes.values()), CRITERION, guidelines, max_input_tokens=window
+        )
         assert sorted(key for batch in batches for key in batch) == sorted(episodes)
         for batch in batches:
             prompt = distill_prompt(
@@ -72,4 +72,4 @@ def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
             assert sum(estimate_tokens(one.text) for one in prompt.messages) <= window
             assert len(prompt.episodes) == len(batch)
             cut = {one.id for one in prompt.episodes.values() if len(one.rationale or "") > 3000}
-            assert cut <= set(prompt.cut)
+            assert cut <= set(prompt.truncated_ids)

@@ -7,8 +7,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.alignment.cases import select_cases
-from memalign_graph.alignment.replay import _is_beyond_chance
+from memalign_graph.alignment.replay import _is_beyond_chance, select_cases
 from memalign_graph.io import SYNC, run_sync
 from tests.unit_tests.alignment.alignment_cases import CRITERION, add
 

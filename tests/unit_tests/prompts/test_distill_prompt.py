@@ -9,11 +9,9 @@ import pytest
 
 from memalign_graph import Categorical, Criterion, Guideline
 from memalign_graph.prompts.checks import question_prompt, questions_schema, read_questions
-from memalign_graph.prompts.distill import (
-    DistillPrompt,
-    operations_schema,
-    read_operations,
-)
+from memalign_graph.prompts.distill import DistillPrompt, operations_schema
+from memalign_graph.prompts.distill_small import small_distill_prompt
+from memalign_graph.prompts.distilled import read_distilled
 from tests.conftest import COLD, OTHER, Bench, distillings, operations
 from tests.unit_tests.prompts.support import (
     CRITERION,
@@ -89,8 +87,8 @@ def test_schema_and_closing_offer_what_there_is(standing: list[Guideline]) -> No
     assert shape["action"] == "add"
     # Given back as it is, it teaches nothing.
     with pytest.raises(ValueError, match="it repeats the shape of the answer"):
-        read_operations(answer, alone)
-    [read] = read_operations(operations({**shape, "text": "Be kind."}), alone).operations
+        read_distilled(answer, alone)
+    [read] = read_distilled(operations({**shape, "text": "Be kind."}), alone).operations
     assert (read.action, read.episode_ids) == ("add", [FIRST.id])
     # A small model gives back a shape that it is shown beside much feedback.
     closing = several.messages[1].text.rpartition("\n\n")[2]
@@ -107,7 +105,7 @@ def test_operations_get_ids_for_handles() -> None:
         {**retire, "text": "Be brief."},
         {**retire, "text": " rule A"},
     )
-    read = read_operations(answer, BOTH)
+    read = read_distilled(answer, BOTH)
     assert [(each.action, each.guideline_id, each.text) for each in read.operations] == [
         ("add", None, "Be kind."),
         ("revise", "b", "Be kind."),
@@ -116,7 +114,7 @@ def test_operations_get_ids_for_handles() -> None:
         ("retire", "a", None),
     ]
     assert read.operations[0].episode_ids == [SECOND.id, FIRST.id]
-    assert read_operations(answer, BOTH, drop_idle=True) == read
+    assert read_distilled(answer, BOTH, drop_rejected=True) == read
 
 
 WRONG: list[tuple[Any, str]] = [
@@ -137,17 +135,17 @@ WRONG: list[tuple[Any, str]] = [
 def test_operation_that_can_not_be_used_says_why_and_is_never_dropped(
     answer: Any, problem: str
 ) -> None:
-    for drop_idle in (False, True):
+    for drop_rejected in (False, True):
         with pytest.raises(ValueError, match=problem):
-            read_operations(answer, BOTH, drop_idle=drop_idle)
+            read_distilled(answer, BOTH, drop_rejected=drop_rejected)
 
 
 def test_only_feedback_needs_no_handle_and_an_experts_guideline_has_none() -> None:
     alone = prompt(FIRST, guidelines=[HAND])
-    [read] = read_operations(operations(add("Be kind.", feedback=[])), alone).operations
+    [read] = read_distilled(operations(add("Be kind.", feedback=[])), alone).operations
     assert read.episode_ids == [FIRST.id]
     with pytest.raises(ValueError, match="there are none"):
-        read_operations(operations({"action": "retire", "guideline": "G1"}), alone)
+        read_distilled(operations({"action": "retire", "guideline": "G1"}), alone)
 
 
 SAME, SHAPE = "it gives a guideline the words it has", "it repeats the shape of the answer"
@@ -167,11 +165,37 @@ IDLE: list[tuple[Mapping[str, Any], str]] = [
 def test_what_teaches_nothing_is_refused_or_dropped(idle: Mapping[str, Any], why: str) -> None:
     given = prompt(guidelines=[guideline("a", SORRY)])
     with pytest.raises(ValueError, match=why):
-        read_operations(operations(idle), given)
-    kept, [refused] = read_operations(operations(idle, add("No SQL.")), given, drop_idle=True)
-    assert [one.text for one in kept] == ["No SQL."]
+        read_distilled(operations(idle), given)
+    read = read_distilled(operations(idle, add("No SQL.")), given, drop_rejected=True)
+    assert [operation.text for operation in read.operations] == ["No SQL."]
+    [refused] = read.warnings
     assert refused.startswith("The model's guideline \"")
     assert f'" was not kept, since {why}' in refused
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ("Does it say that the order is on its way?", OUTPUT),
+        ("Does it follow the expert's value?", EXPERTS),
+        ("Does each get a question of its own where they look for several things?", SHAPE),
+        ("Is the reply appropriate for the customer?", CRITERIONS),
+        ("How does the reply begin?", "it can't be answered by yes or no"),
+        ("Does it whistle?", "it repeats the example of a question"),
+    ],
+)
+def test_questions_of_small_models_are_refused_for_the_same_reasons(
+    question: str, why: str
+) -> None:
+    label = episode("Does it say that the order is on its way? Yes.", rationale=None, value=False)
+    given = small_distill_prompt(CRITERION, episodes=[FIRST, label], max_input_tokens=8_192)
+    with pytest.raises(ValueError, match=why):
+        read_distilled({"questions": [question]}, given)
+    # Asked once more only where no other question is left.
+    read = read_distilled({"questions": [question, "Is it polite?"]}, given)
+    assert [operation.question for operation in read.operations] == ["Is it polite?"]
+    assert f'"{question}" was not kept, since {why}' in read.warnings[0]
+    assert {*read.read} == {FIRST.id, label.id}
 
 
 @pytest.mark.parametrize("form", ["{}", "The value is {}", "the value is  {}"])
@@ -181,7 +205,7 @@ def test_scale_in_words_is_no_guideline(form: str) -> None:
     for criterion in (CRITERION, kinds):
         answer = operations(add(form.format(criterion.scale.describe())))
         with pytest.raises(ValueError, match=CRITERIONS):
-            read_operations(answer, prompt(criterion=criterion))
+            read_distilled(answer, prompt(criterion=criterion))
 
 
 def test_what_does_teach_is_left_alone() -> None:
@@ -197,12 +221,12 @@ def test_what_does_teach_is_left_alone() -> None:
         add(said),  # the expert's own words, though they are the prompt's, too
         add("If the reply does not say sorry, the value is false."),
     )
-    assert read_operations(answer, given, drop_idle=True) == read_operations(answer, given)
+    assert read_distilled(answer, given, drop_rejected=True) == read_distilled(answer, given)
     # The output of a case that the operation does not name.
     both = prompt(FIRST, SECOND)
     with pytest.raises(ValueError, match=OUTPUT):
-        read_operations(operations(add("Well...", feedback=["F1", "F2"])), both)
-    assert read_operations(operations(add("Well...", feedback=["F1"])), both).operations
+        read_distilled(operations(add("Well...", feedback=["F1", "F2"])), both)
+    assert read_distilled(operations(add("Well...", feedback=["F1"])), both).operations
 
 
 LONG = "My order of the seventh of May never came, and nobody answers."
@@ -224,7 +248,7 @@ QUESTIONS = [
 def test_a_question_that_can_not_be_asked_of_other_cases_is_left_out(given: Any, kept: Any) -> None:
     outputs = {"text": "Wait.", "refund": "We tell the customer when the\nrefund that was promised"}
     shown = prompt(episode(outputs, inputs=LONG, rationale=WHY))
-    [read] = read_operations(operations(add(SORRY, question=given)), shown).operations
+    [read] = read_distilled(operations(add(SORRY, question=given)), shown).operations
     assert (read.text, read.question) == (SORRY, given if kept == "same" else kept)
 
 
@@ -301,12 +325,12 @@ def test_batch_is_packed_to_the_window(window: int) -> None:
     assert list(packed.episodes.values()) == episodes[:count]
     assert tokens(packed.messages) <= window
     assert f"Feedback F{count + 1}" not in packed.messages[1].text
-    assert packed.cut == ([] if count > 1 else [episodes[0].id])
+    assert packed.truncated_ids == ([] if count > 1 else [episodes[0].id])
     # The first is shown whatever its length, and at its time among the others.
     giants = [at(f"{n} {'word ' * 20_000}", n, rationale="why " * 20_000) for n in range(8)]
     packed = prompt(giants[5], *giants, window=window)
     assert giants[5] in packed.episodes.values()
-    assert packed.cut == [shown.id for shown in packed.episodes.values()]
+    assert packed.truncated_ids == [shown.id for shown in packed.episodes.values()]
     assert tokens(packed.messages) <= window
 
 
@@ -334,6 +358,6 @@ def test_a_small_window_is_asked_for_few_operations(
 ) -> None:
     # Without reasons a small model writes rules until its answer is cut off.
     said = [episode(f"Reply {number}.", rationale=None, value=False) for number in range(20)]
-    given = prompt(*said, window=window, most_operations=told)
+    given = prompt(*said, window=window, max_operations=told)
     schema = operations_schema(given)["properties"]["operations"]
-    assert schema["maxItems"] == given.most_operations == most
+    assert schema["maxItems"] == given.max_operations == most

@@ -6,7 +6,8 @@ import unicodedata
 import pytest
 
 from memalign_graph import Criterion
-from memalign_graph.prompts.distill import DistillPrompt, read_operations
+from memalign_graph.prompts.distill import DistillPrompt
+from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.prompts.fences import adds_information
 from tests.conftest import operations
 from tests.unit_tests.prompts.support import episode, guideline, prompt
@@ -55,17 +56,17 @@ def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str)
     _, lessons, parrots = LANGUAGES[name]
     given = of_language(name, "...")
     answer = operations(*map(add, [*lessons, *parrots]))
-    kept, refused = read_operations(answer, given, drop_idle=True)
-    assert [one.text for one in kept] == lessons
-    assert refused == [
+    read = read_distilled(answer, given, drop_rejected=True)
+    assert [operation.text for operation in read.operations] == lessons
+    assert read.warnings == [
         f'The model\'s guideline "{parrot}" was not kept, since it says no more than the criterion.'
         for parrot in parrots
     ]
     given = of_language(name, f" {lessons[0].upper()}。")
     answer = operations(add(lessons[0]), revise(lessons[1]))
-    _, refused = read_operations(answer, given, drop_idle=True)
-    assert "it repeats a case that was judged" in refused[0]
-    assert "it gives a guideline the words it has" in refused[1]
+    first, second = read_distilled(answer, given, drop_rejected=True).warnings
+    assert "it repeats a case that was judged" in first
+    assert "it gives a guideline the words it has" in second
 
 
 def test_words_are_the_same_however_they_are_encoded() -> None:
@@ -73,7 +74,8 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
     decomposed = unicodedata.normalize("NFD", "사과 먼저")
     assert decomposed != "사과 먼저"
     second = {**revise("sql"), "guideline": "G2"}
-    assert read_operations(operations(revise(decomposed), second), given, drop_idle=True)[0] == []
+    answer = operations(revise(decomposed), second)
+    assert read_distilled(answer, given, drop_rejected=True).operations == []
 
 
 def test_korean_word_is_known_whatever_hangs_on_it() -> None:

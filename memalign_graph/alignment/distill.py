@@ -1,0 +1,307 @@
+"""Distill feedback into guidelines, and redistill guidelines that lost a source.
+
+Feedback that a model can't distill stays pending by itself, and is tried a few times.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
+from memalign_graph.identity import digest
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.feedback import Forgotten, clear_cached_replies, split_removed
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import learn
+from memalign_graph.models import (
+    BaseChatModel,
+    ask_with_retry,
+    is_small_model,
+    max_input_tokens,
+    model_key,
+    with_schema,
+)
+from memalign_graph.prompts.distill import (
+    distill_prompt,
+    feedback_budget,
+    feedback_tokens,
+    group_by_example,
+    operations_schema,
+)
+from memalign_graph.prompts.distill_small import (
+    MAX_COMMENTS,
+    expert_questions_schema,
+    small_distill_prompt,
+)
+from memalign_graph.prompts.distilled import DistillResult, ModelError, read_distilled
+from memalign_graph.settings import DEFAULT_BATCH_SIZE
+from memalign_graph.types import Criterion, Episode, Guideline
+
+logger = logging.getLogger(__name__)
+
+_MAX_CONCURRENCY = 32
+_MAX_SINGLE_COMMENTS = 3  # that a small model distills one by one
+_MAX_SOURCES = 50
+"""How many of a guideline's sources are read to word it again, the newest of them."""
+
+MAX_ATTEMPTS = 3
+"""How often feedback that a model can't distill is tried."""
+
+
+class NoWordingError(ModelAnswerError):
+    """A model answered, and proposed no new wording for a guideline."""
+
+
+def pack_batches(
+    episodes: Sequence[Episode],
+    criterion: Criterion,
+    guidelines: Sequence[Guideline],
+    *,
+    max_input_tokens: int,
+    max_batch_size: int = DEFAULT_BATCH_SIZE,
+    is_small: bool = False,
+) -> list[list[str]]:
+    """Pack feedback into batches that fit the model's window; experts on one case stay together.
+
+    A small model is shown a few comments, which always fit.
+    """
+    budget = 0
+    if is_small:
+        max_batch_size = min(max_batch_size, MAX_COMMENTS)
+    else:
+        budget = feedback_budget(criterion, guidelines, max_input_tokens=max_input_tokens)
+    batches: list[list[str]] = []
+    tokens_left = 0
+    for case in group_by_example(sorted(episodes, key=lambda item: (item.given_at, item.id))):
+        tokens = 0 if is_small else feedback_tokens(case)
+        if not batches or tokens > tokens_left or len(batches[-1]) + len(case) > max_batch_size:
+            batches.append([])
+            tokens_left = budget
+        batches[-1] += [episode.id for episode in case]
+        tokens_left -= tokens
+    return batches
+
+
+async def distill_episodes(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    episodes: Sequence[Episode],
+    guidelines: Sequence[Guideline] = (),
+    *,
+    max_operations: int | None = None,
+) -> DistillResult:
+    """Ask for what feedback teaches, as much of it as fits into one prompt."""
+    small, window = is_small_model(chat), max_input_tokens(chat)
+    commented = [episode for episode in episodes if episode.rationale]
+    if small and 0 < len(commented) <= _MAX_SINGLE_COMMENTS:
+        return await distill_comments(io, access, chat, commented[:max_operations])
+    if small:
+        prompt = small_distill_prompt(
+            access.criterion,
+            episodes=episodes,
+            max_input_tokens=window,
+            max_operations=max_operations,
+        )
+        schema = expert_questions_schema(prompt.max_operations)
+    else:
+        prompt = distill_prompt(
+            access.criterion,
+            guidelines=guidelines,
+            episodes=episodes,
+            max_input_tokens=window,
+            max_operations=max_operations,
+        )
+        schema = operations_schema(prompt)
+    result, _ = await ask_with_retry(
+        io,
+        with_schema(chat, schema),
+        prompt.messages,
+        lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
+        purpose="distil feedback",
+    )
+    if small:
+        await drop_refuted(io, access, chat, result, prompt.episodes.values())
+    return result
+
+
+async def distill_in_batches(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    episodes: Sequence[Episode],
+    *,
+    leaves_rest: bool = False,
+) -> DistillResult:
+    """Distill feedback and the active guidelines, in as many prompts as it takes.
+
+    A prompt that fails is halved until the feedback that it fails for stands alone. If the model
+    can't be asked, the rest fails without another call. `leaves_rest` leaves what does not fit into
+    a prompt for later.
+
+    Raises:
+        ChatModelError: The model can't be asked, and nothing was distilled.
+    """
+    result, guidelines = DistillResult(), await access.guidelines(io)
+    parts = [list(episodes)]
+    while parts:
+        waiting = [episode for episode in parts.pop() if episode.id not in result.read]
+        if not waiting:
+            continue
+        try:
+            result += await distill_episodes(io, access, chat, waiting, guidelines)
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                if not result.read:
+                    raise
+                waiting += [item for part in parts for item in part if item.id not in result.read]
+                parts = []
+            elif len(waiting) > 1:
+                half = len(waiting) // 2
+                parts += [waiting[half:], waiting[:half]]
+                continue
+            for episode in waiting:
+                result += failed(episode, chat, error)
+        else:
+            if not leaves_rest:
+                parts.append(waiting)
+    return result
+
+
+async def reword(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
+) -> DistillResult:
+    """Ask for a pending guideline's wording, from its sources alone.
+
+    It is retired where no source is left, and stays as it is where the model gives no wording.
+    """
+    sources = await access.episodes(io, guideline.episode_ids)
+    newest_last = sorted(sources.values(), key=lambda episode: (episode.given_at, episode.id))
+    newest = newest_last[-_MAX_SOURCES:][::-1]
+    if not newest:
+        retire = GuidelineOperation(guideline_id=guideline.id, action="retire")
+        return DistillResult([retire])
+    try:
+        result = await distill_episodes(io, access, chat, newest, max_operations=1)
+    except (ChatModelError, ModelAnswerError) as error:
+        return failed(guideline, chat, error)
+    if not result.operations:
+        unworded = NoWordingError("the model gave no new wording")
+        return DistillResult(warnings=result.warnings) + failed(guideline, chat, unworded)
+    operation = GuidelineOperation(
+        guideline_id=guideline.id,
+        action="revise",
+        text=result.operations[-1].text,
+        question=result.operations[-1].question,
+        before=guideline.text,
+        episode_ids=list(result.read),
+    )
+    return DistillResult([operation], result.warnings, result.read)
+
+
+async def reword_all(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    guidelines: Sequence[Guideline],
+    limit: int = _MAX_CONCURRENCY,
+) -> DistillResult:
+    """Ask for the wordings of some pending guidelines."""
+    rewording = [reword(io, access, chat, guideline) for guideline in guidelines]
+    return sum(await io.gather(rewording, limit), DistillResult())
+
+
+async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
+    """Redistill all pending guidelines; raises what failed when the others are committed."""
+    waiting = [
+        guideline
+        for guideline in await access.pending_guidelines(io)
+        if can_be_tried(access, chat, guideline)
+    ]
+    result = await reword_all(CachedRepliesIO(io, access), access, chat, waiting)
+    learned = await commit_redistilled(
+        io, access, result.operations, result.read, result.failed_attempts
+    )
+    for error in result.errors:
+        if not isinstance(error, NoWordingError):
+            raise error
+    if waiting:
+        await clear_cached_replies(io, access)
+    return {**learned, "warnings": result.warnings}
+
+
+def can_be_tried(
+    access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
+) -> bool:
+    """Return whether distilling has not failed too often for what stands there now."""
+    return access.view.failed_attempts(_attempt_key(source, chat)) < MAX_ATTEMPTS
+
+
+def failed(source: Episode | Guideline, chat: BaseChatModel, error: ModelError) -> DistillResult:
+    """Name what could not be distilled; it is an attempt only if the model could be asked."""
+    kind = "Feedback" if isinstance(source, Episode) else "Guideline"
+    warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
+    logger.warning("%s", warning)
+    attempts = [_attempt_key(source, chat)] if is_about_prompt(error) else []
+    return DistillResult(warnings=[warning], failed_attempts=attempts, errors=[error])
+
+
+def _attempt_key(source: Episode | EpisodeRow | Guideline, chat: BaseChatModel) -> str:
+    """Key that changes with what is distilled, and with the model and its settings."""
+    if isinstance(source, Guideline):
+        content: Any = [source.text, *source.episode_ids]
+    else:
+        content = source.word
+    return digest(["attempt", source.id, content, model_key(chat)])
+
+
+async def commit_redistilled(
+    io: IO,
+    access: MemoryAccess,
+    operations: list[GuidelineOperation],
+    read: dict[str, str],
+    failed_attempts: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Commit what was made of pending guidelines; their sources were learned from before."""
+    return await learn(
+        io,
+        access,
+        operations,
+        read,
+        prompts=[operation.episode_ids for operation in operations],
+        is_redistilling=True,
+        failed=failed_attempts,
+        reason="redistill",
+    )
+
+
+async def redistill_after_forget(
+    io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
+) -> Forgotten:
+    """Redistill guidelines that lost a source, and feedback that was read with what is purged."""
+    reduced = forgotten.guidelines_reduced
+    if any(guideline.status == "pending" for guideline in reduced):
+        await redistill(io, access, chat())
+    if forgotten.purged is not None and forgotten.purged.pending:
+        episodes = await access.episodes(io, forgotten.purged.pending)
+        errors: list[ModelError] = []
+        for batch in pack_batches(
+            list(episodes.values()),
+            access.criterion,
+            await access.guidelines(io),
+            max_input_tokens=max_input_tokens(chat()),
+            is_small=is_small_model(chat()),
+        ):
+            result = await distill_in_batches(io, access, chat(), [episodes[key] for key in batch])
+            await learn(io, access, result.operations, result.read, failed=result.failed_attempts)
+            errors += result.errors
+        if errors:
+            raise errors[0]
+    removed, left = split_removed(reduced, await access.guidelines(io))
+    gone = [*forgotten.guidelines_removed, *removed]
+    return replace(forgotten, guidelines_reduced=left, guidelines_removed=gone)

@@ -1,0 +1,260 @@
+"""Read what a model distilled: operations of a large model, questions of a small one.
+
+What teaches nothing is refused: the model is asked once more, and then it is left out with a
+warning. Models repeat what they are shown, and a judged text may try to become a guideline.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
+from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
+from memalign_graph.prompts import fences
+from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS, read_question
+from memalign_graph.prompts.distill import DistillPrompt
+from memalign_graph.prompts.distill_small import (
+    MADE_UP_WORDS,
+    MAX_QUESTION_CHARS,
+    comment_or_output,
+    one_line,
+)
+from memalign_graph.types import Episode, Guideline
+
+ModelError = ChatModelError | ModelAnswerError
+
+_MAX_SOURCES = 3  # of a question
+
+# The labels that the prompt puts on what experts say: a guideline never needs them.
+_EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
+_OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b", re.IGNORECASE)
+_SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
+_STOP_WORDS = frozenset(fences.split_words(fences.STOP_WORDS))
+
+
+@dataclass
+class DistillResult:
+    """What was made of feedback; the results of several prompts add up."""
+
+    operations: list[GuidelineOperation] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What was not kept, and what could not be distilled, a sentence each."""
+    read: dict[str, str] = field(default_factory=dict)
+    """The feedback that was read: its hash by episode id."""
+    truncated_ids: list[str] = field(default_factory=list)
+    """The episodes that were too long to be read whole."""
+    failed_attempts: list[str] = field(default_factory=list)
+    """What `learn` counts as failed attempts."""
+    errors: list[ModelError] = field(default_factory=list)
+    """Why a piece of feedback, or a guideline, could not be distilled."""
+
+    def __add__(self, other: "DistillResult") -> "DistillResult":
+        return DistillResult(
+            self.operations + other.operations,
+            self.warnings + other.warnings,
+            self.read | other.read,
+            self.truncated_ids + other.truncated_ids,
+            self.failed_attempts + other.failed_attempts,
+            self.errors + other.errors,
+        )
+
+
+def read_distilled(
+    answer: dict[str, Any], prompt: DistillPrompt, *, drop_rejected: bool = False
+) -> DistillResult:
+    """Check a distiller's answer, and put ids for its handles.
+
+    Raises:
+        ValueError: What is wrong, for the model to be told. With `drop_rejected` what teaches
+            nothing is left out, with a warning.
+    """
+    read = _read_questions if prompt.is_for_questions else _read_operations
+    shown_cases, accepted, rejected = _shown_cases(prompt), [], dict[str, tuple[str, str]]()
+    for operation in read(answer, prompt, shown_cases):
+        if reason := _rejection_reason(operation, prompt, shown_cases):
+            rejected.setdefault(operation.text or "", reason)
+        else:
+            accepted.append(operation)
+    # A small model's other questions are kept; each guideline of a large model is worth a call.
+    is_unusable = not accepted if prompt.is_for_questions else bool(rejected)
+    if is_unusable and not drop_rejected:
+        first = next(iter(rejected.values()), ('it has no text in "questions"', ""))
+        raise ValueError(": ".join(filter(None, first)))
+    return DistillResult(
+        accepted,
+        [not_kept(text, reason) for text, (reason, _) in rejected.items()],
+        {episode.id: episode.word for episode in prompt.episodes.values()},
+        prompt.truncated_ids,
+    )
+
+
+def not_kept(text: str, reason: str) -> str:
+    return f'The model\'s guideline "{excerpt(text, 200)}" was not kept, since {reason}.'
+
+
+def _shown_cases(prompt: DistillPrompt) -> str:
+    """Return what the prompt shows of cases; their texts can't close the tags around them."""
+    text = prompt.messages[-1].text
+    return "\n\n".join(part.replace("\\n", "\n") for _, part in _SHOWN_PART.findall(text))
+
+
+def _read_questions(
+    answer: dict[str, Any], prompt: DistillPrompt, _shown_cases: str
+) -> list[GuidelineOperation]:
+    questions = answer.get("questions")
+    if not isinstance(questions, list):
+        raise ValueError('it has no list of "questions"')
+    texts = [one_line(text) for text in questions if isinstance(text, str)]
+    unique: dict[str, str] = {}
+    for text in texts[: prompt.max_operations]:
+        unique.setdefault(normalize_text(text), text)
+    episodes = list(prompt.episodes.values())
+    return [
+        GuidelineOperation(
+            action="add", text=text, question=text, episode_ids=_sources_of(text, episodes)
+        )
+        for text in unique.values()
+        if text
+    ]
+
+
+def _sources_of(question: str, episodes: list[Episode]) -> list[str]:
+    """Return the feedback that shares most of a question's words, the newest first; or all of it.
+
+    What shares no word with any, such as a translation, may come from each.
+    """
+    content = _content_words(question)
+    shared = {
+        episode.id: len(content & _content_words(comment_or_output(episode)))
+        for episode in reversed(episodes)
+    }
+    if not any(shared.values()):
+        return list(shared)
+    first, *others = sorted(shared, key=lambda key: -shared[key])[:_MAX_SOURCES]
+    return [first, *(key for key in others if 2 * shared[key] > len(content))]
+
+
+def _content_words(text: str) -> set[str]:
+    return {*fences.split_words(text)} - _STOP_WORDS
+
+
+def _read_operations(
+    answer: dict[str, Any], prompt: DistillPrompt, shown_cases: str
+) -> list[GuidelineOperation]:
+    operations = answer.get("operations")
+    if not isinstance(operations, list):
+        raise ValueError('it has no list of "operations"')
+    shown = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
+    copies = fences.word_ngrams(shown) - fences.word_ngrams(prompt.comments)
+    return [_read_operation(operation, prompt, copies) for operation in operations]
+
+
+def _read_operation(
+    operation: Any, prompt: DistillPrompt, copies: set[tuple[str, ...]]
+) -> GuidelineOperation:
+    if not isinstance(operation, dict):
+        raise ValueError("an operation is no object")
+    action = operation.get("action")
+    if action not in ("add", "revise", "retire"):
+        raise ValueError(f'the action {action!r} is none of "add", "revise" and "retire"')
+    guideline = None if action == "add" else _read_guideline(operation, prompt)
+    text = one_line(str(operation.get("text") or ""))
+    if action != "retire" and not text:
+        raise ValueError(f'an operation to {action} a guideline has no "text"')
+    if len(text) > MAX_GUIDELINE_CHARS:
+        raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
+    if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
+        text = ""  # a model that fills in whatever there is repeats what it retires
+    question = read_question(operation.get("question"))
+    if not text or not copies.isdisjoint(fences.word_ngrams(question)):
+        question = ""  # it stays text: what is asked of other cases says nothing of this one
+    return GuidelineOperation(
+        action=action,
+        guideline_id=guideline.id if guideline else None,
+        text=text or None,
+        question=question or None,
+        before=guideline.text if guideline and action == "revise" else None,
+        episode_ids=_read_sources(operation, prompt),
+    )
+
+
+def _read_guideline(operation: dict[str, Any], prompt: DistillPrompt) -> Guideline:
+    handle = str(operation.get("guideline") or "").strip().upper()
+    if handle not in prompt.guidelines:
+        raise ValueError(
+            f"{handle!r} is no guideline that can be changed: there are "
+            f"{', '.join(prompt.guidelines) or 'none'}"
+        )
+    return prompt.guidelines[handle]
+
+
+def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]:
+    named = operation.get("feedback")
+    handles = [str(name).strip().upper() for name in named] if isinstance(named, list) else []
+    if not handles and len(prompt.episodes) == 1:
+        handles = list(prompt.episodes)
+    unknown = [handle for handle in handles if handle not in prompt.episodes]
+    if unknown or not handles:
+        raise ValueError(
+            f"an operation names {', '.join(map(repr, unknown)) or 'no'} feedback: there is "
+            f"{', '.join(prompt.episodes)}"
+        )
+    return list(dict.fromkeys(prompt.episodes[handle].id for handle in handles))
+
+
+def _rejection_reason(
+    operation: GuidelineOperation, prompt: DistillPrompt, shown_cases: str
+) -> tuple[str, str] | None:
+    """Return why an operation teaches nothing, if so, and what would."""
+    text, comments = operation.text, prompt.comments
+    if text is None:
+        return None
+    for handle, guideline in prompt.guidelines.items():
+        is_target = operation.guideline_id == guideline.id
+        if is_target and normalize_text(text) == normalize_text(guideline.text):
+            hint = f"if the expert says something else than {handle}, add that as one of its own"
+            return "it gives a guideline the words it has", hint
+    reason = _question_problem(text, comments) if prompt.is_for_questions else None
+    hint = "" if prompt.is_for_questions else "write the expert's reason as a rule"
+    known = f"{prompt.criterion.instructions} {prompt.criterion.scale.describe()}"
+    if prompt.is_for_questions and _content_words(text) & _content_words(comments):
+        known = ""  # the criterion's words may be the expert's, too
+    if reason is None and _repeats_prompt(text, prompt):
+        reason = "it repeats the shape of the answer, or what was asked for"
+    if reason is None and _EXPERT_LABEL.search(text):
+        reason = "it speaks of an expert's value or reason, and a new case has none yet"
+        hint = "write what to look for in the case itself"
+    if reason is None and _repeats_case(operation, prompt, shown_cases):
+        reason = "it repeats a case that was judged, and not what the expert says of it"
+    if reason is None and not fences.adds_information(text, f"{known} {fences.STOP_WORDS}"):
+        reason = "it says no more than the criterion"
+    return None if reason is None else (reason, hint)
+
+
+def _repeats_prompt(text: str, prompt: DistillPrompt) -> bool:
+    echoed = fences.word_ngrams(text) & fences.word_ngrams(prompt.prompt_wording)
+    is_echo = bool(echoed - fences.word_ngrams(prompt.comments))
+    return is_echo or not fences.adds_information(text, fences.STOP_WORDS)
+
+
+def _repeats_case(operation: GuidelineOperation, prompt: DistillPrompt, shown_cases: str) -> bool:
+    text = operation.text or ""
+    outputs = [
+        fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
+        for episode in prompt.episodes.values()
+        if episode.id in operation.episode_ids
+    ]
+    known = f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}"
+    is_output = fences.split_words(text) in map(fences.split_words, outputs)
+    return is_output or fences.repeats(text, shown_cases, known)
+
+
+def _question_problem(question: str, comments: str) -> str | None:
+    if len(question) >= MAX_QUESTION_CHARS:
+        return f"it is no short question: it has {MAX_QUESTION_CHARS} characters or more"
+    if _OPEN_QUESTION.match(question):
+        return "it can't be answered by yes or no"
+    own_words = _content_words(question) - _content_words(comments)
+    if any(word.startswith(MADE_UP_WORDS) for word in own_words):
+        return "it repeats the example of a question"
+    return None
