@@ -17,6 +17,7 @@ from typing import Any, TextIO, TypeVar
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
+from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langsmith import tracing_context
@@ -30,7 +31,9 @@ from memalign_graph.errors import (
 )
 from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.identity import digest
-from memalign_graph.io import IO, SYNC, ChatReply, StructuredModel, run_sync
+from memalign_graph.io import IO, SYNC, run_sync
+from memalign_graph.judging.case import Case, prepare_example, retrieve
+from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.cache import get_view
 from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
@@ -42,9 +45,8 @@ from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import known_vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, model_name_of
-from memalign_graph.nodes.judge import judge as judge_case
-from memalign_graph.nodes.judge import read_case, retrieve
-from memalign_graph.runtime import Clients, JudgeResources, NodeCall, Run
+from memalign_graph.replies import ChatReply, StructuredModel
+from memalign_graph.runtime import Clients, JudgeResources, NodeCall
 from memalign_graph.settings import Judge
 from memalign_graph.types import Example, ExampleLike, Judgment, read_example
 
@@ -301,10 +303,10 @@ class _Batch:
         self.exchange = Exchange(answers or {})
         self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.exchange.connect(self._chat)
-        self._parts = JudgeResources(judge.but(model=offline, keep_judgments=None))
+        self._resources = JudgeResources(judge.but(model=offline, keep_judgments=None))
         labels = list(check_namespace(namespace))
-        self._settings = {**self._parts.defaults, "namespace": labels}
-        self.access = self._parts.memory(store, self._settings)
+        self._settings = {**self._resources.defaults, "namespace": labels}
+        self.access = self._resources.memory(store, self._settings)
         self._header: Row = {}
         self._pinned = self.access
 
@@ -361,18 +363,20 @@ class _Batch:
         """Judge a case."""
         if "invalid" in case:
             raise InvalidInputError(case["invalid"])
-        alone = Run(store=self._pinned.store)
-        settings, state = self._settings, case["example"]
-        step = NodeCall(self.exchange, self._parts, alone, settings, self._pinned, state)
-        example, failed = read_case(step), case["failed"]
-        known = EmbeddingError(failed) if failed else known_vector(case["vector"])
-        found = await retrieve(step, example, known)
-        _, standing = await self._pinned.guidelines_at(io, found.version)
-        judgment = await judge_case(step, example, found.with_guidelines(standing, step))
+        runtime, state = Runtime(store=self._pinned.store), case["example"]
+        call = NodeCall(
+            self.exchange, self._resources, runtime, self._settings, self._pinned, state
+        )
+        example, failed = prepare_example(call), case["failed"]
+        vector = EmbeddingError(failed) if failed else known_vector(case["vector"])
+        retrieved = await retrieve(call, example, vector)
+        _, guidelines = await self._pinned.guidelines_at(io, retrieved.version)
+        retrieved = retrieved.with_guidelines(guidelines, call)
+        judgment = await run_judge(Case(call, example, retrieved))
         key = digest([self._header["batch"], case["number"]])
         judgment = judgment.model_copy(update={"id": key})
-        keep_for, vector = self.judge.keep_judgments, found.vector
-        return await keep_judgment(io, self.access, judgment, example, vector, keep_for)
+        keep_for = self.judge.keep_judgments
+        return await keep_judgment(io, self.access, judgment, example, retrieved.vector, keep_for)
 
 
 async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:

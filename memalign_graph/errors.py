@@ -93,3 +93,7 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
             f'{what} needs the extra "{extra}": pip install "memalign-graph[{extra}]"',
             name=error.name,
         ) from error
+
+
+def first_line(error: BaseException) -> str:
+    return excerpt(str(error).strip().partition("\n")[0], 300)

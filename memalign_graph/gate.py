@@ -13,6 +13,7 @@ from langgraph.channels import LastValue
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphInterrupt
 from langgraph.graph import END, START, StateGraph, add_messages
+from langgraph.runtime import Runtime
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict, Unpack, is_typeddict
 
@@ -21,7 +22,7 @@ from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
-from memalign_graph.runtime import Run, StateUpdate, current_run
+from memalign_graph.runtime import StateUpdate, current_runtime, is_nested, is_resuming
 from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, judge_context
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
@@ -75,15 +76,15 @@ NO_TURN = Turn()
 
 def new_turn(messages: Any) -> TurnState:
     """Return the private state of a gate at the beginning of a turn."""
-    run = current_run()
+    run = current_runtime()
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
     # Nobody but a gate may claim to be one: the message that a caller brings asks, whatever its
     # source. In a graph within another it may be the critique of the other's gate.
-    asked_id = None if run.is_nested else getattr(last, "id", None)
+    asked_id = None if is_nested(run) else getattr(last, "id", None)
     return {"asked_id": asked_id, "settings": _settings_of(run, NO_TURN)}
 
 
-def _settings_of(run: Run, turn: Turn) -> dict[str, Any]:
+def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
     """Return the settings for judging: of the run's context, or those that the turn began with."""
     context = judge_context(run.context)
     if context is not None:
@@ -139,12 +140,12 @@ class QualityGate:
         Returns:
             The verdict, and the turn's state as it is to be kept.
         """
-        run = current_run()
+        run = current_runtime()
         settings = _settings_of(run, turn)
         if isinstance(example, str):
             verdict = self._verdict(turn, critique=example)
         else:
-            if not run.resuming:
+            if not is_resuming():
                 self._emit_event(run, {"status": "judging", "revisions": turn.revisions})
             try:
                 verdict = await self._judge(io, example, turn, settings)
@@ -214,10 +215,10 @@ class QualityGate:
         verdict |= {"status": status, "revisions": revisions}
         return verdict | {"passed": passed, "let_through": passed, **fields}  # type: ignore[no-any-return] # of its keys
 
-    def _emit_event(self, run: Run, verdict: Mapping[str, Any]) -> None:
+    def _emit_event(self, run: Runtime[Any], verdict: Mapping[str, Any]) -> None:
         event: dict[str, Any] = {"gate": self.name, "criterion": self.criterion.name}
         event |= {name: verdict.get(name) for name in _EVENT_FIELDS}
-        run.write({"type": "quality_gate", "max_revisions": self.max_revisions, **event})
+        run.stream_writer({"type": "quality_gate", "max_revisions": self.max_revisions, **event})
 
 
 def keep_last(_old: Any, new: Any) -> Any:

@@ -1,33 +1,24 @@
-"""Chat models and embeddings: from an instance or a string; asking them, and what that costs."""
+"""Chat models and embeddings from an instance or a string, and the keys that name them."""
 
 import asyncio
-import inspect
 import json
 import os
 import re
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.runnables import RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.fallbacks import RunnableWithFallbacks
 from langgraph.store.base import ensure_embeddings
 
-from memalign_graph.errors import (
-    EmbeddingError,
-    InvalidInputError,
-    MemAlignError,
-    ModelAnswerError,
-    excerpt,
-)
-from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, ChatReply, StructuredModel, describe_error, first_line
-from memalign_graph.types import FrozenModel
+from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, first_line
+from memalign_graph.identity import digest
+from memalign_graph.io import IO
+from memalign_graph.replies import describe_error
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel as BaseChatModel  # noqa: PLC0414 - others take it from here
@@ -154,10 +145,27 @@ class Embedder(OncePerLoop[Embeddings]):
         return self.get()
 
 
-def is_chat_model(given: Any) -> bool:
+def is_chat_model(value: Any) -> bool:
     from langchain_core.language_models import BaseChatModel as ChatModel
 
-    return isinstance(given, str | ChatModel)
+    return isinstance(value, str) or all(isinstance(it, ChatModel) for it in inner_models(value))
+
+
+def inner_models(model: Any) -> list[BaseChatModel]:
+    """Return the chat models in one made with `.with_fallbacks()` or `.with_retry()`, in order."""
+    if isinstance(model, RunnableWithFallbacks):
+        return [inner for outer in model.runnables for inner in inner_models(outer)]
+    return inner_models(model.bound) if isinstance(model, RunnableBindingBase) else [model]
+
+
+def map_models(model: Any, change: Callable[[BaseChatModel], Any]) -> Any:
+    """Change a chat model, or each of those in one with fallbacks or retries."""
+    if isinstance(model, RunnableWithFallbacks):
+        first, *others = [map_models(inner, change) for inner in model.runnables]
+        return model.model_copy(update={"runnable": first, "fallbacks": others})
+    if isinstance(model, RunnableBindingBase):
+        return model.model_copy(update={"bound": map_models(model.bound, change)})
+    return change(model)
 
 
 def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
@@ -209,15 +217,36 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
             f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
             "needs none."
         )
+    client = openai.DefaultAioHttpClient()
+    _close_with_loop(client)
     options: dict[str, Any] = {
         "model": name,
         "timeout": 120.0,  # for one answer; the client's own default is 600
-        "http_async_client": openai.DefaultAsyncHttpxClient(),
+        "http_async_client": client,
     }
     if field == "model":
         return langchain_openai.ChatOpenAI(temperature=0, **options)
     # Counting tokens would download tables at first use; texts are cut before they get here.
     return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
+
+
+def _close_with_loop(client: Any) -> None:
+    """Have an async client closed at the end of the running event loop, if there is one."""
+
+    async def until_closed() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await client.aclose()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    # Before a loop ends, it closes the generators that were begun on it.
+    client.until_closed = until_closed()
+    with suppress(StopIteration):
+        client.until_closed.__anext__().send(None)
 
 
 _NOT_IN_VECTORS = re.compile(
@@ -341,51 +370,25 @@ def models_from_environment() -> tuple[str, str]:
     return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
-PURPOSES = {
-    "guideline_operations": "distil",
-    "expert_questions": "distil",
-    "guideline_questions": "distil",
-    "guideline_relations": "compare",
-    "feedback_question": "clarify",
-    "judgment": "judge",
-}
-"""What a chat model is asked for, by the title of the answer's schema."""
-
-
-def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
-    key = digest([model_key(model), schema])
-    model, name = _untransformed(model), model_name_of(model)
-    purpose = PURPOSES.get(schema.get("title", ""), "judge")
-    parameters = inspect.signature(type(model).with_structured_output).parameters
-    method: dict[str, Any] = {"method": "json_schema"} if "method" in parameters else {}
-    try:
-        steps: Any = model.with_structured_output(schema, **method)
-    except NotImplementedError as error:
-        raise InvalidInputError(
-            f"model: {name} can't answer in the shape of a schema: give one that has structured "
-            "output."
-        ) from error
-    is_pair = isinstance(steps, RunnableSequence) and not steps.middle
-    if is_pair and hasattr(steps.last, "parse_result"):
-        # What `include_raw` does, at half its cost: it runs four more runnables a call.
-        return StructuredModel(steps.first, steps.last, name, key, purpose)
-    whole = model.with_structured_output(schema, include_raw=True, **method)
-    return StructuredModel(whole, None, name, key, purpose)
-
-
 # The fields of a chat model that do not change what it answers.
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
 _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout"}
 
 
 def model_key(model: BaseChatModel) -> str:
-    """Name a chat model with its settings; LangChain's name leaves them out for some classes."""
+    """Hash a chat model with its settings; LangChain's name leaves them out for some classes."""
+    if (inner := inner_models(model)) != [model]:
+        options = getattr(model, "kwargs", None)
+        return digest([type(model).__qualname__, _json(options), *map(model_key, inner)])
     kind = type(model)
     names = kind.model_fields.keys() - _FIELDS_NOT_IN_KEY
     fields = {name: getattr(model, name, None) for name in names}
-    # Clients and keys have no place in a name.
-    plain = json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
-    return digest([f"{kind.__module__}.{kind.__qualname__}", plain])
+    return digest([f"{kind.__module__}.{kind.__qualname__}", _json(fields)])
+
+
+def _json(fields: Any) -> str:
+    # Clients and API keys have no place in a key.
+    return json.dumps(fields, sort_keys=True, skipkeys=True, default=lambda _: None)
 
 
 def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: int) -> str:
@@ -403,29 +406,10 @@ def name_in_key(key: str) -> str:
     return key.partition(" ")[2]
 
 
-def _untransformed(model: BaseChatModel) -> BaseChatModel:
-    """Return the same model of OpenAI's family, with clients that send a body as it is."""
-    # Their `parse` walks each message through all types of one, which costs more than all else that
-    # a judgment does, and raises where an answer was cut off.
-    clients = {}
-    for name in ("root_client", "root_async_client"):
-        if client := copy(getattr(model, name, None)):
-            clients[name] = client
-            vars(client).pop("chat", None)  # made anew, it follows where this client goes to
-            raw = client.chat.completions.with_raw_response
-            raw.parse = partial(_create, raw.create)
-    return model.model_copy(update=clients) if clients else model
-
-
-def _create(create: Callable[..., Any], **body: Any) -> Any:
-    sent = {name: body.pop(name) for name in ("messages", "response_format")}
-    return create(messages=[], extra_body={**sent, **(body.pop("extra_body", None) or {})}, **body)
-
-
 def max_input_tokens(model: BaseChatModel) -> int:
-    """Return a chat model's context window; that of most where its profile does not tell."""
-    profile = getattr(model, "profile", None) or {}
-    return int(profile.get("max_input_tokens") or 128_000)
+    """Return the context window, the smallest of several; 128,000 where a profile has none."""
+    profiles = [getattr(inner, "profile", None) or {} for inner in inner_models(model)]
+    return min(int(profile.get("max_input_tokens") or 128_000) for profile in profiles)
 
 
 _SMALL_MODEL = "memalign_small_model"
@@ -433,22 +417,31 @@ _SMALL_MODEL = "memalign_small_model"
 
 def declare_small(model: BaseChatModel, *, small: bool = True) -> BaseChatModel:
     """Return the chat model, declared small or not in its `metadata`."""
-    metadata = {**(model.metadata or {}), _SMALL_MODEL: small}
-    return model.model_copy(update={"metadata": metadata})
+
+    def declared(inner: BaseChatModel) -> BaseChatModel:
+        metadata = {**(inner.metadata or {}), _SMALL_MODEL: small}
+        return inner.model_copy(update={"metadata": metadata})
+
+    return cast("BaseChatModel", map_models(model, declared))
 
 
 def is_small_model(model: BaseChatModel) -> bool:
     """Return whether a chat model was declared small: it is asked for one token at a time."""
-    return bool((model.metadata or {}).get(_SMALL_MODEL))
+    return bool((inner_models(model)[0].metadata or {}).get(_SMALL_MODEL))
 
 
 def model_name_of(model: BaseChatModel) -> str:
-    names = [getattr(model, attribute, None) for attribute in ("model_name", "model")]
-    return next((name for name in names if isinstance(name, str)), type(model).__name__)
+    first = inner_models(model)[0]
+    names = [getattr(first, attribute, None) for attribute in ("model_name", "model")]
+    return next((name for name in names if isinstance(name, str)), type(first).__name__)
 
 
 async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-    """Embed texts; raises an EmbeddingError that says what to do where the call fails."""
+    """Embed texts.
+
+    Raises:
+        EmbeddingError: The call failed.
+    """
     try:
         return await io.embed(embeddings, texts)
     except MemAlignError:
@@ -456,79 +449,3 @@ async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> l
     except Exception as error:
         name = embedder_id(embeddings)
         raise EmbeddingError(f"The embeddings {name} failed: {describe_error(error)}") from error
-
-
-async def ask_with_retry(
-    io: IO,
-    model: StructuredModel,
-    messages: Sequence[BaseMessage],
-    read: Callable[[dict[str, Any], bool], T],
-    *,
-    purpose: str,
-) -> tuple[T, ChatReply]:
-    """Ask for an answer; if it can't be used, show the model why and ask once more."""
-    asked = list(messages)
-    for last in (False, True):
-        reply = await io.chat(model, asked)
-        problem = reply.problem or "it is no answer"
-        if reply.answer is not None:
-            try:
-                # A store may refuse what a model can write, such as a NUL: better it writes again.
-                check_json(reply.answer, "the answer")
-                result = read(reply.answer, last)
-            except ValueError as error:
-                problem = str(error)
-            else:
-                await io.mark_usable(reply)
-                return result, reply
-        problem = problem.rstrip(".")
-        shown = reply.text[:2_000].encode(errors="replace").decode() or "(nothing)"
-        complaint = (
-            f"That answer can't be used: {problem}. Answer again, with nothing but the JSON object "
-            "that was asked for."
-        )
-        asked = [*messages, AIMessage(shown), HumanMessage(complaint)]
-    wrote = excerpt(" ".join(reply.text.split()), 200)
-    failure = ModelAnswerError(
-        f"The chat model {model.name} gave no answer that can be used to {purpose}, also when "
-        f"asked again: {problem}. It wrote: {wrote!r}"
-    )
-    failure.is_refusal = reply.is_refusal
-    raise failure
-
-
-class Usage(FrozenModel):
-    """What was asked of models and answered; tokens as far as the model tells."""
-
-    chat_calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    embedding_calls: int = 0
-    texts_embedded: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(**{name: count + getattr(other, name) for name, count in self})
-
-
-class MeteredIO(IO):
-    """An `IO` that counts what goes through it, also concurrently."""
-
-    def __init__(self, io: IO) -> None:
-        super().__init__(io)
-        self._lock = threading.Lock()
-        self.usage = Usage()
-
-    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        reply = await super().chat(model, messages)
-        read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
-        self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
-        return reply
-
-    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
-        vectors = await super().embed(embeddings, texts)
-        self._count(Usage(embedding_calls=1, texts_embedded=len(texts)))
-        return vectors
-
-    def _count(self, usage: Usage) -> None:
-        with self._lock:
-            self.usage += usage

@@ -25,6 +25,7 @@ from memalign_graph.errors import (
     StoreError,
 )
 from memalign_graph.graphs import Graph, asks, begin_graph
+from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector, encode_vector
 from memalign_graph.memory.recall import embed_once
@@ -278,7 +279,7 @@ class _Panel:
         io, own, settings = step.io, step.resources.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
-        example = judging.read_case(step)
+        example = prepare_example(step)
 
         async def read(step: NodeCall) -> MemoryAccess:
             # The guidelines, too, so that they are of the version that is recalled from.
@@ -295,7 +296,7 @@ class _Panel:
                 vector = error
 
         async def look(step: NodeCall) -> StateUpdate:
-            found = await judging.retrieve(step, example, vector)
+            found = await retrieve(step, example, vector)
             return await judging.assemble_guidelines(
                 replace(step, state={"judge_memory": found.to_json()})
             )
@@ -323,7 +324,9 @@ class _Panel:
         async def judge_one(step: NodeCall) -> StateUpdate:
             update = await judging.judge_example(step)
             name, value = step.resources.criterion.name, update["judgment"]["value"]
-            step.run.write({"type": "panel_judgment", "criterion": name, "value": value})
+            step.runtime.stream_writer(
+                {"type": "panel_judgment", "criterion": name, "value": value}
+            )
             return update
 
         judged, failed = await self._each(step, states, judge_one)
@@ -342,12 +345,12 @@ class _Panel:
         }
 
     async def collect_feedback(self, step: NodeCall) -> StateUpdate:
-        step.run.warn_without_checkpointer("panel")
+        step.warn_without_checkpointer("panel")
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
         for name, fields in require_channel(state, "judge_memories").items():
-            access = self.resources[name].memory(step.run.store, step.settings)
-            memory = await judging.Retrieved.load(step.io, access, fields)
+            access = self.resources[name].memory(step.access.store, step.settings)
+            memory = await Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         said = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
@@ -368,7 +371,7 @@ class _Panel:
         io, judge_run = step.io, require_channel(step.state, "judge_run")
         vector = judge_run["vector"]
         if vector is None:
-            store, settings = step.run.store, step.settings
+            store, settings = step.access.store, step.settings
             accesses = [resources.memory(store, settings) for resources in self.resources.values()]
             embedded = await embed_once(io, accesses, step.example, always=True)
             vector = None if embedded is None else encode_vector(embedded)
@@ -408,7 +411,7 @@ class _Panel:
 
         async def attempt(name: str) -> None:
             resources = self.resources[name]
-            access = resources.memory(step.run.store, step.settings)
+            access = resources.memory(step.access.store, step.settings)
             io = with_trace_metadata(step.io, access, states[name])
             own = replace(step, io=io, resources=resources, access=access, state=states[name])
             try:
@@ -419,7 +422,7 @@ class _Panel:
                 logger.warning("The panel goes on without %r: %s", name, error)
                 failed[name] = error
 
-        await step.io.gather(list(map(attempt, states)), step.run.max_concurrency)
+        await step.io.gather(list(map(attempt, states)), step.max_concurrency)
         ordered = {name: failed[name] for name in states if name in failed}
         return {name: done[name] for name in states if name in done}, ordered
 

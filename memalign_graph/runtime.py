@@ -1,4 +1,4 @@
-"""What nodes share: the run they find themselves in, and a judge's clients and memory."""
+"""What nodes share: the run they are part of, and a judge's clients and memory."""
 
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -7,16 +7,19 @@ from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
-from langgraph.runtime import get_runtime
+from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore
 
 from memalign_graph import models
+from memalign_graph.asking import with_schema
 from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarning
 from memalign_graph.evidence.logprobs import asks_checks
-from memalign_graph.io import ASYNC, IO, SYNC, BoundedIO, StructuredModel, run_sync
+from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
+from memalign_graph.models import BaseChatModel, OncePerLoop
 from memalign_graph.prompts.judge import answer_schema
+from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, mode_of, resolve_context
 from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
 from memalign_graph.types import Example, Feedback, Judgment
@@ -25,41 +28,20 @@ State = Mapping[str, Any]
 StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
-"""How much is under way at a time where the run's config does not tell."""
+"""The limit of concurrent model calls where the run's config has none."""
 
-# LangGraph has no public names for these two; without the first every run looks as if it had no
-# checkpointer, and without the second a resumed gate tells once more that it is judging.
+# LangGraph has no public names for these two. A thread's id says nothing of a checkpointer.
 _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 
 
-@dataclass(frozen=True)
-class Run:
-    """The run a node is part of; of itself, none of a graph's."""
+def current_runtime() -> Any:
+    """Return LangGraph's `Runtime` of this run, one with a store.
 
-    store: BaseStore
-    context: Any = None  # the graph's context; None after an interrupt
-    thread_id: str | None = None  # the thread; None without a checkpointer
-    is_nested: bool = False  # whether the graph is a node of another, or called by one
-    resuming: bool = False
-    """Whether this is the first step of a run that goes on with one that ended in the middle."""
-    max_concurrency: int = 1
-    write: Callable[[Any], None] = lambda _event: None  # streams a custom event
-
-    def warn_without_checkpointer(self, graph: str) -> None:
-        """Warn where an expert is to be asked and nobody can answer."""
-        if self.thread_id is None:
-            warnings.warn(
-                f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply "
-                "can't be taken. Compile it with "
-                "`.compile(store=..., checkpointer=InMemorySaver())` and give a `thread_id`.",
-                MemAlignWarning,
-                stacklevel=3,
-            )
-
-
-def current_run() -> Run:
-    runtime: Any = get_runtime()
+    Raises:
+        InvalidInputError: There is no run, or its graph has no store.
+    """
+    runtime = get_runtime()
     if runtime is None:
         raise InvalidInputError(
             "store: there is no graph around this, and so none: call it within a graph that was "
@@ -71,24 +53,25 @@ def current_run() -> Run:
             "`.compile(store=InMemoryStore())` or with a store that lasts; an agent is made with "
             "`create_agent(..., store=...)`."
         )
-    config = get_config()
-    configurable = config.get("configurable", {})
-    # The runtime tells a thread also where there is no checkpointer to keep it.
-    kept = configurable.get(_CHECKPOINTER) is not None
+    return runtime
+
+
+def saved_thread_id(runtime: Runtime[Any]) -> str | None:
+    """Return the thread's id; None without a checkpointer, or outside a run."""
+    if runtime.execution_info is None or not get_config()["configurable"].get(_CHECKPOINTER):
+        return None
+    return runtime.execution_info.thread_id
+
+
+def is_nested(runtime: Runtime[Any]) -> bool:
+    """Return whether the graph is a node of another, or called by one."""
     info = runtime.execution_info
-    return Run(
-        store=runtime.store,
-        context=runtime.context,
-        thread_id=info.thread_id if kept and info is not None else None,
-        is_nested=info is not None and "|" in info.checkpoint_ns,  # between its levels
-        resuming=bool(configurable.get(_RESUMING)),
-        max_concurrency=config.get("max_concurrency") or DEFAULT_MAX_CONCURRENCY,
-        write=runtime.stream_writer,
-    )
+    return info is not None and "|" in info.checkpoint_ns  # between its levels
 
 
-_Bound = tuple[models.BaseChatModel, dict[str, Any], StructuredModel]
-"""A chat model bound to a schema; both stand with it, so that their ids are not given again."""
+def is_resuming() -> bool:
+    """Return whether this is the first step of a run that continues an interrupted one."""
+    return bool(get_config()["configurable"].get(_RESUMING))
 
 
 class Clients:
@@ -96,38 +79,39 @@ class Clients:
 
     def __init__(self, embeddings: models.EmbeddingsLike) -> None:
         self.embedder = models.Embedder(embeddings)
-        self._chats: dict[object, models.OncePerLoop[models.BaseChatModel]] = {}
-        self._bound: models.OncePerLoop[dict[tuple[int, int], _Bound]] = models.OncePerLoop(dict)
+        self._chat_models: dict[object, OncePerLoop[BaseChatModel]] = {}
+        # A model and a schema stand with what they are bound to, so that their ids stay taken.
+        self._bound: OncePerLoop[
+            dict[tuple[int, int], tuple[BaseChatModel, dict[str, Any], StructuredModel]]
+        ] = OncePerLoop(dict)
 
-    def chat(
-        self, model: models.BaseChatModel | str, *, small: bool | None = None
-    ) -> models.BaseChatModel:
+    def chat_model(self, model: BaseChatModel | str, *, small: bool | None = None) -> BaseChatModel:
         """Return a chat model, declared small or not; a string is resolved at its first use."""
 
-        def resolve() -> models.BaseChatModel:
-            chat = models.resolve_chat_model(model)
-            return chat if small is None else models.declare_small(chat, small=small)
+        def resolve() -> BaseChatModel:
+            chat_model = models.resolve_chat_model(model)
+            return chat_model if small is None else models.declare_small(chat_model, small=small)
 
         key = (model if isinstance(model, str) else id(model), small)
         # A criterion's judge in another thread may ask for the same.
-        return self._chats.setdefault(key, models.OncePerLoop(resolve)).get()
+        return self._chat_models.setdefault(key, OncePerLoop(resolve)).get()
 
-    def judge_model(self, judge: Judge, model: str | None = None) -> models.BaseChatModel:
+    def judge_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
         """Return the model that judges; `model` is one that the run's context names instead."""
-        return self.chat(model or judge.model, small=None if model else judge.small_model)
+        return self.chat_model(model or judge.model, small=None if model else judge.small_model)
 
-    def distill_model(self, judge: Judge, model: str | None = None) -> models.BaseChatModel:
+    def distill_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
         """Return the model that distills: one of its own, or the one that judges."""
         if judge.distill_model is not None:
-            return self.chat(judge.distill_model)
+            return self.chat_model(judge.distill_model)
         return self.judge_model(judge, model)
 
-    def structured(self, chat: models.BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
+    def structured_model(self, model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema, one that lives as long as the graph."""
-        key, known = (id(chat), id(schema)), self._bound.get()
-        if key not in known:
-            known[key] = (chat, schema, models.with_schema(chat, schema))
-        return known[key][2]
+        key, bound = (id(model), id(schema)), self._bound.get()
+        if key not in bound:
+            bound[key] = (model, schema, with_schema(model, schema))
+        return bound[key][2]
 
 
 class JudgeResources:
@@ -159,23 +143,33 @@ class NodeCall:
 
     io: IO
     resources: JudgeResources
-    run: Run
+    runtime: Runtime[Any]
     settings: ResolvedSettings
     access: MemoryAccess
     state: State = field(default_factory=dict)
+    max_concurrency: int = 1
 
     @property
-    def chat(self) -> models.BaseChatModel:
-        return self.resources.clients.judge_model(self.resources.judge, self.settings["model"])
+    def judge(self) -> Judge:
+        return self.resources.judge
 
     @property
-    def distiller(self) -> models.BaseChatModel:
-        return self.resources.clients.distill_model(self.resources.judge, self.settings["model"])
+    def chat_model(self) -> BaseChatModel:
+        return self.resources.clients.judge_model(self.judge, self.settings["model"])
+
+    @property
+    def distill_chat_model(self) -> BaseChatModel:
+        return self.resources.clients.distill_model(self.judge, self.settings["model"])
 
     @property
     def asks_checks(self) -> bool:
         """Whether guidelines are asked as checks."""
-        return asks_checks(self.resources.judge.checks, self.chat)
+        return asks_checks(self.judge.checks, self.chat_model)
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread's id; None without a checkpointer."""
+        return saved_thread_id(self.runtime)
 
     @property
     def example(self) -> Example:
@@ -189,9 +183,20 @@ class NodeCall:
     def feedback(self) -> Feedback:
         return Feedback.model_validate(self.state["feedback"])
 
+    def warn_without_checkpointer(self, graph: str) -> None:
+        """Warn where an expert is to be asked and nobody can answer."""
+        if self.thread_id is None:
+            warnings.warn(
+                f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply "
+                "can't be taken. Compile it with "
+                "`.compile(store=..., checkpointer=InMemorySaver())` and give a `thread_id`.",
+                MemAlignWarning,
+                stacklevel=3,
+            )
+
 
 def require_channel(state: State, name: str) -> dict[str, Any]:
-    """Read a channel that a node before this one has written."""
+    """Return the value of a channel that an earlier node has written."""
     value: dict[str, Any] | None = state.get(name)
     if value is None:
         raise missing_channel(name)
@@ -199,7 +204,7 @@ def require_channel(state: State, name: str) -> dict[str, Any]:
 
 
 def missing_channel(name: str) -> InvalidInputError:
-    """Return the error that says which channel a graph's state lacks."""
+    """Return the error that names the channel that a graph's state lacks."""
     return InvalidInputError(
         f"state: the channel {name!r} is not there: derive the graph's state from "
         "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
@@ -210,14 +215,14 @@ def missing_channel(name: str) -> InvalidInputError:
 def with_trace_metadata(
     io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()
 ) -> TracedIO:
-    """Have chat models told of which criterion, and with which memory, they are asked."""
+    """Have the runs of chat models name the criterion and the memory's version."""
 
-    def about() -> dict[str, str]:
+    def run_metadata() -> dict[str, str]:
         retrieved = state.get("judge_memory") or {}
         version = retrieved.get("version") or access.view.version
         return {CRITERION: access.criterion.name, MEMORY_VERSION: version}
 
-    return TracedIO(io, about, tags)
+    return TracedIO(io, run_metadata, tags)
 
 
 @dataclass(eq=False, repr=False)
@@ -228,15 +233,15 @@ class Node(Runnable[Any, Any]):
     resources: JudgeResources
     name: str = ""
     is_first: bool = False
-    """Whether it resolves the run's settings, which are gone from the context after it."""
+    """Whether it resolves the run's settings; LangGraph keeps no context across an interrupt."""
     tags: Sequence[str] = ()
-    """Of what its chat models are asked."""
+    """Tags of the runs of its chat models."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> StateUpdate:  # noqa: A002, ARG002 - Runnable's own names
-        return run_sync(self._named(SYNC, input))
+        return run_sync(self._run_operation(SyncIO, input))
 
     async def ainvoke(
         self,
@@ -244,21 +249,22 @@ class Node(Runnable[Any, Any]):
         config: RunnableConfig | None = None,  # noqa: ARG002 - read by `get_config`
         **_: Any,
     ) -> StateUpdate:
-        return await self._named(ASYNC, input)
+        return await self._run_operation(AsyncIO, input)
 
-    async def _named(self, io: IO, state: Any) -> StateUpdate:
+    async def _run_operation(self, io: type[SyncIO | AsyncIO], state: Any) -> StateUpdate:
         fields = state if isinstance(state, Mapping) else vars(state)
         resources = self.resources
         try:
-            now = current_run()
+            runtime = current_runtime()
             if self.is_first:
-                settings = resolve_context(now.context, resources.defaults, resources.judge)
+                settings = resolve_context(runtime.context, resources.defaults, resources.judge)
             else:
                 settings = require_channel(fields, "judge_run")["settings"]
-            access = resources.memory(now.store, settings)
-            bounded = BoundedIO(io, now.max_concurrency, awaits=io is ASYNC)
-            told = with_trace_metadata(bounded, access, fields, self.tags)
-            return await self.operation(NodeCall(told, resources, now, settings, access, fields))
+            access = resources.memory(runtime.store, settings)
+            limit = get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY
+            traced = with_trace_metadata(io(limit), access, fields, self.tags)
+            call = NodeCall(traced, resources, runtime, settings, access, fields, limit)
+            return await self.operation(call)
         except MemAlignError as error:
             error.node = error.node or self.name
             raise

@@ -1,4 +1,4 @@
-"""What chat models are asked for, told to every trace by LangChain's metadata; a ledger of it."""
+"""What model calls are for, as LangChain's metadata tells every trace, and what they cost."""
 
 import threading
 from collections import Counter, defaultdict
@@ -7,37 +7,40 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.embeddings import Embeddings
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 
-from memalign_graph.io import IO, ChatReply, StructuredModel
+from memalign_graph.io import IO
+from memalign_graph.replies import ChatReply, StructuredModel
+from memalign_graph.types import FrozenModel
 
 CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
 MEMORY_VERSION = "memalign_memory_version"
 
 _MAX_PENDING_CALLS = 10_000
-"""How many calls are under way at most: of those that are cancelled LangChain tells no end."""
+"""The most calls that are under way: LangChain reports no end of those that are cancelled."""
 
 
 class TracedIO(IO):
-    """An `IO` whose chat models' runs say in their metadata what they are for."""
+    """An `IO` that puts into the metadata of chat models' runs what they are for."""
 
     def __init__(
-        self, io: IO, about: Callable[[], Mapping[str, str]], tags: Sequence[str] = ()
+        self, io: IO, run_metadata: Callable[[], Mapping[str, str]], tags: Sequence[str] = ()
     ) -> None:
         super().__init__(io)
-        self._about, self._tags = about, tags
+        self._run_metadata, self._tags = run_metadata, tags
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         config = var_child_runnable_config.get() or {}
-        # Whoever is nearer to the question knows better.
-        known = config.get("metadata") or {}
-        metadata = {PURPOSE: model.purpose, **self._about(), **known}
+        # What the caller nearest to the model wrote wins.
+        inner = config.get("metadata") or {}
+        metadata = {PURPOSE: model.purpose, **self._run_metadata(), **inner}
         tags = [*(config.get("tags") or []), *self._tags]
         token = var_child_runnable_config.set({**config, "metadata": metadata, "tags": tags})
         try:
-            return await super().chat(model, messages)
+            return await self.io.chat(model, messages)
         finally:
             var_child_runnable_config.reset(token)
 
@@ -58,7 +61,7 @@ class UsageLedger(BaseCallbackHandler):
     run_inline = True  # it costs less than a thread
 
     def __init__(self) -> None:
-        self._asked: dict[UUID, tuple[str, str]] = {}
+        self._pending_calls: dict[UUID, tuple[str, str]] = {}
         self._counts: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
         self._lock = threading.Lock()
 
@@ -82,23 +85,60 @@ class UsageLedger(BaseCallbackHandler):
         """Note what a call is for; calls of others than judges are left aside."""
         if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
-                self._asked[run_id] = (metadata[CRITERION], metadata[PURPOSE])
-                if len(self._asked) > _MAX_PENDING_CALLS:
-                    del self._asked[next(iter(self._asked))]
+                self._pending_calls[run_id] = (metadata[CRITERION], metadata[PURPOSE])
+                if len(self._pending_calls) > _MAX_PENDING_CALLS:
+                    del self._pending_calls[next(iter(self._pending_calls))]
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count a call that was answered."""
         message: Any = getattr(response.generations[0][0], "message", None)
         usage = getattr(message, "usage_metadata", None) or {}
         with self._lock:
-            asked = self._asked.pop(run_id, None)
-            if asked is None or usage.get("total_cost") == 0:  # as LangChain marks what is cached
+            pending = self._pending_calls.pop(run_id, None)
+            if pending is None or usage.get("total_cost") == 0:  # as LangChain marks what is cached
                 return
             model = message.response_metadata.get("model_name") or "unknown"
             tokens = {name: usage.get(name, 0) for name in ("input_tokens", "output_tokens")}
-            self._counts[*asked, model].update(calls=1, **tokens)
+            self._counts[*pending, model].update(calls=1, **tokens)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002 - as it is called
         """Forget a call that failed."""
         with self._lock:
-            self._asked.pop(run_id, None)
+            self._pending_calls.pop(run_id, None)
+
+
+class Usage(FrozenModel):
+    """Calls of models that were answered; tokens as far as the model reports them."""
+
+    chat_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    embedding_calls: int = 0
+    texts_embedded: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: count + getattr(other, name) for name, count in self})
+
+
+class MeteredIO(IO):
+    """An `IO` that counts what goes through it, also concurrently."""
+
+    def __init__(self, io: IO) -> None:
+        super().__init__(io)
+        self._lock = threading.Lock()
+        self.usage = Usage()
+
+    async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
+        reply = await self.io.chat(model, messages)
+        read, wrote = reply.input_tokens or 0, reply.output_tokens or 0
+        self._count(Usage(chat_calls=1, input_tokens=read, output_tokens=wrote))
+        return reply
+
+    async def embed(self, embeddings: Embeddings, texts: Sequence[str]) -> list[list[float]]:
+        vectors = await self.io.embed(embeddings, texts)
+        self._count(Usage(embedding_calls=1, texts_embedded=len(texts)))
+        return vectors
+
+    def _count(self, usage: Usage) -> None:
+        with self._lock:
+            self.usage += usage

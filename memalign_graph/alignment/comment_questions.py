@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from memalign_graph.agreement import value_or_none
+from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence.check_value import log_odds_of, share_of_scale
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
@@ -20,7 +21,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import record_check_answers
-from memalign_graph.models import BaseChatModel, ask_with_retry, model_name_of, with_schema
+from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled

@@ -16,19 +16,14 @@ from memalign_graph.alignment.merging import (
     unsettled,
 )
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.feedback import clear_cached_replies
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import (
-    BaseChatModel,
-    ask_with_retry,
-    is_small_model,
-    max_input_tokens,
-    with_schema,
-)
+from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
 from memalign_graph.prompts.compare import (
     Relations,
     read_relations,

@@ -10,6 +10,7 @@ from typing import Any
 
 from memalign_graph.alignment.comment_questions import distill_comments, drop_refuted
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
@@ -20,11 +21,9 @@ from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn
 from memalign_graph.models import (
     BaseChatModel,
-    ask_with_retry,
     is_small_model,
     max_input_tokens,
     model_key,
-    with_schema,
 )
 from memalign_graph.prompts.distill import (
     distill_prompt,

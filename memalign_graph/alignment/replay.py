@@ -19,10 +19,10 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.guidelines import GuidelineOperation, applied
-from memalign_graph.models import MeteredIO
 from memalign_graph.prompts.distill import group_by_example
 from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.scales import Scale, Value
+from memalign_graph.tracing import MeteredIO
 from memalign_graph.types import Episode, Example, Guideline
 
 JudgeFunction = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO, ChatReply, StructuredModel
+from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.replies import ChatReply, StructuredModel
 
 
 class CachedRepliesIO(IO):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.agreement import Agreement
 from memalign_graph.alignment.merging import Conflict
-from memalign_graph.models import Usage
+from memalign_graph.tracing import Usage
 from memalign_graph.types import Guideline
 
 

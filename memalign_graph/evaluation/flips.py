@@ -10,10 +10,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Unpack
 
+from langgraph.runtime import Runtime
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.agreement import values_agree
-from memalign_graph.alignment.cases import Case, cases_of
+from memalign_graph.alignment.replay import ReplayCase, replay_cases_from
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
@@ -23,13 +24,13 @@ from memalign_graph.errors import (
 from memalign_graph.evaluation.experiment import EvaluationOptions, Subject, opened, read_options
 from memalign_graph.evaluation.results import ALIGNED, ChangedCase
 from memalign_graph.io import IO, sync_async_functions
+from memalign_graph.judging.again import judge_leaving_out, without_measuring
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.nodes.judge import judge_again, value_judge
-from memalign_graph.runtime import JudgeResources, NodeCall, Run
+from memalign_graph.runtime import JudgeResources, NodeCall
 from memalign_graph.types import Guideline, Judgment
 
 
@@ -71,7 +72,7 @@ class _MemoryCopy:
     access: MemoryAccess
     resources: JudgeResources
     guidelines: list[Guideline]
-    cases: list[Case]
+    cases: list[ReplayCase]
 
     @classmethod
     async def of(cls, io: IO, subject: Subject, memory: JudgeMemory) -> "_MemoryCopy":
@@ -79,23 +80,27 @@ class _MemoryCopy:
         access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
         await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
         await index_missing(io, access, await access.refresh(io))
-        cases = cases_of(await access.all_episodes(io), memory.criterion.scale)
-        resources = JudgeResources(value_judge(subject.judge))
+        cases = replay_cases_from(await access.all_episodes(io), memory.criterion.scale)
+        resources = JudgeResources(without_measuring(subject.judge))
         return cls(access, resources, await access.guidelines(io), cases)
 
     async def verdict(
         self,
         io: IO,
-        case: Case,
+        case: ReplayCase,
         guidelines: Sequence[Guideline],
         excluded_episode_ids: AbstractSet[str] = frozenset(),
     ) -> _Verdict | None:
         """Judge a case with some guidelines; None where the model gives no usable answer."""
         step = NodeCall(
-            io, self.resources, Run(self.access.store), self.resources.defaults, self.access
+            io,
+            self.resources,
+            Runtime(store=self.access.store),
+            self.resources.defaults,
+            self.access,
         )
         try:
-            judgment = await judge_again(
+            judgment = await judge_leaving_out(
                 step, case.example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
             )
         except (ChatModelError, ModelAnswerError) as error:
@@ -127,7 +132,7 @@ async def find_flips(
     added = [rule for rule in copy.guidelines if (rule.id, rule.text) not in texts_before]
     removed = [rule for rule in before if (rule.id, rule.text) not in texts]
 
-    async def find_flip(case: Case) -> ChangedCase | None:
+    async def find_flip(case: ReplayCase) -> ChangedCase | None:
         earlier = await copy.verdict(io, case, before, new)
         if earlier is None or not earlier.is_right:
             return None
@@ -152,7 +157,7 @@ async def find_flips(
             removed=removed if is_joint else [],
         )
 
-    async def is_right(case: Case, guidelines: Sequence[Guideline]) -> bool:
+    async def is_right(case: ReplayCase, guidelines: Sequence[Guideline]) -> bool:
         verdict = await copy.verdict(io, case, guidelines)
         return verdict is not None and verdict.is_right
 

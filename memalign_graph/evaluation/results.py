@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import Field
 
 from memalign_graph.evaluation.metrics import JudgeScores, Prediction
-from memalign_graph.models import Usage
 from memalign_graph.scales import Value
+from memalign_graph.tracing import Usage
 from memalign_graph.types import Criterion, Example, FrozenModel, Guideline, Judgment
 
 BASE, ALIGNED = "base", "aligned"

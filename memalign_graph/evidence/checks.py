@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import value_or_none
+from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import (
     ask_with_logprobs,
@@ -25,11 +26,9 @@ from memalign_graph.memory.checks import check_answers
 from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.models import (
     BaseChatModel,
-    ask_with_retry,
     is_small_model,
     max_input_tokens,
     model_name_of,
-    with_schema,
 )
 from memalign_graph.prompts import checks as prompts
 from memalign_graph.prompts.distill_small import expert_questions_schema, wordings_prompt

@@ -18,15 +18,12 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from memalign_graph.agreement import values_agree
+from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
 from memalign_graph.evidence.logprobs import ask_letter, logprob_model
 from memalign_graph.evidence.verdicts import MAX_VALUES, ConfidenceMeasurement, permitted_values
 from memalign_graph.io import IO
-from memalign_graph.models import (
-    BaseChatModel,
-    ask_with_retry,
-    with_schema,
-)
+from memalign_graph.models import BaseChatModel, map_models
 from memalign_graph.prompts.judge import answer_schema, parse_answer
 from memalign_graph.scales import Scale, Value
 from memalign_graph.tracing import PURPOSE, TracedIO
@@ -120,16 +117,22 @@ def _make_sampler(
     io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
 ) -> Callable[[int], Coroutine[Any, Any, Value | MemAlignError]]:
     """Return what asks once more, each number an answer of its own."""
-    cache = chat.cache if isinstance(chat.cache, BaseCache) else get_llm_cache()
-    cache = None if chat.cache is False else cache
-    varied = {"temperature": _TEMPERATURE} if getattr(chat, "temperature", None) == 0 else {}
+
+    def varied(model: BaseChatModel, number: int) -> BaseChatModel:
+        cache = model.cache if isinstance(model.cache, BaseCache) else get_llm_cache()
+        update: dict[str, Any] = {}
+        if cache is not None and model.cache is not False:
+            update["cache"] = _NumberedCache(cache, number)
+        if getattr(model, "temperature", None) == 0:
+            update["temperature"] = _TEMPERATURE
+        return model.model_copy(update=update)
 
     def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
         return parse_answer(answer, criterion)[0]
 
     async def sample(number: int) -> Value | MemAlignError:
-        apart = {} if cache is None else {"cache": _NumberedCache(cache, number)}
-        model = with_schema(chat.model_copy(update={**varied, **apart}), answer_schema(criterion))
+        sampled = map_models(chat, lambda inner: varied(inner, number))
+        model = with_schema(sampled, answer_schema(criterion))
         try:
             return (await ask_with_retry(io, model, messages, read, purpose="judge"))[0]
         except (ChatModelError, ModelAnswerError) as error:

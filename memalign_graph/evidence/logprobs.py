@@ -12,13 +12,16 @@ from langchain_core.messages import BaseMessage
 from memalign_graph.errors import ChatModelError
 from memalign_graph.evidence.verdicts import MAX_VALUES, ConfidenceMeasurement
 from memalign_graph.identity import digest
-from memalign_graph.io import IO, ChatReply, StructuredModel
+from memalign_graph.io import IO
 from memalign_graph.models import (
     BaseChatModel,
+    inner_models,
     is_small_model,
+    map_models,
     model_key,
     model_name_of,
 )
+from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.scales import Scale, Value
 from memalign_graph.settings import ChecksMode
 from memalign_graph.types import Probabilities
@@ -78,13 +81,18 @@ class _AcceptAnyText:
 
 def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
     """Return a chat model that is asked for a token with its alternatives; None if it has none."""
-    if not {"logprobs", "top_logprobs"} <= type(chat).model_fields.keys():
+    names = {"logprobs", "top_logprobs"}
+    if not all(names <= type(inner).model_fields.keys() for inner in inner_models(chat)):
         return None
-    top = getattr(chat, "top_logprobs", None) or MAX_VALUES
-    model = chat.model_copy(update={"logprobs": True, "top_logprobs": top})
+
+    def with_logprobs(inner: Any) -> BaseChatModel:
+        top = inner.top_logprobs or MAX_VALUES
+        return inner.model_copy(update={"logprobs": True, "top_logprobs": top})  # type: ignore[no-any-return] # a chat model
+
+    model = map_models(chat, with_logprobs)
     most = 1 if is_small_model(chat) else _MAX_TOKENS
     key = digest([model_key(model), most])
-    bound = model.bind(max_tokens=most)
+    bound = map_models(model, lambda inner: inner.bind(max_tokens=most))
     return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
 
 

@@ -34,6 +34,7 @@ from memalign_graph.errors import (
 from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
+from memalign_graph.judging.again import judge_leaving_out, without_measuring
 from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.feedback import (
     check_feedback,
@@ -43,12 +44,15 @@ from memalign_graph.memory.feedback import (
     unjudged_cases,
 )
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import MeteredIO, is_small_model, max_input_tokens
-from memalign_graph.nodes.judge import judge_again, value_judge
+from memalign_graph.models import (
+    is_small_model,
+    max_input_tokens,
+)
 from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment, LearnFrom
+from memalign_graph.tracing import MeteredIO
 from memalign_graph.types import (
     Criterion,
     Episode,
@@ -151,7 +155,7 @@ class _Call(NodeCall):
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
         """Stream how far the alignment is, as a custom event."""
         event = {"type": "alignment_progress", "stage": stage, "done": done, "of": of, **more}
-        self.run.write(event)
+        self.runtime.stream_writer(event)
 
     def progress_counter(self, stage: str, of: int) -> Callable[..., None]:
         """Return a function that streams that one more is done."""
@@ -168,12 +172,14 @@ async def remember_feedback(step: _Call) -> StateUpdate:
             "feedback: give a list of Feedback or of its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    window = max_input_tokens(step.distiller)  # before anything is stored: it may be unusable
+    window = max_input_tokens(
+        step.distill_chat_model
+    )  # before anything is stored: it may be unusable
     feedback: list[Feedback] = []
     rejected: list[Lesson] = []
     for index, record in enumerate(records):
         try:
-            feedback.append(_parse(record, criterion, step.options.learn_from, step.run.thread_id))
+            feedback.append(_parse(record, criterion, step.options.learn_from, step.thread_id))
         except InvalidInputError as error:
             rejected.append({"index": index, "reason": str(error)})
     step.progress("remember", 0, len(feedback))
@@ -247,7 +253,7 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
 
 async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     """Pack what is pending: feedback, and guidelines that lost a source; warn of what is not."""
-    io, access, chat = step.io, step.access, step.distiller
+    io, access, chat = step.io, step.access, step.distill_chat_model
     pending = (await access.episodes(io, (await access.refresh(io)).pending())).values()
     guidelines = await access.guidelines(io)
     outdated = await access.pending_guidelines(io)
@@ -292,7 +298,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
     episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in episodes.values()}
     # Cases are judged concurrently: all of them together keep to the limit.
-    limit = max(step.run.max_concurrency // max(len(cases), 1), 1)
+    limit = max(step.max_concurrency // max(len(cases), 1), 1)
     step.progress("judge", 0, len(cases))
     add_progress = step.progress_counter("judge", len(cases))
 
@@ -306,7 +312,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
         ]
         outcome: Judgment | ChatModelError | ModelAnswerError
         try:
-            outcome = await judge_again(
+            outcome = await judge_leaving_out(
                 judging,
                 example,
                 guidelines=independent,
@@ -320,7 +326,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
         add_progress()
         return outcome
 
-    outcomes = await io.gather(list(map(judge_case, examples.values())), step.run.max_concurrency)
+    outcomes = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
     # Without its words: they may repeat other cases', which a purge of those would miss.
     judgments = {
         key: outcome.model_copy(update={"rationale": ""})
@@ -360,7 +366,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
             else:
                 add_progress(batch=number + 1)
 
-        await step.io.gather(list(map(distill, numbers)), step.run.max_concurrency)
+        await step.io.gather(list(map(distill, numbers)), step.max_concurrency)
         return errors
 
     errors = await distill_all(range(len(batches)))
@@ -400,7 +406,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
 
 async def _distill_batch(io: IO, step: _Call, batch: Lesson) -> DistillResult:
     """Distill a batch: feedback, or a guideline that lost a source."""
-    access, chat = step.access, step.distiller
+    access, chat = step.access, step.distill_chat_model
     if "guideline_id" not in batch:
         episodes = await access.episodes(io, batch["episode_ids"])
         # Another run may have learned some of it meanwhile.
@@ -423,7 +429,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
     compare = len(proposals) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
     io, unmerged = CachedRepliesIO(step.io, step.access), list[str]()
-    merge = partial(merge_proposals, io, step.access, step.distiller, proposals)
+    merge = partial(merge_proposals, io, step.access, step.distill_chat_model, proposals)
     try:
         merged = await merge(compare=compare)
     except (ChatModelError, ModelAnswerError) as error:
@@ -442,7 +448,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
 
 
 async def settle_conflicts(step: _Call) -> StateUpdate:
-    step.run.warn_without_checkpointer("alignment")
+    step.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     form = conflict_form(step.resources.criterion, conflicts)
     decisions = form.ask(step.settings["namespace"])
@@ -452,13 +458,13 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
 
 async def replay_cases(step: _Call) -> StateUpdate:
     """Keep guidelines from breaking what worked: seen cases are judged again."""
-    lesson, judge = step.lesson, value_judge(step.resources.judge)
+    lesson, judge = step.lesson, without_measuring(step.resources.judge)
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
 
     async def judge_case(
         example: Example, guidelines: Sequence[Guideline], excluded_episode_ids: frozenset[str]
     ) -> Any:
-        judgment = await judge_again(
+        judgment = await judge_leaving_out(
             judging, example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
         )
         return judgment.value
@@ -475,14 +481,14 @@ async def replay_cases(step: _Call) -> StateUpdate:
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         max_cases=step.options.replay_cases,
-        limit=step.run.max_concurrency,
+        limit=step.max_concurrency,
         report=partial(step.progress, "replay"),
     )
     dropped = {operation.guideline_id for operation in revisions if operation not in retained}
     failures = DistillResult()
     for guideline in await step.access.pending_guidelines(step.io):
         if guideline.id in dropped:
-            failures += failed(guideline, step.distiller, NoWordingError(_DROPPED))
+            failures += failed(guideline, step.distill_chat_model, NoWordingError(_DROPPED))
     unjudged = list(outcome.failed.values())
     warnings = [_NOT_REPLAYED.format(len(unjudged), unjudged[0])] if unjudged else []
     return step.learned(
@@ -517,15 +523,15 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     warnings = list(lesson["warnings"])
     if step.asks_checks:
         unasked = await fill_questions(
-            io, access, step.distiller, access.criterion, await access.guidelines(io)
+            io, access, step.distill_chat_model, access.criterion, await access.guidelines(io)
         )
         warnings += [unasked] if unasked else []
         # The judge's own model: of another the answers tell nothing.
         warnings += await fill_check_answers(
             io,
             access,
-            step.chat,
-            limit=step.run.max_concurrency,
+            step.chat_model,
+            limit=step.max_concurrency,
             tell=partial(step.progress, "check"),
         )
     view = await access.refresh(io)

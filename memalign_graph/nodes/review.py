@@ -11,23 +11,32 @@ from memalign_graph.alignment.distill import (
     reword_all,
 )
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
     MemAlignError,
 )
 from memalign_graph.interrupts import clarify_form, read_review, review_form
+from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import clear_cached_replies, remember
 from memalign_graph.memory.feedback_merge import order_after
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, now
 from memalign_graph.memory.learning import learn
 from memalign_graph.memory.recall import known_vector
-from memalign_graph.models import ask_with_retry, max_input_tokens
-from memalign_graph.nodes.judge import Retrieved
+from memalign_graph.models import (
+    max_input_tokens,
+)
 from memalign_graph.prompts import clarify
 from memalign_graph.prompts.distilled import DistillResult
-from memalign_graph.runtime import NodeCall, StateUpdate, missing_channel, require_channel
+from memalign_graph.runtime import (
+    NodeCall,
+    StateUpdate,
+    is_resuming,
+    missing_channel,
+    require_channel,
+)
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import Episode, Example, Feedback, Judgment
 
@@ -58,10 +67,10 @@ async def decide_review(step: NodeCall) -> StateUpdate:
 
 async def collect_feedback(step: NodeCall) -> StateUpdate:
     """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
-    step.run.warn_without_checkpointer("review")
+    step.warn_without_checkpointer("review")
     for name in ("feedback", "judge_lesson"):
         # A checkpoint of an earlier release has no `judge_lesson` yet when its expert answers.
-        if name not in step.state and not step.run.resuming:
+        if name not in step.state and not is_resuming():
             raise missing_channel(name)
     example, judgment = step.example, step.judgment
     fields = require_channel(step.state, "judge_memory")
@@ -71,7 +80,7 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         step.resources.criterion,
         example,
         judgment,
-        guidelines=memory.named(judgment.guideline_ids),
+        guidelines=memory.guidelines_by_ids(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
     ).ask(step.settings["namespace"])
     feedback = feedback_json(said, example, judgment, step)
@@ -87,14 +96,14 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
         return {"feedback": known.to_json(), "judge_lesson": {}}
     guidelines = await access.guidelines(io)
     try:
-        chat = step.distiller
+        chat = step.distill_chat_model
         window = max_input_tokens(chat)
         prompt = clarify.clarify_prompt(
             step.resources.criterion, feedback, guidelines=guidelines, max_input_tokens=window
         )
         question, _ = await ask_with_retry(
             io,
-            step.resources.clients.structured(chat, _QUESTION),
+            step.resources.clients.structured_model(chat, _QUESTION),
             prompt.messages,
             lambda answer, last: clarify.read_question(answer, prompt, last=last),
             purpose="see whether the expert's words make a rule",
@@ -143,7 +152,7 @@ def feedback_json(
 ) -> dict[str, Any] | None:
     if said is None:
         return None
-    thread_id = step.run.thread_id
+    thread_id = step.thread_id
     return Feedback(example=example, judgment=judgment, thread_id=thread_id, **said).to_json()
 
 
@@ -175,7 +184,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     view = await access.refresh(io)
     result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
     try:
-        chat = step.distiller
+        chat = step.distill_chat_model
         others = {*view.pending()} - {episode.id}
         rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
         oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
@@ -187,7 +196,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         outdated = await access.pending_guidelines(io)
         outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
         rewordings = await reword_all(
-            CachedRepliesIO(io, access), access, chat, outdated, step.run.max_concurrency
+            CachedRepliesIO(io, access), access, chat, outdated, step.max_concurrency
         )
     except (ChatModelError, InvalidInputError) as error:
         # The expert has decided: what was said is stored, and a later run learns from it.

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,28 +128,35 @@ def test_clients_of_event_loops_that_ended_are_dropped() -> None:
     assert len(clients._made) == 1
 
 
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
-def test_judging_in_many_event_loops_keeps_no_sockets(
+def test_clients_are_closed_with_their_event_loop(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memalign_graph import create_judge_graph
 
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    graph = create_judge_graph(CRITERION, embeddings=server.embedder()).compile(
-        store=InMemoryStore()
-    )
-    for _ in range(10):
-        asyncio.run(graph.ainvoke(CASE))
-    clients = graph.nodes["judge"].bound.parts.clients  # type: ignore[attr-defined] # a Node
-    gc.collect()
-    [chat] = clients._chats.values()
-    assert len(chat._made) == len(clients._bound._made) == 1
-    chat._made.clear()  # closed within this test
-    clients._bound._made.clear()
-    gc.collect()
+    store = InMemoryStore()
+    JudgeMemory(store, CRITERION, embeddings="openai:e").remember([{**CASE, "value": True}])
+    graph = create_judge_graph(CRITERION, embeddings="openai:e").compile(store=store)
+    gc.disable()  # nothing is left to it
+    try:
+        open_sockets = []
+        for _ in range(6):
+            asyncio.run(graph.ainvoke(CASE))
+            open_sockets.append(sum(map(_is_socket, Path("/proc/self/fd").iterdir())))
+    finally:
+        gc.enable()
+    assert open_sockets[1:] == open_sockets[:-1]
+    clients = graph.nodes["judge"].bound.resources.clients  # type: ignore[attr-defined] # a Node
+    [chat_model] = clients._chat_models.values()
+    assert len(chat_model._made) == len(clients._bound._made) == 1
+
+
+def _is_socket(descriptor: Path) -> bool:
+    try:
+        return descriptor.readlink().name.startswith("socket:")
+    except OSError:  # the one that the folder was read by
+        return False
 
 
 class Support(ReviewState):

@@ -7,8 +7,9 @@ from typing import Any
 
 from langchain_core.messages import HumanMessage
 
-from memalign_graph.io import ASYNC, IO, SYNC, ChatReply, run_sync
-from memalign_graph.models import with_schema
+from memalign_graph.asking import with_schema
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.replies import ChatReply
 from tests.loopback import LoopbackServer
 
 SCHEMA = {

@@ -11,9 +11,10 @@ import memalign_graph
 PACKAGE = Path(memalign_graph.__file__).parent
 
 ORDER = (
-    "errors identity transcript scales types agreement io models tracing state memory settings "
+    "errors identity transcript scales types agreement replies io models asking tracing state "
+    "memory settings "
     "prompts evidence.threshold memory.review_report evidence alignment memory.judge_memory "
-    "interrupts runtime nodes graphs conversation gate panel agents records studio "
+    "interrupts runtime judging nodes graphs conversation gate panel agents records studio "
     "bulk local integrations evaluation review cli.files cli.terminal demo cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""

@@ -20,8 +20,9 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
-from memalign_graph.io import ASYNC, IO, SYNC, StructuredModel, run_sync
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.models import embed_texts, resolve_embeddings
+from memalign_graph.replies import StructuredModel
 from tests.loopback import LoopbackServer, error, truncated
 from tests.unit_tests.support import Drive, Together, blocking, say
 

@@ -12,18 +12,23 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from openai.resources.chat.completions import AsyncCompletions, Completions
 
-from memalign_graph import EmbeddingError, InvalidInputError, local
+from memalign_graph import Criterion, EmbeddingError, InvalidInputError, Judge, local
+from memalign_graph.asking import with_schema
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.local.server import Endpoint
 from memalign_graph.models import (
     Embedder,
+    declare_small,
     embed_texts,
     embedder_id,
+    is_small_model,
     max_input_tokens,
+    model_key,
+    model_name_of,
     resolve_chat_model,
     resolve_embeddings,
-    with_schema,
 )
 from tests.loopback import LoopbackServer, error
 
@@ -170,6 +175,53 @@ def test_a_client_that_learns_where_to_go_when_it_is_called_is_followed(
     endpoint = Endpoint(server.base_url, "key")
     monkeypatch.setattr("memalign_graph.local.chat.start_server", lambda: endpoint)
     assert ask_turns(with_schema(local.local_chat_model(), VERDICT)).answer is not None
+
+
+@pytest.mark.parametrize("wrap", ["fallbacks", "retry", "both"])
+def test_models_with_fallbacks_and_retries_judge(
+    server: LoopbackServer, wrap: str, ask_turns: Callable[[Any], Any]
+) -> None:
+    first: Any = server.chat_model(model="first", max_retries=0)
+    model: Any = first.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+    if wrap != "retry":
+        model = (model if wrap == "both" else first).with_fallbacks(
+            [server.chat_model(model="second", profile={"max_input_tokens": 9_000})]
+        )
+    server.script(error(500, retry_after=0), *[error(500, retry_after=0)] * (wrap == "both"))
+    judge = Judge(criterion=Criterion(name="tone", instructions="Is it polite?"), model=model)
+    assert not isinstance(judge.model, str)
+    assert ask_turns(with_schema(judge.model, VERDICT)).answer is not None
+    models = [chat.body["model"] for chat in server.chats]
+    assert (
+        models
+        == {
+            "fallbacks": ["first", "second"],
+            "retry": ["first", "first"],
+            "both": ["first", "first", "second"],
+        }[wrap]
+    )
+    assert model_name_of(model) == "first"
+    assert max_input_tokens(model) == (128_000 if wrap == "retry" else 9_000)
+    assert model_key(model) not in {model_key(first), model_key(first.with_fallbacks([first]))}
+    assert [is_small_model(model), is_small_model(declare_small(model))] == [False, True]
+
+
+def test_tools_that_instrument_the_client_see_the_messages(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Any]] = []
+    for kind in (Completions, AsyncCompletions):
+
+        def instrumented(
+            self: Any, *, messages: Any, original: Any = kind.create, **body: Any
+        ) -> Any:
+            seen.append([message["role"] for message in messages] + [len(messages), messages[-1]])
+            return original(self, messages=messages, **body)
+
+        monkeypatch.setattr(kind, "create", instrumented)
+    assert ask_turns(with_schema(server.chat_model(), VERDICT)).answer is not None
+    [sent] = server.chats
+    assert seen == [["system", "user", "assistant", "user", 4, sent.body["messages"][-1]]]
 
 
 class FailingFakeEmbedding(DeterministicFakeEmbedding):

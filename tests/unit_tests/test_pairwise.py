@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, InvalidInputError, Pairwise
-from memalign_graph.nodes.judge import settle_orders, swap_outputs
+from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
 
 TIES, NO_TIES = Pairwise(), Pairwise(allow_tie=False)
 
@@ -51,7 +51,7 @@ def test_outputs_that_are_not_two_are_told(outputs: Any) -> None:
 def test_verdict_both_orders_lead_to() -> None:
     for straight, swapped in (("A", "B"), ("B", "A"), ("tie", "tie")):
         for scale in (TIES, NO_TIES):
-            settled = settle_orders(scale, (straight, "One."), (swapped, "Two."))
+            settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
             assert settled == (straight, "One.", None)
 
 
@@ -62,7 +62,7 @@ def test_verdict_both_orders_lead_to() -> None:
 def test_verdicts_that_differ_are_a_tie_or_the_first(straight: str, swapped: str) -> None:
     as_given = {"A": "B", "B": "A", "tie": "tie"}[swapped]
     for scale in (TIES, NO_TIES):
-        settled = settle_orders(scale, (straight, "One."), (swapped, "Two."))
+        settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
         value, rationale, warning = settled
         assert value == ("tie" if scale.allow_tie else straight)
         for part in ("One.", "Two.", f"({straight})", f"({as_given} as given)"):

@@ -7,7 +7,8 @@ import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.io import IO
-from memalign_graph.models import MeteredIO, Usage, embed_texts, resolve_embeddings
+from memalign_graph.models import embed_texts, resolve_embeddings
+from memalign_graph.tracing import MeteredIO, Usage
 from tests.conftest import EVERY_WAY
 from tests.loopback import LoopbackServer, answer, error
 from tests.unit_tests.support import Drive, say

@@ -8,8 +8,8 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.asking import with_schema
 from memalign_graph.io import IO
-from memalign_graph.models import with_schema
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import CRITERION, hashed
 from tests.unit_tests.support import Drive

@@ -12,7 +12,8 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph.io import IO, SYNC, ChatReply, StructuredModel, run_sync
+from memalign_graph.io import IO, SYNC, run_sync
+from memalign_graph.replies import ChatReply, StructuredModel
 
 Operation = Callable[[IO], Coroutine[Any, Any, Any]]
 """What is carried out with the `IO` it is given."""

@@ -1,0 +1,50 @@
+"""Judging a case in memory as if some episodes were not there."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.judging.case import Case, Retrieved
+from memalign_graph.judging.verdict import run_judge
+from memalign_graph.memory.embedding import key_of
+from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.recall import recall_excluding
+from memalign_graph.runtime import NodeCall
+from memalign_graph.settings import Judge
+from memalign_graph.types import Example, Guideline, Judgment
+
+
+def without_measuring(judge: Judge) -> Judge:
+    """Return a judge that gives the same values, without what changes none."""
+    unmeasured = {} if judge.weighs else {"confidence": False, "samples": 0}
+    return judge.but(keep_judgments=None, **unmeasured)
+
+
+async def judge_leaving_out(
+    call: NodeCall,
+    example: Example,
+    *,
+    guidelines: Sequence[Guideline],
+    excluded_episode_ids: AbstractSet[str],
+    limit: int = 1,
+) -> Judgment:
+    """Judge a case in memory without some of its episodes; no reply is paid for twice."""
+    access = call.access
+    k = call.settings["k"] if call.judge.use_episodes else 0
+    recall = recall_excluding(access, example, k, excluded_episode_ids)
+    call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=limit)
+    retrieved = Retrieved.of(recall).with_guidelines(guidelines, call)
+    excluded_keys = _without_votes(access.view.rows(), excluded_episode_ids)
+    excluded_keys |= {example.id, key_of(access, example)}
+    return await run_judge(Case(call, example, retrieved, excluded_keys))
+
+
+def _without_votes(rows: Sequence[EpisodeRow], excluded_episode_ids: AbstractSet[str]) -> set[str]:
+    """Return the ids and vector keys of the examples of which all episodes are left out."""
+    excluded: set[str] = set()
+    kept: set[str] = set()
+    for row in rows:
+        keys = excluded if row.id in excluded_episode_ids else kept
+        keys.update((row.example_id, row.vector_key))
+    return excluded - kept

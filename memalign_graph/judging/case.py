@@ -1,0 +1,183 @@
+"""A case to be judged: an example, and what memory gives for it."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from memalign_graph.errors import EmbeddingError, InvalidInputError
+from memalign_graph.evidence.check_value import AnchoredCheck
+from memalign_graph.evidence.verdicts import ConfidenceMeasurement
+from memalign_graph.io import IO
+from memalign_graph.judging.pairwise import swap_outputs
+from memalign_graph.memory import recall as memory
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import revision_of
+from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.models import max_input_tokens
+from memalign_graph.prompts.judge import fit_guidelines
+from memalign_graph.runtime import NodeCall
+from memalign_graph.scales import Value
+from memalign_graph.settings import CANT_CHOOSE
+from memalign_graph.types import Example, FrozenModel, Guideline, RecalledExample, read_example
+
+_GUIDELINES_NOT_SHOWN = (
+    "{} guideline(s) were left out, since on the cases in memory they state the opposite of the "
+    "experts' values."
+)
+
+
+class Retrieved(FrozenModel):
+    """What memory gives for one example."""
+
+    version: str
+    recalled: list[RecalledExample] = Field(default_factory=list)
+    vector: str | None = None
+    """The example's own embedding in base64, so that feedback on it embeds nothing again."""
+    nearness: Mapping[str, float] = Field(default_factory=dict)
+    """The similarity of episodes, by id, until the relevant guidelines are chosen by it."""
+    guidelines: list[Guideline] = Field(default_factory=list)
+    relevant: list[Guideline] = Field(default_factory=list)
+    """Further guidelines, shown for this case, if not all fit."""
+    warnings: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def of(cls, recall: memory.Recall) -> "Retrieved":
+        recalled = {
+            episode.id: case.similarity for case in recall.examples for episode in case.episodes
+        }
+        return cls(
+            version=recall.version,
+            recalled=recall.examples,
+            vector=recall.vector,
+            nearness={**recalled, **recall.nearness},
+            warnings=[recall.warning] if recall.warning else [],
+        )
+
+    def with_guidelines(
+        self, active_guidelines: Sequence[Guideline], call: NodeCall
+    ) -> "Retrieved":
+        """Add the guidelines that fit into the judge's prompt."""
+        judge = call.judge
+        wanted = active_guidelines if judge.use_guidelines else []
+        proven = [guideline for guideline in wanted if guideline.status != "unproven"]
+        unproven = len(wanted) - len(proven)
+        fitted = fit_guidelines(
+            proven,
+            self.nearness,
+            max_guideline_tokens=judge.max_guideline_tokens,
+            max_input_tokens=max_input_tokens(call.chat_model),
+        )
+        not_shown = [_GUIDELINES_NOT_SHOWN.format(unproven)] if unproven else []
+        update = {
+            "nearness": {},
+            "guidelines": fitted.always,
+            "relevant": fitted.relevant,
+            "warnings": [*self.warnings, *not_shown, *fitted.warnings],
+        }
+        return self.model_copy(update=update)
+
+    def guidelines_by_ids(self, ids: Iterable[str]) -> list[Guideline]:
+        by_id = {guideline.id: guideline for guideline in (*self.guidelines, *self.relevant)}
+        return [by_id[key] for key in ids if key in by_id]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values, with ids in the place of what memory holds.
+
+        So no stream shows others' cases. By the revisions a purge knows what guided a judge.
+        """
+        plain = self.model_dump(
+            mode="json", exclude_defaults=True, exclude={"recalled", "guidelines", "relevant"}
+        )
+        by_name: dict[str, list[Any]] = {
+            "recalled": [
+                {"episodes": [item.id for item in case.episodes], "similarity": case.similarity}
+                for case in self.recalled
+            ],
+            "guidelines": [guideline.id for guideline in self.guidelines],
+            "relevant": [guideline.id for guideline in self.relevant],
+            "wordings": list(map(revision_of, [*self.guidelines, *self.relevant])),
+        }
+        return {**plain, **{name: values for name, values in by_name.items() if values}}
+
+    @classmethod
+    async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
+        """Read it from JSON, with what its ids name, but for what was removed since."""
+        recalled, lists = fields.get("recalled", []), ("guidelines", "relevant")
+        episode_ids = [key for case in recalled for key in case["episodes"]]
+        by_id: dict[str, Guideline] = {}
+        if any(fields.get(name) for name in lists):
+            _, guidelines = await access.guidelines_at(io, fields["version"])
+            by_id = {guideline.id: guideline for guideline in guidelines}
+        elif episode_ids and access.view.version != fields["version"]:
+            await access.refresh(io)
+        episodes = access.view.episodes(episode_ids) if episode_ids else {}
+        cases = [
+            RecalledExample(example=left[0].example, episodes=left, similarity=case["similarity"])
+            for case in recalled
+            if (left := [episodes[key] for key in case["episodes"] if key in episodes])
+        ]
+        named = {
+            name: [by_id[key] for key in fields.get(name, []) if key in by_id] for name in lists
+        }
+        plain = {name: value for name, value in fields.items() if name != "wordings"}
+        return cls.model_validate({**plain, "recalled": cases, **named})
+
+
+@dataclass(frozen=True)
+class Case:
+    """An example to be judged, with what memory gives for it."""
+
+    call: NodeCall
+    example: Example
+    retrieved: Retrieved
+    excluded_keys: Container[str] = ()
+    """Ids and vector keys of examples in memory that have no vote."""
+    checks: Sequence[AnchoredCheck] = ()
+    """The answered checks by which a small model's value is found."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A judge's answer on a case, before the evidence has its say."""
+
+    value: Value
+    rationale: str
+    model: str
+    confidence: ConfidenceMeasurement
+    broken_guideline_ids: list[str]
+    guideline_ids: list[str]
+    episode_ids: list[str]
+    warnings: list[str]
+
+
+def prepare_example(call: NodeCall) -> Example:
+    """Read what is to be judged, and check what else could fail only after a model was called."""
+    resources, state = call.resources, call.state
+    example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
+    if call.judge.swap:
+        swap_outputs(example)
+    review = "never" if resources.review is None else call.settings["review"]
+    if review == "uncertain" and not call.judge.measures:
+        raise InvalidInputError(CANT_CHOOSE)
+    if review != "never":
+        call.access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
+    return example
+
+
+async def retrieve(
+    call: NodeCall, example: Example, vector: Vector | EmbeddingError | None = None
+) -> Retrieved:
+    """Find similar examples, as the judge's options say; by a vector that is known, if any."""
+    io, access, judge = call.io, call.access, call.judge
+    k = call.settings["k"] if judge.use_episodes else 0
+    try:
+        if isinstance(vector, EmbeddingError):
+            raise vector
+        recall = await memory.recall(io, access, example, k, vector=vector, embeds=judge.weighs)
+    except EmbeddingError as error:
+        if judge.on_embedding_error == "raise":
+            raise
+        recall = await memory.recall_without_episodes(io, access, error)
+    return Retrieved.of(recall)

@@ -1,0 +1,216 @@
+"""The one judge: of nodes, gates, panels, the replay guard, bulk judging and evaluation."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from memalign_graph.asking import ask_with_retry
+from memalign_graph.errors import ChatModelError, ModelAnswerError
+from memalign_graph.evidence import confidence, verdicts
+from memalign_graph.evidence.check_value import anchor_checks
+from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
+from memalign_graph.judging.case import Answer, Case
+from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
+from memalign_graph.judging.small_model import ask_value_only
+from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.memory.recall import known_vector
+from memalign_graph.models import is_small_model, judge_key, max_input_tokens
+from memalign_graph.prompts.judge import (
+    PROMPT_VERSION,
+    judge_prompt,
+    parse_answer,
+    parse_broken_guidelines,
+)
+from memalign_graph.scales import Pairwise, Value
+from memalign_graph.types import Check, Guideline, Judgment
+
+logger = logging.getLogger(__name__)
+
+_KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
+"""The options that change a judge's verdict."""
+
+_REFUSED = "The case was judged without similar cases, since a prompt with them was refused: {}"
+
+_OVERRULED = "By the experts' values of similar cases it is {}, not {} as the judge says."
+
+Ask = Callable[[Case], Awaitable[Answer]]
+
+
+async def run_judge(case: Case) -> Judgment:
+    """Ask the judge, decide by the evidence where that is wanted, and keep the judgment."""
+    call, judge, retrieved = case.call, case.call.judge, case.retrieved
+    scale = call.resources.criterion.scale
+    key = judge_key(call.chat_model, judge.model_dump(include=_KEY_OPTIONS), PROMPT_VERSION)
+    decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
+    version_warning = None
+    if judge.measures:
+        decide, version_warning = await _prepare_decision(case, key)
+    ask = ask_in_both_orders if judge.swap and isinstance(scale, Pairwise) else ask_verdict
+    if call.asks_checks:
+        checks, answer = await _ask_with_checks(case, ask)
+    else:
+        checks, answer = [], await ask(case)
+    measured, rationale = answer.confidence, answer.rationale
+    decision = decide(
+        verdicts.RawVerdict(
+            answer.value, measured.probabilities, measured.source, probabilities(checks)
+        )
+    )
+    if decision.value != answer.value:
+        overruled = _OVERRULED.format(scale.render(decision.value), scale.render(answer.value))
+        rationale = f"{rationale} {overruled}".lstrip()
+    judgment = Judgment(
+        **vars(decision),
+        rationale=rationale,
+        checks=checks,
+        criterion=call.resources.criterion.name,
+        example_id=case.example.id,
+        probabilities=measured.probabilities,
+        broken_guideline_ids=answer.broken_guideline_ids,
+        guideline_ids=answer.guideline_ids,
+        episode_ids=answer.episode_ids,
+        memory_version=retrieved.version,
+        model=answer.model,
+        thread_id=call.thread_id,
+        judge_key=key,
+        warnings=[*retrieved.warnings, *answer.warnings, *filter(None, [version_warning])],
+    )
+    keep_for = judge.keep_judgments
+    return await keep_judgment(
+        call.io, call.access, judgment, case.example, retrieved.vector, keep_for
+    )
+
+
+async def ask_verdict(case: Case) -> Answer:
+    """Ask for a rationale and a value; a small model that answered checks for the value alone."""
+    call, retrieved = case.call, case.retrieved
+    chat_model, criterion = call.chat_model, call.resources.criterion
+    if case.checks and (answer := await ask_value_only(case)):
+        return answer
+    has_guidelines = bool(retrieved.guidelines or retrieved.relevant)
+    cites = call.judge.cite_guidelines and has_guidelines and not call.asks_checks
+    structured = call.resources.clients.structured_model(chat_model, call.resources.schemas[cites])
+    prompt = judge_prompt(
+        criterion,
+        case.example,
+        guidelines=retrieved.guidelines,
+        relevant=retrieved.relevant,
+        # A small model that is shown similar cases repeats their values.
+        recalled=[] if is_small_model(chat_model) else retrieved.recalled,
+        max_input_tokens=max_input_tokens(chat_model),
+    )
+
+    def parse(answer: dict[str, Any], _is_last: bool) -> tuple[Value, str, list[str]]:  # noqa: FBT001 - as `ask_with_retry` calls it
+        broken = parse_broken_guidelines(answer, prompt.guidelines) if cites else []
+        return *parse_answer(answer, criterion), broken
+
+    try:
+        (value, rationale, broken), reply = await ask_with_retry(
+            call.io, structured, prompt.messages, parse, purpose="judge"
+        )
+    except (ChatModelError, ModelAnswerError) as error:
+        if not (error.is_refusal and prompt.episodes):
+            raise
+        # It may be about one of them; the case itself may be judged.
+        logger.warning("Judging %r: %s", criterion.name, (refused := _REFUSED.format(error)))
+        without_episodes = retrieved.model_copy(update={"recalled": []})
+        answer = await ask_verdict(replace(case, retrieved=without_episodes))
+        return replace(answer, warnings=[refused, *answer.warnings])
+    measured = verdicts.ConfidenceMeasurement()
+    if call.judge.confidence:
+        measured = await confidence.measure_confidence(
+            call.io,
+            chat_model,
+            criterion,
+            prompt.messages,
+            value,
+            samples=call.judge.samples,
+            limit=call.max_concurrency,
+        )
+    return Answer(
+        value=value,
+        rationale=rationale,
+        model=reply.model or structured.name,
+        confidence=measured,
+        broken_guideline_ids=broken,
+        guideline_ids=[guideline.id for guideline in prompt.guidelines],
+        episode_ids=[episode.id for episode in prompt.episodes],
+        warnings=[*prompt.warnings, *filter(None, [measured.warning])],
+    )
+
+
+async def ask_in_both_orders(case: Case) -> Answer:
+    """Ask for the verdict on two outputs as they are and swapped, and reconcile the two."""
+    scale: Any = case.call.resources.criterion.scale
+    # The checks are of the outputs as they are.
+    other = replace(case, example=swap_outputs(case.example), checks=())
+    straight, swapped = await case.call.io.gather(
+        [ask_verdict(case), ask_verdict(other)], case.call.max_concurrency
+    )
+    value, rationale, warning = reconcile_orders(
+        scale, (straight.value, straight.rationale), (swapped.value, swapped.rationale)
+    )
+    measured = confidence.average_orders(straight.confidence, swapped.confidence)
+    warnings = filter(None, [*straight.warnings, measured.warning, warning])
+    return replace(
+        straight,
+        value=value,
+        rationale=rationale,
+        confidence=measured,
+        broken_guideline_ids=[] if warning else straight.broken_guideline_ids,
+        warnings=list(dict.fromkeys(warnings)),
+    )
+
+
+async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
+    """Ask which guidelines the case meets, and for the verdict."""
+    call, chat_model = case.call, case.call.chat_model
+    guidelines, unasked = await _with_questions(case)
+    limit = call.max_concurrency
+    checking = check_case(call.io, chat_model, case.example, guidelines, limit=limit)
+    if is_small_model(chat_model):
+        checks, warnings = await checking
+        by_id = {guideline.id: guideline for guideline in guidelines}
+        scale = call.resources.criterion.scale
+        anchored = anchor_checks(call.access.view, scale, checks, by_id, case.excluded_keys)
+        by_threshold = {item.check.guideline_id: item.check for item in anchored}
+        checks = [by_threshold.get(check.guideline_id, check) for check in checks]
+        answer = await ask(replace(case, checks=anchored))
+    else:
+        operations: list[Any] = [checking, ask(case)]
+        (checks, warnings), answer = await call.io.gather(operations, limit)
+    broken = answer.broken_guideline_ids
+    if call.judge.cite_guidelines:
+        broken = [check.guideline_id for check in checks if check.held is False]
+    all_warnings = [*answer.warnings, *filter(None, [unasked]), *warnings]
+    return checks, replace(answer, broken_guideline_ids=broken, warnings=all_warnings)
+
+
+async def _with_questions(case: Case) -> tuple[Sequence[Guideline], str | None]:
+    """Return the case's guidelines with their check questions, and why some have none."""
+    call = case.call
+    guidelines = [*case.retrieved.guidelines, *case.retrieved.relevant]
+    if all(guideline.question is not None for guideline in guidelines):
+        return guidelines, None
+    criterion = call.resources.criterion
+    model = call.distill_chat_model
+    unasked = await fill_questions(call.io, call.access, model, criterion, guidelines)
+    by_id = {guideline.id: guideline for guideline in await call.access.guidelines(call.io)}
+    return [by_id.get(guideline.id, guideline) for guideline in guidelines], unasked
+
+
+async def _prepare_decision(
+    case: Case, key: str
+) -> tuple[Callable[[verdicts.RawVerdict], verdicts.Decision], str | None]:
+    from memalign_graph.evidence.deciding import prepare_decision
+
+    return await prepare_decision(
+        case.call.io,
+        case.call.access,
+        case.call.judge.mode,
+        version=case.retrieved.version,
+        vector=known_vector(case.retrieved.vector),
+        excluded_ids=case.excluded_keys,
+        judge_key=key,
+    )

@@ -1,0 +1,201 @@
+"""A chat model bound to a schema, and its replies: answers, truncation, refusals, failed calls."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGeneration
+from langchain_core.runnables import Runnable
+
+from memalign_graph.errors import ChatModelError, MemAlignError, first_line
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """The reply of a chat model that was asked for an answer in the shape of a schema."""
+
+    answer: dict[str, Any] | None
+    text: str  # as the model wrote it
+    problem: str | None = None  # why there is no answer
+    model: str | None = None  # as it names itself
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    is_refusal: bool = False  # a content filter stopped it, or the model refused
+    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model gives them
+
+
+@dataclass(frozen=True)
+class StructuredModel:
+    """A chat model bound to a schema."""
+
+    runnable: Runnable[Any, Any]  # returns a message, or the dict of `include_raw` without a parser
+    parser: Any  # parses the message; None if the runnable does
+    name: str
+    key: str  # hash of the model's settings and the schema
+    purpose: str = "judge"  # what it is asked for, as traces name it
+    is_json: bool = True  # whether an answer in text has to be a JSON object
+
+    def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
+        """Ask; an unusable answer is a reply, too.
+
+        Raises:
+            ChatModelError: The call failed.
+        """
+        try:
+            return self._parse(self.runnable.invoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - providers share no base class
+            return self._reply_of_failure(error)
+
+    async def ainvoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
+        """Async twin of `invoke`."""
+        try:
+            return self._parse(await self.runnable.ainvoke(list(messages)))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._reply_of_failure(error)
+
+    def _parse(self, output: Any) -> ChatReply:
+        if self.parser is None:
+            return _parse_reply(**output, is_json=self.is_json)
+        try:
+            # What its `invoke` does, without a run of its own in every trace.
+            parsed = self.parser.parse_result([ChatGeneration(message=output)])
+        except Exception as error:  # noqa: BLE001 - a parser's error is shown to the model
+            return _parse_reply(output, None, error)
+        return _parse_reply(output, parsed, is_json=self.is_json)
+
+    def _reply_of_failure(self, error: Exception) -> ChatReply:
+        if isinstance(error, MemAlignError):
+            raise error
+        kind = type(error).__name__
+        if kind not in _FINISH_PROBLEMS:
+            failure = ChatModelError(f"The chat model {self.name} failed: {describe_error(error)}")
+            failure.is_refusal = _is_refusal(error)
+            raise failure from error
+        completion = getattr(error, "completion", None)
+        usage = getattr(completion, "usage", None)
+        return ChatReply(
+            answer=None,
+            text=(completion.choices[0].message.content or "") if completion else "",
+            problem=_FINISH_PROBLEMS[kind],
+            is_refusal=_FINISH_PROBLEMS[kind] == _FILTERED,
+            input_tokens=getattr(usage, "prompt_tokens", None),
+            output_tokens=getattr(usage, "completion_tokens", None),
+        )
+
+
+_CUT_OFF = "it was cut off at the output limit: answer more briefly"
+_FILTERED = "a content filter stopped it"
+_FINISH_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "incomplete_details")
+"""Where providers say why an answer ended: OpenAI and Gemini, Anthropic, Ollama, Bedrock, and
+OpenAI's responses."""
+_FINISH_PROBLEMS = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), _CUT_OFF),
+    **dict.fromkeys(("content_filter", "content_filtered", "safety", "refusal"), _FILTERED),
+    **dict.fromkeys(("guardrail_intervened", "prohibited_content", "blocklist"), _FILTERED),
+    "LengthFinishReasonError": _CUT_OFF,
+    "ContentFilterFinishReasonError": _FILTERED,
+}
+"""Why an answer is unusable, by the reason it ended for, or by the client's error that says so."""
+_FENCED = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+
+
+def _parse_reply(
+    raw: Any, parsed: Any, parsing_error: BaseException | None = None, *, is_json: bool = True
+) -> ChatReply:
+    # A cached answer has usage with no more than its cost.
+    usage: Mapping[str, Any] = raw.usage_metadata or {}
+    metadata = raw.response_metadata
+    refusal = raw.additional_kwargs.get("refusal")
+    problem = _finish_problem(metadata)
+    if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
+        try:  # once more: LangChain's parser completes what was cut off
+            parsed = _parse_json(raw.text)
+        except ValueError as error:
+            parsed, parsing_error = None, error
+    if problem is None and not isinstance(parsed, dict):
+        problem = "it is not the JSON object asked for"
+        if refusal:
+            problem = f"the model refused: {refusal}"
+        elif parsing_error is not None:
+            problem = f"it is not the JSON asked for ({first_line(parsing_error)})"
+    return ChatReply(
+        answer=parsed if problem is None else None,
+        text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
+        problem=problem,
+        is_refusal=problem == _FILTERED or (problem is not None and bool(refusal)),
+        model=metadata.get("model_name"),
+        input_tokens=usage.get("input_tokens"),
+        output_tokens=usage.get("output_tokens"),
+        logprobs=metadata.get("logprobs"),
+    )
+
+
+def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
+    """Return why an answer is unusable by its finish reason; None if that is no problem."""
+    reasons = [metadata.get(name) for name in _FINISH_FIELDS]
+    reasons = [reason.get("reason") if isinstance(reason, dict) else reason for reason in reasons]
+    problems = (_FINISH_PROBLEMS.get(str(reason).lower()) for reason in reasons)
+    return next(filter(None, problems), None)
+
+
+def _parse_json(text: str) -> Any:
+    """Parse JSON, also in a code fence; never repair what was cut off."""
+    fenced = _FENCED.search(text) if not text.lstrip().startswith("{") else None
+    return json.loads(fenced[1] if fenced else text, strict=False)
+
+
+_REFUSED_STATUS = (400, 413, 422)
+"""HTTP statuses that are about one prompt."""
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a provider refused one prompt: nothing that a hint says would mend it."""
+    # Google has the status 400 for a wrong key, too.
+    if _hint(error, _HINTS) or "api key" in str(error).lower():
+        return False
+    status = _http_status(error) or _http_status(error.__cause__)
+    return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """Return the HTTP status in an exception of the client of OpenAI, httpx, botocore or Google."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore's
+        # AWS has the status 400 for quotas and expired keys, too.
+        is_about_prompt = response.get("Error", {}).get("Code") == "ValidationException"
+        return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
+    places = ((error, "status_code"), (response, "status_code"), (error, "code"))
+    statuses = [getattr(place, name, None) for place, name in places]
+    return next((status for status in statuses if isinstance(status, int)), None)
+
+
+# What to do about a failed call, by the name of the client's error or one of its bases. The openai
+# client and langchain-core put `API` or `Model` before most of these.
+_HINTS = {
+    "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
+    "ConnectionError": "is the server up, and its base_url right?",
+    "AuthenticationError": "check the API key.",
+    "NotFoundError": "check the model's name and base_url.",
+    "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
+    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
+    "InternalServerError": "the provider failed; try later.",
+    "ModelAPIError": "the provider failed; try later.",
+}
+
+
+def describe_error(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
+    """Say why a call of a model or a store failed, and what to do about it."""
+    hint = _hint(error, hints)
+    return f"{type(error).__name__}: {first_line(error)}" + (f" ({hint})" if hint else "")
+
+
+def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
+    names = [kind.__name__ for kind in type(error).__mro__]
+    # The openai client names an overflow by its code; LangChain does not always see it.
+    if getattr(error, "code", None) == "context_length_exceeded":
+        names.insert(1, "ContextOverflowError")
+    plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]
+    return next((hints[name] for name in plain if name in hints), None)
