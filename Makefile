@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test browser lint format docs pictures studio benchmark clean
+.PHONY: demo test browser lint format docs studio benchmark clean
 
 $(VENV)/.demo: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -40,9 +40,6 @@ format: $(VENV)/.dev  ## put the code into shape
 
 docs: $(VENV)/.docs  ## build the documentation in build/docs, offline; a link that leads nowhere fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-
-pictures: $(VENV)/.dev  ## draw the documentation's pictures anew
-	$(BIN)/python -m tests.draw_pictures
 
 studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
 	$(BIN)/langgraph dev $(ARGS)

@@ -26,7 +26,7 @@ from memalign_graph.cli.options import (
     Place,
     Status,
 )
-from memalign_graph.cli.terminal import Terminal, count, listed
+from memalign_graph.cli.terminal import Terminal, count
 from memalign_graph.errors import InvalidInputError, MemAlignError, needs_extra
 
 if TYPE_CHECKING:
@@ -444,68 +444,23 @@ def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> boo
 
 def review(
     *,
-    author: Annotated[str | None, typer.Option(metavar="NAME", help="Who answers.")] = None,
-    web: Annotated[bool, typer.Option("--web", help="Show a page, on this machine alone.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where --web shows it.")] = 8765,
+    author: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the expert.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")
+    ] = 8765,
+    web: Annotated[bool, typer.Option("--web", hidden=True)] = False,
     place: Place,
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
-    """Walk through the judgments that wait for an expert's word, and learn from each answer.
+    """Serve the review page on this machine: kept judgments, for experts to answer.
 
-    They are those that were kept: by a graph with `keep_judgments`, or by `memalign judge` where
-    the criterion's file says so.
+    `keep_judgments` of a graph, or under `judge:` in the criterion's file, keeps judgments.
     """
-    from memalign_graph.graphs import create_feedback_graph
-    from memalign_graph.types import Feedback
-
-    if web:
-        judge = flags.judge(place.criterion, terminal)
-        place.check(must_exist=True)
-        _finished(_serve(place, judge, port, author or "", terminal))
-        return Status.DONE
-    # Where each was, its episode, and what the same expert had said of it before.
-    answers: list[tuple[int, str, Any]] = []
-    at = 0
+    del web  # the page was an option until 0.3
     place.check(must_exist=True)
-    with place.open(is_new=True) as memory:
-        judge = flags.judge(place.criterion, terminal)
-        scale = judge.criterion.scale
-        graph = create_feedback_graph(judge.criterion, **judge.options).compile(
-            store=memory.access.store
-        )
-        waiting = memory.judgments(waiting=True)
-        while at < len(waiting):
-            kept, judgment = waiting[at], waiting[at].judgment
-            said = f"{scale.show(judgment.value)}: {judgment.rationale}"
-            case = {"case": f"{at + 1} of {len(waiting)}", **kept.example.to_json(), "judge": said}
-            terminal.show(listed({**case, "confidence": judgment.confidence}))
-            reply = terminal.ask_expert(scale)
-            if reply == "quit":
-                break
-            if reply == "undo":
-                if answers:
-                    at, episode_id, earlier = answers.pop()
-                    if earlier is None:
-                        memory.forget(episode_id, by=author)
-                    else:
-                        words = {"value": earlier.value, "rationale": earlier.rationale}
-                        memory.revise(episode_id, words)
-                    terminal.note("taken back")
-                continue
-            if isinstance(reply, dict):
-                known = {episode.id: episode for episode in memory.episodes()}
-                answer = {"judgment_id": judgment.id, "reply": {**reply, "author": author}}
-                result = graph.invoke(answer, context=place.context)
-                # Not what was learned of: that can be others' words that were pending, too.
-                episode_id = Feedback.model_validate(result["feedback"]).episode_id
-                answers.append((at, episode_id, known.get(episode_id)))
-                for change in result["learned"]["guidelines"]:
-                    terminal.note(f"learned: {change['action']}: {change['text']}")
-            at += 1
-        ids = [episode_id for _, episode_id, _ in answers]
-        left = len(waiting) - len(answers)
-        terminal.result({"episode_ids": ids, "waiting": left, "version": memory.version()})
+    judge = flags.judge(place.criterion, terminal)
+    _finished(_serve(place, judge, port, author or "", terminal))
     return Status.DONE
 
 

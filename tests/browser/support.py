@@ -157,7 +157,7 @@ class Shop:
         """Show the page, by the command."""
         file = self.folder / "criterion.json"
         file.write_text(self.criterion.model_dump_json(), encoding="utf-8")
-        command = [sys.executable, "-m", "memalign_graph.cli", "review", "--web"]
+        command = [sys.executable, "-m", "memalign_graph.cli", "review"]
         command += ["--criterion", str(file), "--memory", "memory.db", "--port", str(self.port)]
         with serving(command, f"{self.url}/review", self.folder, self.models) as process:
             yield process

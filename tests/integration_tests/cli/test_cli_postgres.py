@@ -64,7 +64,7 @@ def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.Mo
     shell.settings(judge={"keep_judgments": 30})
     shell.align(BOB)
     assert shell.judge({name: ANN[name] for name in ("inputs", "outputs")}).status == 0
-    ran = shell.run("review", "-c", "tone.yaml", "--web", "--author", "ann")
+    ran = shell.run("review", "-c", "tone.yaml", "--author", "ann")
     assert ran.status == 0, ran.err
     assert all(ANN["outputs"] in page for page in pages)
 

@@ -1,83 +1,56 @@
-"""`memalign review`: an expert at a shell answers for the judgments that wait."""
+"""`memalign review`: it serves the page, and says what keeps it from that."""
 
-import io
+import signal
+import socket
+import sys
+import urllib.request
 
 import pytest
 
-from tests.integration_tests.cli.support import ANN, BOB, Ran, Shell
-from tests.loopback import error
+from tests.integration_tests.cli.support import ANN, Shell
 
-CASES = [{name: one[name] for name in ("inputs", "outputs")} for one in (ANN, BOB)]
+CASE = {name: ANN[name] for name in ("inputs", "outputs")}
 
 
 @pytest.fixture
 def waiting(shell: Shell) -> Shell:
-    """Two judgments, both true, that wait for a word."""
+    """A judgment that waits for an expert."""
     shell.settings(judge={"keep_judgments": 30})
-    assert shell.judge(*CASES).status == 0
+    assert shell.judge(CASE).status == 0
     return shell
 
 
-def review(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, *lines: str, options: tuple[str, ...] = ()
-) -> Ran:
-    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-    return shell.run("review", "-c", "tone.yaml", "--author", "ann", *options)
+def test_the_page_is_served_at_a_free_port_until_it_is_stopped(waiting: Shell) -> None:
+    process = waiting.process("review", "-c", "tone.yaml", "--author", "ann", "--port", "0")
+    assert process.stderr is not None
+    address = next(line for line in process.stderr if "/review" in line)
+    page = address.partition("http://")[2].partition(" ")[0]
+    with urllib.request.urlopen(f"http://{page}", timeout=60) as answered:
+        assert CASE["outputs"] in answered.read().decode()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
 
 
-def test_values_and_words_are_learned(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = review(waiting, monkeypatch, "no", "Too cold: say sorry.", "true", "")
-    assert ran.status == 0
-    assert "waiting 0 version " in " ".join(ran.out.split())
-    for text in ("1 of 2", ANN["inputs"], BOB["outputs"], "learned: add: ", "heed the expert"):
-        assert text in ran.err
-    [guideline], episodes, _ = waiting.opened()
-    assert "Too cold: say sorry." in guideline.text
-    assert {(one.author, one.value, one.rationale) for one in episodes} == {
-        ("ann", False, "Too cold: say sorry."),
-        ("ann", True, None),
-    }
-    assert review(waiting, monkeypatch, options=("--json",)).document["waiting"] == 0
+def test_a_port_that_is_taken_is_named(waiting: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = waiting.run("review", "-c", "tone.yaml", "--web", "--port", str(port))
+    assert ran.status == 2
+    assert ran.error.startswith(f"port: {port} cannot be used")
+    assert f":{port}/review" not in ran.err
 
 
-def test_words_alone_skip_undo_and_quit(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["u", "", "Too cold.", "undo", "perhaps", "s", "q"]
-    ran = review(waiting, monkeypatch, *lines, options=("--json",))
-    assert ran.status == 0
-    assert (ran.document["episode_ids"], ran.document["waiting"]) == ([], 2)
-    assert "taken back" in ran.err
-    assert "'perhaps' is not on the scale" in ran.err
-    assert waiting.opened()[:2] == ([], [])
-    lines = ["", "", "", "Too cold."]  # nothing said is skipped, and the end of input is a quit
-    ran = review(waiting, monkeypatch, *lines, options=("--json",))
-    assert ran.document["waiting"] == 1
-    assert [one.value for one in waiting.opened()[1]] == [None]
+def test_a_missing_extra_is_named_first(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("memalign_graph.review")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    ran = waiting.run("review", "-c", "tone.yaml")
+    assert (ran.status, 'pip install "memalign-graph[review]"' in ran.error) == (2, True)
 
 
-def test_undo_takes_nobody_elses_words_back(
-    waiting: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [{**BOB, "inputs": f"case {n}", "value": None} for n in range(6)]
-    waiting.server.responder = lambda _: error(401, "The key is wrong.")
-    assert waiting.align(*others).status == 3  # they wait to be distilled, and are along with next
-    waiting.server.responder = waiting.server.judge
-    assert "taken back" in review(waiting, monkeypatch, "", "Too cold.", "undo", "q").err
-    assert [one.author for one in waiting.opened()[1]] == ["bob"] * 6
-
-
-def test_undo_takes_back_the_last_word_and_an_earlier_one_counts_again(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.settings(judge={"keep_judgments": 30})
-    assert shell.judge(CASES[0], CASES[0]).status == 0  # the same case, judged twice
-    before = ["no", "Too cold: say sorry.", "q"]
-    assert review(shell, monkeypatch, *before).status == 0
-    learned = shell.opened()
-    assert shell.judge(CASES[0]).status == 0
-    lines = ["yes", "It is fine after all.", "undo", "q"]
-    ran = review(shell, monkeypatch, *lines)
-    assert "taken back" in ran.err, ran.err
-    [episode], guidelines = shell.opened()[1], shell.opened()[0]
-    assert (episode.value, episode.rationale) == (False, "Too cold: say sorry.")
-    assert episode.status == "distilled"
-    assert [one.text for one in guidelines] == [one.text for one in learned[0]]
+def test_a_memory_that_is_not_there_is_named(shell: Shell) -> None:
+    ran = shell.run("review", "-c", "tone.yaml")
+    assert (ran.status, "memalign.db" in ran.error) == (2, True)
+    assert not (shell.folder / "memalign.db").exists()
