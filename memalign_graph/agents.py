@@ -1,10 +1,13 @@
 """`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import conversation
@@ -39,14 +42,26 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         criterion: What is judged.
+        tools: True to tell the judge the names and descriptions of the tools that the model was
+            offered, so that a call that is missing can be judged, too.
         options: The gate's options (`Gate`) and the judge's (`Judge`).
 
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
 
-    def __init__(self, criterion: Criterion, **options: Unpack[GateOptions]) -> None:
+    def __init__(
+        self, criterion: Criterion, *, tools: bool = False, **options: Unpack[GateOptions]
+    ) -> None:
         super().__init__()
+        if not isinstance(tools, bool):
+            raise InvalidInputError(f"tools: give True or False, not {tools!r:.80}.")
+        if tools and (options.get("example") or options.get("sees") == "answer"):
+            raise InvalidInputError(
+                "tools: the judge is told of tools with `sees` set to 'turn' or 'conversation', "
+                "and without `example`: leave out one of both."
+            )
+        self._shows_tools = tools
         self._gate = QualityGate(criterion, options)
         self._turn_key = self._gate.turn_key
         self.state_schema = _state_schema(self._gate.name, self._turn_key)
@@ -65,6 +80,21 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         # The message of a tool that makes a structured response comes with the model's own.
         model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
         return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": model_answered}}
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        """Note the tools that the model is offered, where the judge is told of them."""
+        return self._noting_tools(request, handler(request))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self._noting_tools(request, await handler(request))
+
+    def _noting_tools(self, request: Any, response: Any) -> Any:
+        if not self._shows_tools:
+            return response
+        from langchain.agents.middleware.types import ExtendedModelResponse  # since langchain 1.3
+
+        turn = {**(request.state.get(self._turn_key) or {}), "tools": _describe(request.tools)}
+        return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
 
     @hook_config(can_jump_to=["model"])
     def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -109,9 +139,10 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             turn_state = {**turn_state, "spoke": False}
         return verdict, turn_state
 
-    @staticmethod
-    def _exchange(turn: Turn, state: Any) -> Any:
-        return conversation.last_exchange(turn, MESSAGES, state.get("structured_response"))
+    def _exchange(self, turn: Turn, state: Any) -> Any:
+        structured, tools = state.get("structured_response"), turn.state.get("tools", "")
+        sees = self._gate.settings.sees
+        return conversation.what_gate_sees(turn, MESSAGES, sees, structured, tools)
 
 
 def _last_answer(state: Any) -> AIMessage | None:
@@ -121,6 +152,16 @@ def _last_answer(state: Any) -> AIMessage | None:
 
 def _ends_with_tool(state: Any) -> bool:
     return isinstance(state[MESSAGES][-1], ToolMessage)
+
+
+def _describe(tools: Sequence[Any]) -> str:
+    """Write the tools' names and descriptions, one a line."""
+    functions = [convert_to_openai_tool(tool).get("function", tool) for tool in tools]
+    named = [
+        f"- {function.get('name', function.get('type'))}: {function.get('description') or ''}"
+        for function in functions
+    ]
+    return "\n".join(["The assistant's tools:", *(" ".join(line.split()) for line in named)])
 
 
 def _state_schema(name: str, turn_key: str) -> type[Any]:

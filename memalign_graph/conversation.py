@@ -1,5 +1,6 @@
 """What a gate reads in a conversation, and what it writes into it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     RemoveMessage,
+    SystemMessage,
     ToolMessage,
     convert_to_messages,
 )
@@ -17,7 +19,8 @@ from pydantic import BaseModel
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import PassRule
-from memalign_graph.settings import ExampleFrom
+from memalign_graph.settings import ExampleFrom, Sees
+from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
 
 TurnState = Mapping[str, Any]
@@ -145,15 +148,19 @@ def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
 
 
-def answer_ids(messages: Sequence[Any]) -> list[str | None]:
-    """Return the ids of the last answer: of what a model wrote, and of tools after it."""
-    ids = []
+def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:
+    """Return the last answer, newest first: what a model wrote, and tools after it."""
+    answer: list[BaseMessage] = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage):
-            ids.append(message.id)
+            answer.append(message)
         if not isinstance(message, ToolMessage) and not _hands_back(message):
             break
-    return ids
+    return answer
+
+
+def answer_ids(messages: Sequence[Any]) -> list[str | None]:
+    return [message.id for message in last_answer(messages)]
 
 
 def _hands_back(message: Any) -> bool:
@@ -165,10 +172,14 @@ def _hands_back(message: Any) -> bool:
 
 
 def extract_example(
-    state: Any, example: ExampleFrom | None, turn: Turn, messages_key: str = "messages"
+    state: Any,
+    example: ExampleFrom | None,
+    turn: Turn,
+    messages_key: str = "messages",
+    sees: Sees = "turn",
 ) -> Example | str:
     """Return what is to be judged; or tell the writer why there is nothing to judge."""
-    fields: Any = last_exchange(turn, messages_key) if example is None else example(state)
+    fields: Any = what_gate_sees(turn, messages_key, sees) if example is None else example(state)
     outputs = fields.get("outputs", "?") if isinstance(fields, Mapping) else "?"
     if fields is None or _is_blank(outputs):
         return NO_ANSWER
@@ -181,14 +192,17 @@ def extract_example(
         raise
 
 
-def last_exchange(turn: Turn, messages_key: str, structured: Any = None) -> dict[str, Any] | None:
-    """Take the last human message and the answer to it out of a conversation.
+def what_gate_sees(
+    turn: Turn, messages_key: str, sees: Sees, structured: Any = None, tools: str = ""
+) -> dict[str, Any] | None:
+    """Take what is judged out of a conversation; None if nothing was answered.
 
-    `structured` is an agent's answer in a shape of its own, which goes before the text.
+    `structured` is an agent's answer in a shape of its own, which goes before the text; `tools`
+    are what the agent could have called.
     """
     messages = convert_to_messages(turn.messages)
     begun = turn.state.get("asked_id")
-    questions = [message.text for message in messages if is_question(message, begun)]
+    questions = [place for place, one in enumerate(messages) if is_question(one, begun)]
     if not messages or not (questions or "inputs" in turn.state):
         why = "none of the messages is human"
         why = why if messages else "the state has no messages there to judge"
@@ -196,25 +210,89 @@ def last_exchange(turn: Turn, messages_key: str, structured: Any = None) -> dict
             f"{messages_key}: {why}: give `example=`, a function that makes `inputs` and `outputs` "
             "of the state."
         )
-    outputs = structured
-    if outputs is None or isinstance(messages[-1], HumanMessage):
-        outputs = _answer(messages)
-    elif isinstance(outputs, BaseModel):
-        outputs = outputs.model_dump(mode="json")
+    if isinstance(messages[-1], HumanMessage) or structured is None:
+        final = _final_message(messages)
+        outputs: Any = "" if final is None or _calls_tools(final) else final.text.strip()
+        # The result of a tool that answers directly stays beside its call.
+        replaced: list[Any] = [] if isinstance(final, ToolMessage) else [final]
+    else:
+        is_model = isinstance(structured, BaseModel)
+        outputs = structured.model_dump(mode="json") if is_model else structured
+        replaced = [*last_answer(messages)]
+    if not outputs:
+        return None
+    asked = questions[-1] if questions else -1
+    request: Any = (messages[asked].text if questions else "") or "(no text)"
+    shown = [pair for pair in _shown(messages, turn) if all(pair[1] is not one for one in replaced)]
+    before = [message for place, message in shown if place < asked]
+    steps = [message for place, message in shown if place > asked]
+    calls_tools = any(isinstance(message, ToolMessage) for message in steps)
+    if replaced:
+        text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
+        steps.append(AIMessage(text))
+    if sees == "conversation" and (before or calls_tools):
+        steps = [*before, HumanMessage(request), *steps]
+        request = next((messages[place].text for place in questions), "") or request
+        before, calls_tools = [], True
+    if sees != "answer" and calls_tools:
+        outputs = _as_json(steps)
+    if sees != "answer" and (before or tools):
+        system = [SystemMessage(tools)] if tools else []
+        request = _as_json([*system, *before, HumanMessage(request)])
     # Other middleware may have folded the question into a summary meanwhile.
-    inputs = turn.state["inputs"] if "inputs" in turn.state else questions[-1] or "(no text)"
-    return {"inputs": inputs, "outputs": outputs} if outputs else None
+    return {"inputs": turn.state.get("inputs", request), "outputs": outputs}
 
 
-def _answer(messages: Sequence[BaseMessage]) -> str:
-    """Return the last text that was answered since a human, or a gate, last spoke."""
+def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
+    """Return what was said and done, by its place: no drafts, critiques or notes of middleware."""
+    drafts = {*turn.state.get("sent_back", ())} - {None}
+    hidden: set[int] = set()
+    for place, message in enumerate(messages):
+        is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
+        if is_note or message.id in drafts or _hands_back(message):
+            hidden.add(place)
+        if is_note and is_from_gate(message):
+            count = len(last_answer(messages[:place]))
+            hidden |= set(range(place - count, place))
+    # A gate that the agent called as a tool speaks of a draft, too.
+    gates = {
+        one.tool_call_id for one in messages if isinstance(one, ToolMessage) and _is_gates(one)
+    }
+    shown: list[tuple[int, BaseMessage]] = []
+    for place, message in enumerate(messages):
+        said: BaseMessage | None = message if place not in hidden else None
+        if isinstance(said, ToolMessage):
+            said = None if said.tool_call_id in gates else said
+        elif isinstance(said, AIMessage) and any(call["id"] in gates for call in said.tool_calls):
+            calls = [call for call in said.tool_calls if call["id"] not in gates]
+            said = said.model_copy(update={"tool_calls": calls}) if calls or said.text else None
+        if isinstance(said, HumanMessage | AIMessage | ToolMessage):
+            shown.append((place, said))
+    return shown
+
+
+def _is_gates(message: ToolMessage) -> bool:
+    artifact = message.artifact
+    return isinstance(artifact, Mapping) and artifact.keys() >= {"gate", "let_through", "judgment"}
+
+
+def _as_json(messages: list[BaseMessage]) -> Any:
+    return read_messages(messages, "messages", replace_binary=True)
+
+
+def _final_message(messages: Sequence[BaseMessage]) -> AIMessage | ToolMessage | None:
+    """Return the last message that answers since a human, or a gate, last spoke."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
             break
         # A tool whose result is the answer ends an agent (`return_direct`).
         if isinstance(message, AIMessage | ToolMessage) and not _hands_back(message):
-            return "" if getattr(message, "tool_calls", None) else message.text.strip()
-    return ""
+            return message
+    return None
+
+
+def _calls_tools(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and bool(message.tool_calls)
 
 
 def _is_blank(outputs: Any) -> bool:

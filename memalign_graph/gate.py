@@ -276,7 +276,9 @@ class GateNode(RunnableLambda[Any, Any]):
                 )
         turn = conversation.read_turn(messages, turn_state)
         parent = state if settings.example is None else _as_parents(state, self._state_schema)
-        example = conversation.extract_example(parent, settings.example, turn, self.messages_key)
+        example = conversation.extract_example(
+            parent, settings.example, turn, self.messages_key, settings.sees
+        )
         verdict, turn_state = await gate.decide(io, example, turn)
         revises = verdict["status"] == "revise"
         update: StateUpdate = {gate.name: verdict}
@@ -552,8 +554,8 @@ def create_quality_gate_tool(
     Args:
         criterion: What is judged.
         description: What it is for, told to the agent; made of the criterion unless given.
-        options: The gate's options (`Gate`), without `max_revisions`, `example`, `fallback` and
-            `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
+        options: The gate's options (`Gate`), without `max_revisions`, `example`, `sees`, `fallback`
+            and `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
 
     Returns:
         The tool; its messages carry the `GateVerdict` as their artifact.
@@ -568,7 +570,7 @@ def create_quality_gate_tool(
         )
     if not isinstance(description, str | None):
         raise InvalidInputError("description: give a text, or None.")
-    own = ["max_revisions", "example", "fallback"]
+    own = ["max_revisions", "example", "sees", "fallback"]
     _reject_options(options, own, "what is checked, and how often, is the agent's choice")
     if options.get("review") == "exhausted":
         raise InvalidInputError(

@@ -313,6 +313,8 @@ class Alignment(Settings):
 ExampleFrom = Callable[[Any], ExampleLike]
 """A function of a parent's state that gives the example, or its fields."""
 
+Sees = Literal["turn", "answer", "conversation"]
+
 GateReviewMode = Literal["never", "always", "exhausted", "uncertain"]
 GateReview = GateReviewMode | Uncertain | Callable[[Judgment], bool]
 """When a gate asks the expert: as a review graph does, about judgments that are likely to be wrong
@@ -363,11 +365,21 @@ class Gate(Settings):
         ),
         AfterValidator(_no_coroutine),
     ] = None
-    """A function of the state that gives `inputs` and `outputs`; unless given, the last human
-    message and what an AI wrote since."""
+    """A function of the state that gives `inputs` and `outputs`, in place of `sees`."""
+    sees: Sees = "turn"
+    """What is judged. `turn`: tool calls, their results and the answer as `outputs`, the request
+    and the conversation before it as `inputs`. `answer`: the last human message and the answer.
+    `conversation`: all of it as `outputs`, what was asked first as `inputs`. Without calls and
+    earlier turns each is as `answer`."""
     fallback: Annotated[str | None, PlainValidator(_fallback_text)] = None
     """What is answered instead of what is neither let through nor sent back; this turn's drafts and
     critiques leave the messages with it. None to leave them."""
+
+    @model_validator(mode="after")
+    def _says_once_what_is_judged(self) -> Self:
+        if self.example is not None and "sees" in self.model_fields_set:
+            raise ValueError("sees: `example` says already what is judged: leave out one of both.")
+        return self
 
 
 class GateOptions(JudgeOptions, total=False):
@@ -379,6 +391,7 @@ class GateOptions(JudgeOptions, total=False):
     on_judge_error: OnJudgeError
     review: GateReview
     example: ExampleFrom | None
+    sees: Sees
     fallback: str | None
     clarify: bool
 

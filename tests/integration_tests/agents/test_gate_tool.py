@@ -41,7 +41,7 @@ async def test_middleware(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.", "So sorry!")
 
     def graph() -> Graph:
-        made = gate(bench, review="always", max_revisions=1)
+        made = gate(bench, review="always", max_revisions=1, sees="answer")
         return agent(bench, made, system_prompt="Be brief.", context_schema=MemAlignContext)
 
     given = await bench.invoke(graph(), ask(), context=MemAlignContext(namespace=TEAM))

@@ -179,7 +179,7 @@ async def test_approvals_and_reviews_follow_each_other_on_one_thread(
 ) -> None:
     shop = Shop()
     approvals = HumanInTheLoopMiddleware({"refund": True})
-    made = gate(bench, review="always", max_revisions=1)
+    made = gate(bench, review="always", max_revisions=1, sees="answer")
     graph = agent(bench, *both(made, approvals, gate_first=gate_first), tools=[shop.refund])
     texts = ("Paid back.", calls("refund", order="2"), "I may not, sorry!")
     model = AgentModel(bench.server, calls("refund", order="1"), *texts)

@@ -9,8 +9,13 @@ from langchain.agents import AgentState
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
-from memalign_graph import InvalidInputError, MemAlignContext, MemAlignWarning
-from tests.conftest import Bench, judgings, thread
+from memalign_graph import (
+    InvalidInputError,
+    MemAlignContext,
+    MemAlignWarning,
+    QualityGateMiddleware,
+)
+from tests.conftest import CRITERION, Bench, judgings, thread
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -41,7 +46,10 @@ async def test_answer_that_fails_goes_back_to_the_model_with_the_critique(bench:
     assert "There is no answer to judge" in told[1]
     assert "Secret reason." in told[2]
     assert "Write the whole answer again so that it passes." in told[2]
-    assert (inputs(bench.server), outputs(bench.server)) == ([QUESTION] * 2, ["Wait.", "So sorry!"])
+    track_and_say = '1. called track(order="4711")\n   returned: 4711 is in Rome.\n'
+    track_and_say += "2. assistant (final answer): So sorry!"
+    assert inputs(bench.server) == [QUESTION] * 2
+    assert outputs(bench.server) == ["Wait.", track_and_say]
     verdict = given["quality_gate"]
     assert (verdict["status"], verdict["passed"], verdict["revisions"]) == ("accepted", True, 2)
     events = [part["status"] for mode, part in parts if mode == "custom"]
@@ -56,7 +64,7 @@ async def test_answer_that_fails_goes_back_to_the_model_with_the_critique(bench:
 async def test_each_turn_has_its_own_revisions_and_a_fallback(bench: Bench) -> None:
     model = AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft")
-    graph = agent(bench, gate(bench, max_revisions=1, fallback=LATER))
+    graph = agent(bench, gate(bench, max_revisions=1, fallback=LATER, sees="answer"))
     given = await bench.invoke(graph, ask())
     verdict = given["quality_gate"]
     assert (verdict["status"], verdict["let_through"]) == ("exhausted", False)
@@ -101,7 +109,7 @@ async def test_what_a_caller_brings_is_no_gates_word(bench: Bench) -> None:
 
     AgentModel(bench.server, "Draft 1.", "Draft 2.", "So sorry!")
     bench.server.rules = fails("Draft")
-    graph = agent(bench, gate(bench, max_revisions=1), state_schema=Noting)
+    graph = agent(bench, gate(bench, max_revisions=1, sees="answer"), state_schema=Noting)
     brought: dict[str, Any] = {
         "quality_gate": {"status": "accepted", "passed": True, "let_through": True},
         "_quality_gate_loop": {"status": "revise", "revisions": 7, "began": True},
@@ -120,7 +128,7 @@ async def test_tool_that_answers_directly_is_judged_by_its_answer(bench: Bench) 
     model = AgentModel(bench.server, calls("track", order="4711"))
     graph = agent(bench, gate(bench), tools=[tool(return_direct=True)(track)])
     given = await bench.invoke(graph, ask())
-    assert outputs(bench.server) == ["4711 is in Rome."]
+    assert outputs(bench.server) == ['1. called track(order="4711")\n   returned: 4711 is in Rome.']
     assert len(model.requests) == 1
     assert given["quality_gate"]["status"] == "accepted"
 
@@ -190,3 +198,46 @@ async def test_agent_without_a_store_a_checkpointer_or_usable_settings(bench: Be
     graph = agent(bench, made, context_schema=MemAlignContext)
     given = await bench.invoke(graph, ask(), "u", context=MemAlignContext(review="never"))
     assert given["quality_gate"]["status"] == "accepted"
+
+
+async def test_judge_is_told_of_the_tools_that_the_model_was_offered(bench: Bench) -> None:
+    AgentModel(bench.server, calls("track", order="4711"), "It is in Rome.", "So sorry!")
+    graph = agent(bench, gate(bench, tools=True), tools=[track])
+    given = await bench.invoke(graph, ask())
+    [shown] = inputs(bench.server)
+    listed = "1. system: The assistant's tools:\n      - track: Where an order is."
+    assert shown == f"{listed}\n2. user: {QUESTION}"
+    assert given["quality_gate"]["status"] == "accepted"
+    await bench.invoke(graph, ask(CUP))
+    assert inputs(bench.server)[1].startswith(listed)
+
+
+@pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
+def test_tools_are_told_where_they_can_be(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"^tools: the judge is told of tools with `sees`"):
+        QualityGateMiddleware(CRITERION, tools=True, **options)
+    with pytest.raises(InvalidInputError, match=r"^tools: give True or False"):
+        QualityGateMiddleware(CRITERION, tools=[track])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 8, 60])
+def test_judge_of_an_agent_reads_every_step_within_its_window(bench: Bench, count: int) -> None:
+    def look_up(order: str) -> str:
+        """Look an order up."""
+        return f"order {order}: " + "shipped and paid, " * 400
+
+    def refund(order: str) -> str:
+        """Pay an order back."""
+        return f"{order} is paid back."
+
+    steps = [calls("look_up" if n % 2 else "refund", order=f"A{n}") for n in range(count)]
+    AgentModel(bench.server, *steps, "All is settled.")
+    judge = bench.server.chat_model(max_retries=0, profile={"max_input_tokens": 4_000})
+    graph = agent(bench, gate(bench, model=judge), tools=[look_up, refund])
+    config: Any = {**thread("long"), "recursion_limit": 500}
+    graph.invoke(ask(), config)
+    [shown] = outputs(bench.server)
+    for n in range(count):
+        name = "look_up" if n % 2 else "refund"
+        assert f'{n + 1}. called {name}(order="A{n}")\n   returned: ' in shown
+    assert shown.endswith(f"{count + 1}. assistant (final answer): All is settled.")

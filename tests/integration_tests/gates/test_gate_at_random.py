@@ -136,7 +136,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
         "use_episodes": False,
         "use_guidelines": False,
     }
-    graph = gate_on(bench, builder, CRITERION, **given)
+    graph = gate_on(bench, builder, CRITERION, sees="answer", **given)
     return bench.compile(graph), publish, boss
 
 

@@ -83,7 +83,7 @@ async def test_gate_of_a_subgraph_begins_each_turn_of_its_parent_anew(
 ) -> None:
     """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
     writer = Writer()
-    options: dict[str, Any] = {"max_revisions": 1}
+    options: dict[str, Any] = {"max_revisions": 1, "sees": "answer"}
     if by_hand:
         worker = wired(bench, writer, State, **options)
         worker.store = worker.checkpointer = None

@@ -98,8 +98,8 @@ async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_tim
 ) -> None:
     writer = Writer()
     builder = writing(writer)
-    gate_on(bench, builder, revise=None, name="tone", accept="short")
-    gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1)
+    gate_on(bench, builder, revise=None, name="tone", accept="short", sees="answer")
+    gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1, sees="answer")
     graph = bench.compile(builder)
     bench.server.rules = [
         judges(LENGTH.instructions, False),
@@ -138,7 +138,7 @@ async def test_revisions_run_out_over_many_replies_of_experts_and_users(bench: B
 
 
 async def test_question_that_a_new_turn_passes_by_does_not_count(bench: Bench) -> None:
-    graph = gated(bench, Writer(), review="always", max_revisions=1)
+    graph = gated(bench, Writer(), review="always", max_revisions=1, sees="answer")
     await bench.invoke(graph, asked())
     await bench.resume(graph, {"value": False})
     given = await bench.invoke(graph, asked(AGAIN))

@@ -14,11 +14,13 @@ from memalign_graph.conversation import (
     critique_text,
     extract_example,
     is_from_gate,
-    last_exchange,
     read_key,
     read_turn,
+    what_gate_sees,
 )
+from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.scales import PassRule
+from memalign_graph.settings import Sees
 from memalign_graph.types import Evidence
 from tests.conftest import CRITERION
 
@@ -86,9 +88,9 @@ class Modelled(BaseModel):
     messages: list[Any]
 
 
-def example_in(state: Any, messages_key: str = "messages") -> Example | str:
+def example_in(state: Any, messages_key: str = "messages", sees: Sees = "answer") -> Example | str:
     turn = read_turn(read_key(state, messages_key), {})
-    return extract_example(state, None, turn, messages_key)
+    return extract_example(state, None, turn, messages_key, sees)
 
 
 @pytest.mark.parametrize("case", list(FINDS))
@@ -115,6 +117,122 @@ def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> No
         example_in({"chat": messages}, "chat")
 
 
+TEXT_ALONE = [
+    *("tuples", "blocks", "reasoning", "system-after", "revised-twice", "no-text-asked"),
+    *("calls-tools", "tool-says-nothing", "hands-back-to-a-supervisor", "picture", "other-role"),
+]
+
+
+@pytest.mark.parametrize("sees", ["turn", "conversation"])
+@pytest.mark.parametrize("case", TEXT_ALONE)
+def test_turn_without_calls_and_history_is_the_last_exchange(case: str, sees: Sees) -> None:
+    state = {"messages": FINDS[case][0]}
+    assert example_in(state, sees=sees) == example_in(state)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+FIND = {"id": "1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+STEPS = [
+    {**assistant("I look it up."), "tool_calls": [FIND]},
+    {"role": "tool", "tool_call_id": "1", "content": "In Kiel."},
+]
+CHECK = {"name": "check_quality", "args": {}, "id": "8", "type": "tool_call"}
+VERDICT = {"gate": "check_quality", "let_through": True, "judgment": None}
+SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
+
+SEEN: dict[str, tuple[list[Any], Any, Any]] = {
+    "calls": ([ASKED, CALLING, FOUND, AIMessage("Kiel.")], "Where is it?", [*STEPS, "Kiel."]),
+    "answers-directly": ([ASKED, CALLING, FOUND], "Where is it?", STEPS),
+    "history": (
+        [HumanMessage("Hi"), AIMessage("Yes?"), ASKED, AIMessage("Kiel.")],
+        [user("Hi"), assistant("Yes?"), user("Where is it?")],
+        "Kiel.",
+    ),
+    "calls-of-an-old-turn": (
+        [ASKED, CALLING, FOUND, AIMessage("Kiel."), HumanMessage("Yes"), AIMessage("Done.")],
+        [user("Where is it?"), *STEPS, assistant("Kiel."), user("Yes")],
+        "Done.",
+    ),
+    "drafts": (
+        [ASKED, AIMessage("a"), CRITIQUE, CALLING, FOUND, AIMessage("b"), CRITIQUE, AIMessage("c")],
+        "Where is it?",
+        [*STEPS, "c"],
+    ),
+    "drafts-of-an-old-turn": (
+        [HumanMessage("Hi"), AIMessage("Yo"), CRITIQUE, AIMessage("Yes?"), ASKED, AIMessage("A")],
+        [user("Hi"), assistant("Yes?"), user("Where is it?")],
+        "A",
+    ),
+    "notes-of-others": (
+        [SystemMessage("S"), SUMMARY, ASKED, CALLING, FOUND, AIMessage("Kiel."), *HANDS_BACK],
+        "Where is it?",
+        [*STEPS, "Kiel."],
+    ),
+    "gate-called-as-a-tool": (
+        [
+            ASKED,
+            AIMessage("", tool_calls=[CHECK]),
+            ToolMessage("The answer passed.", tool_call_id="8", artifact=VERDICT),
+            AIMessage("I look it up.", tool_calls=[CALL, {**CHECK, "id": "9"}]),
+            FOUND,
+            ToolMessage("Too cold.", tool_call_id="9", artifact=VERDICT),
+            AIMessage("Kiel."),
+        ],
+        "Where is it?",
+        [*STEPS, "Kiel."],
+    ),
+    "picture-before": (
+        [HumanMessage([{"type": "image", "url": "x"}]), AIMessage("A dog."), ASKED, AIMessage("A")],
+        [user("[image]"), assistant("A dog."), user("Where is it?")],
+        "A",
+    ),
+}
+
+
+def seen_outputs(outputs: Any) -> Any:
+    if not isinstance(outputs, list):
+        return outputs
+    return [assistant(step) if isinstance(step, str) else step for step in outputs]
+
+
+@pytest.mark.parametrize("case", list(SEEN))
+def test_what_a_gate_sees_of_a_turn(case: str) -> None:
+    messages, inputs, outputs = SEEN[case]
+    found = example_in({"messages": messages}, sees="turn")
+    assert found == Example(inputs=inputs, outputs=seen_outputs(outputs))
+
+
+@pytest.mark.parametrize("case", list(SEEN))
+def test_whole_conversation_is_what_was_done_since_the_first_request(case: str) -> None:
+    messages, inputs, outputs = SEEN[case]
+    before = inputs if isinstance(inputs, list) else [user(inputs)]
+    steps = seen_outputs(outputs)
+    steps = steps if isinstance(steps, list) else [assistant(steps)]
+    found = example_in({"messages": messages}, sees="conversation")
+    first = "(no text)" if case == "picture-before" else before[0]["content"]
+    assert isinstance(found, Example)
+    assert found.outputs == [*before, *steps]
+    assert case == "picture-before" or found.inputs == first
+
+
+def test_drafts_that_are_known_by_their_ids_are_left_out() -> None:
+    """Where the critique goes into a key of its own, the messages do not show it."""
+    asked = HumanMessage("Where is it?", id="m1")
+    drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
+    turn = read_turn(
+        [asked, *drafts, AIMessage("c")], {"asked_id": "m1", "sent_back": ["m2", "m3"]}
+    )
+    found = extract_example({}, None, turn)
+    assert found == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
+
+
 class Form(BaseModel):
     city: str = "Kiel"
 
@@ -122,8 +240,22 @@ class Form(BaseModel):
 @pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
 def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     turn = read_turn([ASKED, CALLING], {})
-    found = last_exchange(turn, "messages", structured)
+    found = what_gate_sees(turn, "messages", "turn", structured)
     assert found == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+    turn = read_turn([ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')], {})
+    found = what_gate_sees(turn, "messages", "turn", structured)
+    assert found == {"inputs": "Where is it?", "outputs": [*STEPS, assistant('{"city": "Kiel"}')]}
+
+
+def test_tools_stand_before_the_request_and_are_not_embedded() -> None:
+    turn = read_turn([ASKED, AIMessage("Kiel.")], {})
+    found = what_gate_sees(turn, "messages", "turn", tools="The assistant's tools:\n- find: finds")
+    assert found is not None
+    assert found["inputs"] == [
+        {"role": "system", "content": "The assistant's tools:\n- find: finds"},
+        user("Where is it?"),
+    ]
+    assert "finds" not in retrieval_text(Example(**found))[0]
 
 
 def test_structured_response_in_a_graph_of_ones_own_is_no_answer() -> None:

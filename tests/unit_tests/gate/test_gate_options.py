@@ -42,6 +42,8 @@ GATE: list[tuple[str, Any, str]] = [
     ("review", later, "review: give a plain function, not an async one."),
     ("example", "inputs", "example: give a function of the state that makes `inputs`"),
     ("example", later, "example: give a plain function, not an async one."),
+    ("sees", "everything", "sees: 'everything' is not known: give 'turn', 'answer' or"),
+    ("sees", None, "sees: None is not known"),
     ("fallback", " ", "fallback: give the text that is answered instead, or None."),
     ("fallback", "half \ud800", "fallback: the text holds half of a surrogate pair"),
 ]
