@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from langgraph.types import interrupt
 from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, create_model
 
-from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.clarify import Question
@@ -501,7 +501,7 @@ def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
     ]
 
 
-def _side(title: str, side: Side) -> str:
+def _side(title: str, side: ConflictSide) -> str:
     number = len(side.episode_ids)
     source = f"{number} piece{'s' * (number > 1)} of feedback" if number else "an expert's own hand"
     rule = f"**{title}** (from {source}): {escape(side.text)}"

@@ -1,7 +1,8 @@
 """Models' replies kept in the store until what they lead to is committed.
 
-An alignment of many calls can be cut off, or one of its calls can fail. Made again, it finds the
-replies that it has paid for: the same prompt to the same model has the same one.
+An alignment of many calls can be cut off, and any of its calls can fail. Made again, it pays only
+for what failed. LangChain's own cache can't do this: applications choose it for the whole process,
+few keep it on disk, and a purge does not reach it.
 """
 
 import threading
@@ -18,39 +19,32 @@ from memalign_graph.replies import ChatReply, StructuredModel
 
 
 class CachedRepliesIO(IO):
-    """An `IO` that keeps chat models' replies, so that made again nothing is asked twice.
+    """An `IO` that returns the kept reply to a prompt, of the same model with its settings."""
 
-    Where it asks anew, a reply that was no use before is not taken again.
-    """
-
-    def __init__(self, io: IO, access: MemoryAccess, *, bypass_cache: bool = False) -> None:
+    def __init__(self, io: IO, access: MemoryAccess) -> None:
         super().__init__(io)
         self._access = access
-        self._asks_anew = bypass_cache
-        self._asked: Counter[str] = Counter()
-        self._fresh: dict[int, tuple[str, ChatReply]] = {}
+        self._prompt_counts: Counter[str] = Counter()
+        self._uncached: dict[int, tuple[str, ChatReply]] = {}
         self._lock = threading.Lock()
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Return the reply that was kept, or ask."""
         key = self._key(model, messages)
-        drafts = self._access.layout.of("drafts")
-        wanted = [] if self._asks_anew else [key]
-        kept = await self._access.get(self.io, drafts, wanted, lambda item: item["reply"])
-        if key in kept:
+        namespace = self._access.layout.of("drafts")
+        cached = await self._access.get(self.io, namespace, [key], lambda item: item["reply"])
+        if key in cached:
             try:
-                return ChatReply(**kept[key])
+                return ChatReply(**cached[key])
             except TypeError:
                 pass  # written by another version of this package: asked for again
         reply = await self.io.chat(model, messages)
-        self._fresh[id(reply)] = key, reply
+        self._uncached[id(reply)] = key, reply  # the reply, too, so that its id is not given again
         return reply
 
     async def mark_usable(self, reply: ChatReply) -> None:
-        """Keep a reply that could be used."""
-        if id(reply) not in self._fresh:
-            return  # it was kept already
-        key, _ = self._fresh.pop(id(reply))
+        if id(reply) not in self._uncached:
+            return  # it came from the cache
+        key, _ = self._uncached.pop(id(reply))
         item = {"id": key, "reply": asdict(reply)}
         try:
             check_json(item, "the reply")
@@ -59,8 +53,8 @@ class CachedRepliesIO(IO):
         await self._access.put(self.io, self._access.layout.of("drafts"), {key: item})
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
-        prompt = digest([model.key, *([one.type, one.text] for one in messages)])
+        prompt = digest([model.key, *([message.type, message.text] for message in messages)])
         with self._lock:
             # The same prompt more than once is a sample each time.
-            self._asked[prompt] += 1
-            return digest([prompt, self._asked[prompt]])
+            self._prompt_counts[prompt] += 1
+            return digest([prompt, self._prompt_counts[prompt]])

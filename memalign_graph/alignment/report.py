@@ -6,16 +6,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.agreement import Agreement
-from memalign_graph.alignment.merging import Conflict
 from memalign_graph.tracing import Usage
 from memalign_graph.types import Guideline
 
 
-class _Part(BaseModel):
+class _ReportModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Rejected(_Part):
+class Rejected(_ReportModel):
     """A record that can't be used."""
 
     index: int
@@ -25,7 +24,7 @@ class Rejected(_Part):
     """What is wrong with it, in a sentence that names the field."""
 
 
-class FeedbackCounts(_Part):
+class FeedbackCounts(_ReportModel):
     """What became of the feedback."""
 
     new: int
@@ -42,7 +41,7 @@ class FeedbackCounts(_Part):
     """Records that can't be used."""
 
 
-class GuidelineChange(_Part):
+class GuidelineChange(_ReportModel):
     """A guideline that an alignment touched, with its sources."""
 
     id: str
@@ -64,7 +63,7 @@ class GuidelineChange(_Part):
     """Of one retired: why."""
 
 
-class GuidelineChanges(_Part):
+class GuidelineChanges(_ReportModel):
     """What became of the guidelines."""
 
     added: list[GuidelineChange]
@@ -84,7 +83,7 @@ class Cost(Usage):
     """How long something was under way, without the time that a run waited to go on."""
 
 
-class BrokenCase(_Part):
+class BrokenCase(_ReportModel):
     """A seen case that a proposed guideline turned against its expert."""
 
     example_id: str
@@ -106,7 +105,7 @@ class BrokenCase(_Part):
     """What became of the guideline."""
 
 
-class Replay(_Part):
+class Replay(_ReportModel):
     """What judging seen cases again showed."""
 
     cases: int
@@ -135,7 +134,45 @@ class Replay(_Part):
     """Why a case could not be judged again, by the example's id; it is counted nowhere."""
 
 
-class AlignmentReport(_Part):
+class ConflictSide(_ReportModel):
+    """One of two guidelines that contradict each other."""
+
+    guideline_id: str
+    """The guideline."""
+
+    text: str
+    """Its wording."""
+
+    episode_ids: list[str]
+    """Its sources."""
+
+    by_expert: bool = False
+    """Whether an expert wrote it by hand."""
+
+    experts: int = 0
+    """How many experts gave its sources."""
+
+    said: list[str] = []
+    """The newest words behind it: who, when, and what."""
+
+
+class Conflict(_ReportModel):
+    """Two guidelines that contradict each other."""
+
+    id: str
+    """Names the conflict in the question to the expert: `C1`, `C2`, ..."""
+
+    first: ConflictSide
+    """The one that came first."""
+
+    second: ConflictSide
+    """The other."""
+
+    newer: Literal["first", "second"]
+    """Which has the newer word behind it; what an expert wrote by hand always has."""
+
+
+class AlignmentReport(_ReportModel):
     """What an alignment did."""
 
     feedback: FeedbackCounts
@@ -187,33 +224,29 @@ def compare_guidelines(
     after: Sequence[Guideline],
     learned: Sequence[Mapping[str, Any]] = (),
 ) -> GuidelineChanges:
-    """Tell what became of the guidelines, and of those that went why: what was learned says it."""
-    why = {one["guideline_id"]: one for one in learned}
-    old = {one.id: one for one in before}
-    new = {one.id: one for one in after}
+    """Tell what became of guidelines; of retired ones, what was learned says why."""
+    entries = {entry["guideline_id"]: entry for entry in learned}
+    previous = {guideline.id: guideline for guideline in before}
     added, revised, retired = [], [], []
-    for one in after:
-        was = old.get(one.id)
-        if was is None:
-            added.append(_change(one))
-        elif (was.text, was.episode_ids) != (one.text, one.episode_ids):
-            revised.append(_change(one, before=was.text if was.text != one.text else None))
-    for one in before:
-        if one.id not in new:
-            told = why.get(one.id, {})
-            more = {name: told.get(name) for name in ("superseded_by", "reason")}
-            retired.append(_change(one, **more))
+    for guideline in after:
+        old = previous.pop(guideline.id, None)
+        if old is None:
+            added.append(_change(guideline))
+        elif (old.text, old.episode_ids) != (guideline.text, guideline.episode_ids):
+            text = None if old.text == guideline.text else old.text
+            revised.append(_change(guideline, before=text))
+    for guideline in previous.values():
+        entry = entries.get(guideline.id, {})
+        why = {name: entry.get(name) for name in ("superseded_by", "reason")}
+        retired.append(_change(guideline, **why))
     return GuidelineChanges(added=added, revised=revised, retired=retired)
 
 
-def total_cost(entries: Sequence[Mapping[str, Any]]) -> Cost:
-    """Add up what nodes used."""
-    total = sum((Usage.model_validate(one["used"]) for one in entries), Usage())
-    seconds, end = 0.0, float("-inf")
-    for start, stop in sorted((one["start"], one["stop"]) for one in entries):
-        seconds += max(stop - max(start, end), 0.0)
-        end = max(end, stop)
-    return Cost(**total.model_dump(), seconds=round(seconds, 3))
+def sum_usage(entries: Sequence[Mapping[str, Any]]) -> Cost:
+    """Add up what the nodes used; they run one after the other."""
+    usage = sum((Usage.model_validate(entry["used"]) for entry in entries), Usage())
+    seconds = sum(max(entry["stop"] - entry["start"], 0) for entry in entries)
+    return Cost(**usage.model_dump(), seconds=round(seconds, 3))
 
 
 def _change(guideline: Guideline, **more: Any) -> GuidelineChange:

@@ -364,7 +364,7 @@ class JudgeMemory:
             ChatModelError: If a call fails; nothing is changed then.
             ModelAnswerError: If an answer can't be used; nothing is changed then.
         """
-        from memalign_graph.alignment.consolidate import consolidate_memory
+        from memalign_graph.alignment.merge import consolidate_memory
 
         if self._model is None:
             raise InvalidInputError(

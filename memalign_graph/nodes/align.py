@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 from memalign_graph.agreement import expert_agreement
-from memalign_graph.alignment.consolidate import merge_proposals
 from memalign_graph.alignment.distill import (
     MAX_ATTEMPTS,
     NoWordingError,
@@ -21,10 +20,14 @@ from memalign_graph.alignment.distill import (
     pack_batches,
     reword,
 )
-from memalign_graph.alignment.merging import Conflict, settle, unsettled
+from memalign_graph.alignment.merge import (
+    merge_proposals,
+    resolve_conflicts,
+    unresolved_warnings,
+)
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
-from memalign_graph.alignment.report import AlignmentReport, compare_guidelines, total_cost
+from memalign_graph.alignment.report import AlignmentReport, Conflict, compare_guidelines, sum_usage
 from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
@@ -438,12 +441,12 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
         unmerged.append(_UNMERGED.format(error))
         merged = await merge(compare=False)
     step.progress("consolidate", 1, 1)
-    settled = [] if asks else settle(merged.conflicts)
-    left = unsettled(replace(merged, conflicts=[]) if asks else merged, settled)
+    resolved = [] if asks else resolve_conflicts(merged.conflicts)
+    unresolved = [] if asks else unresolved_warnings(merged.conflicts, resolved)
     return step.learned(
-        operations=saved([*merged.operations, *settled]),
+        operations=saved([*merged.operations, *resolved]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
-        warnings=step.warnings(*unmerged, *left),
+        warnings=step.warnings(*unmerged, *unresolved, *merged.warnings),
     )
 
 
@@ -452,8 +455,8 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     form = conflict_form(step.resources.criterion, conflicts)
     decisions = form.ask(step.settings["namespace"])
-    settled = saved(settle(conflicts, decisions))
-    return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *settled])
+    resolved = saved(resolve_conflicts(conflicts, decisions))
+    return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *resolved])
 
 
 async def replay_cases(step: _Call) -> StateUpdate:
@@ -552,7 +555,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(before), of_run(after), learned),
-        cost=total_cost(step.usage()),
+        cost=sum_usage(step.usage()),
         memory_version_after=view.version,
     )
     return {"report": report.to_json()}

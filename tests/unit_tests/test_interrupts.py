@@ -19,7 +19,7 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from memalign_graph.alignment.merging import Conflict, Side
+from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, clarify_form, conflict_form, review_form
 from memalign_graph.panel import panel_form
@@ -64,7 +64,8 @@ def panel_without(*names: str) -> Form[Any]:
 
 def conflict(number: int, newer: Any) -> Conflict:
     first, second = (
-        Side(guideline_id=name, text=f"Rule {name}.", episode_ids=["e"]) for name in ("a", "b")
+        ConflictSide(guideline_id=name, text=f"Rule {name}.", episode_ids=["e"])
+        for name in ("a", "b")
     )
     return Conflict(id=f"C{number}", first=first, second=second, newer=newer)
 

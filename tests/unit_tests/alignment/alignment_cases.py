@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
-from memalign_graph.alignment.merging import Merged, ProposalMerger, settle
+from memalign_graph.alignment.merge import MergeResult, ProposalMerger, resolve_conflicts
 from memalign_graph.memory.guidelines import GuidelineOperation, applied, guideline_id
 from memalign_graph.prompts.compare import Relations
 
@@ -61,7 +61,7 @@ def merge(
     given_at: dict[str, datetime] | None = None,
     authors: dict[str, str | None] | None = None,
     **options: Any,
-) -> Merged:
+) -> MergeResult:
     dates = dated() if given_at is None else given_at
     by = BY_ANN if authors is None else authors
     merging = ProposalMerger(list(guidelines), [list(one) for one in proposals], dates, by)
@@ -70,11 +70,11 @@ def merge(
 
 def after(
     guidelines: Iterable[Guideline],
-    merged: Merged,
+    merged: MergeResult,
     decisions: dict[str, str] | None = None,
 ) -> dict[str, Guideline]:
     """What a memory's guidelines are when all of it is committed, by text."""
-    operations = [*merged.operations, *settle(merged.conflicts, decisions)]
+    operations = [*merged.operations, *resolve_conflicts(merged.conflicts, decisions)]
     return {one.text: one for one in applied(guidelines, operations)}
 
 

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from memalign_graph import Guideline, JudgeMemory
-from memalign_graph.alignment.merging import ProposalMerger
+from memalign_graph.alignment.merge import ProposalMerger
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation, applied, normalize_text
 from memalign_graph.memory.learning import learn
@@ -52,7 +52,7 @@ def random_table(seed: int) -> tuple[Any, Any, Any]:
             else:
                 operations.append(retire(target, chance.choice([None, text]), source))
         proposals.append(operations)
-    count = len(ProposalMerger(guidelines, proposals, dated(), BY_ANN).rules)
+    count = len(ProposalMerger(guidelines, proposals, dated(), BY_ANN).guidelines)
     places = range(count)
     pairs = [pair for pair in itertools.combinations(places, 2) if chance.random() < 0.15]
     groups = [chance.sample(places, 2) for _ in range(chance.randrange(3)) if count > 1]

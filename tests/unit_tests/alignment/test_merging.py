@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.merging import Conflict, ProposalMerger, Side, settle, unsettled
+from memalign_graph.alignment.merge import (
+    ProposalMerger,
+    resolve_conflicts,
+    unresolved_warnings,
+)
+from memalign_graph.alignment.report import Conflict, ConflictSide
 from tests.unit_tests.alignment.alignment_cases import (
     NONE,
     add,
@@ -102,9 +107,9 @@ def test_what_becomes_of_proposals(name: str) -> None:
 
 def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> None:
     proposals = [[add("B.", "e3")], [add("A.", "e4"), add("b", "e5")]]
-    merging = ProposalMerger([OLD, HAND], proposals, {})
-    assert [rule.text for rule in merging.rules] == ["Say sorry.", "Be brief.", "B.", "A."]
-    assert merging.touched == [2, 3]
+    merging = ProposalMerger([OLD, HAND], proposals, {}, {})
+    assert [rule.text for rule in merging.guidelines] == ["Say sorry.", "Be brief.", "B.", "A."]
+    assert merging.changed_places == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
 def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
     assert merge([OLD, OTHER], [add("X.", "e9")], found=OPPOSED).conflicts == []
     assert len(merge([OLD, OTHER], [add("Thank them.", "e9")], found=OPPOSED).conflicts) == 1
-    assert len(merge([OLD, OTHER], found=OPPOSED, touched_only=False).conflicts) == 1
+    assert len(merge([OLD, OTHER], found=OPPOSED, changed_only=False).conflicts) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,13 +145,14 @@ def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> N
 
 def conflict(number: int, first: str, second: str, newer: Any = "second") -> Conflict:
     sides = [
-        Side(guideline_id=one, text=f"Rule {one}.", episode_ids=["e1"]) for one in (first, second)
+        ConflictSide(guideline_id=one, text=f"Rule {one}.", episode_ids=["e1"])
+        for one in (first, second)
     ]
     return Conflict(id=f"C{number}", first=sides[0], second=sides[1], newer=newer)
 
 
 def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None]:
-    return {one.guideline_id: one.superseded_by for one in settle(conflicts, decisions)}
+    return {one.guideline_id: one.superseded_by for one in resolve_conflicts(conflicts, decisions)}
 
 
 def test_what_has_lost_decides_nothing() -> None:
@@ -182,15 +188,16 @@ def test_newer_feedback_of_fewer_experts_settles_nothing(
     ):
         merged = merge([TEN], [proposal], found=found, authors={**EXPERTS, **authors})
         assert set(stands(after([TEN], merged))) == stays
-        assert len(unsettled(merged, settle(merged.conflicts))) == len(stays) - 1
+        warnings = unresolved_warnings(merged.conflicts, resolve_conflicts(merged.conflicts))
+        assert len(warnings) == len(stays) - 1
         assert set(stands(after([TEN], merged, {"C1": "second"}))) == {"Never."}
     merged = merge([TEN], [retire(TEN, None, "e11")], authors={**EXPERTS, **authors})
     assert set(stands(after([TEN], merged))) == stays & {TEN.text}
-    assert [TEN.text in text for text in unsettled(merged, [])] == [True] * (len(stays) - 1)
+    assert [TEN.text in text for text in merged.warnings] == [True] * (len(stays) - 1)
 
 
 def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None:
     merged = merge([TEN, HAND], [add("x", "e12")], found=relations(contradictions=[(0, 1)]))
-    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]), touched_only=False)
+    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]), changed_only=False)
     assert merged.conflicts == []
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.report import total_cost
+from memalign_graph.alignment.report import sum_usage
 from memalign_graph.prompts.compare import read_relations, relations_prompt, relations_schema
 from tests.unit_tests.alignment.alignment_cases import CRITERION
 
@@ -60,20 +60,12 @@ def test_comparison_that_can_not_be_used_says_why(given: Any, problem: str) -> N
         read_relations(given, 3)
 
 
-def entry(start: float, stop: float, **used: int) -> dict[str, Any]:
-    return {"used": used, "start": start, "stop": stop, "begins": False}
-
-
-def test_time_side_by_side_counts_once_and_waiting_not_at_all() -> None:
+def test_cost_adds_up_what_nodes_used_and_not_the_time_between_them() -> None:
     entries = [
-        entry(0, 1, chat_calls=1, input_tokens=5),
-        entry(1, 4, chat_calls=2, output_tokens=7),
-        entry(2, 3, texts_embedded=3, embedding_calls=1),
-        entry(100, 101.5),
+        {"used": {"chat_calls": 1, "input_tokens": 5}, "start": 0, "stop": 1},
+        {"used": {"chat_calls": 2, "texts_embedded": 3}, "start": 100, "stop": 101.5},
+        {"used": {}, "start": 5, "stop": 4},  # a clock that was set back
     ]
-    cost = total_cost(entries[::-1])
-    assert (cost.chat_calls, cost.input_tokens, cost.output_tokens) == (3, 5, 7)
-    assert (cost.texts_embedded, cost.embedding_calls) == (3, 1)
-    assert cost.seconds == 5.5
-    assert total_cost([]).seconds == 0
-    assert total_cost([entry(5, 4)]).seconds == 0
+    cost = sum_usage(entries)
+    assert (cost.chat_calls, cost.input_tokens, cost.texts_embedded) == (3, 5, 3)
+    assert cost.seconds == 2.5

@@ -15,7 +15,7 @@ from memalign_graph import (
     JudgeMemory,
     ModelAnswerError,
 )
-from memalign_graph.alignment.consolidate import find_relations
+from memalign_graph.alignment.merge import find_relations
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens

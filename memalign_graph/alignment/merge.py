@@ -1,0 +1,408 @@
+"""Make one set of guidelines of many proposals, and tidy up a memory's guidelines.
+
+Batches of feedback are distilled apart and know nothing of each other. Their proposals are applied
+to the active guidelines, and the same words are one guideline. A model says which guidelines say
+the same in other words, and which contradict each other. Code decides what follows from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from memalign_graph.alignment.distill import redistill
+from memalign_graph.alignment.reply_cache import CachedRepliesIO
+from memalign_graph.alignment.report import Conflict, ConflictSide
+from memalign_graph.asking import ask_with_retry, with_schema
+from memalign_graph.errors import excerpt
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import embed
+from memalign_graph.memory.feedback import clear_cached_replies
+from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
+from memalign_graph.memory.learning import learn
+from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
+from memalign_graph.prompts.compare import (
+    Relations,
+    read_relations,
+    relations_prompt,
+    relations_schema,
+)
+from memalign_graph.prompts.fences import estimate_tokens
+from memalign_graph.prompts.judge import ANSWER_TOKENS
+from memalign_graph.types import Guideline
+
+_MAX_CONCURRENCY = 32
+_MIN_COMPARED = 2
+_NEIGHBORS = 10
+"""How many others a guideline is compared with where all of them are too many."""
+
+_MAX_COMMENTS = 3
+_COMMENT_CHARS = 200
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_OUTWEIGHED = "It contradicts what newer feedback, or an expert's own guideline, says."
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What proposals come to."""
+
+    operations: list[GuidelineOperation]
+    """What to do to the guidelines, conflicts aside."""
+    conflicts: list[Conflict]
+    """What contradicts each other, in a stable order."""
+    warnings: list[str]
+    """Which guidelines stay although feedback of fewer experts is to retire them."""
+
+
+async def merge_proposals(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    proposals: Sequence[Sequence[GuidelineOperation]],
+    *,
+    compare: bool,
+) -> MergeResult:
+    """Merge the proposals of several batches with each other and with the active guidelines.
+
+    A small model can't tell what says the same: then only the same words are one guideline.
+    """
+    view = await access.refresh(io)
+    given_at = {row.id: row.given_at for row in view.rows()}
+    # Without a name, each system that feedback comes from tells its experts apart by its ids.
+    authors = {
+        row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
+    }
+    merger = ProposalMerger(view.guidelines, proposals, given_at, authors)
+    texts = [guideline.text for guideline in merger.guidelines]
+    changed = merger.changed_places if proposals else range(len(texts))
+    relations = Relations([], [])
+    if compare and not is_small_model(chat) and changed and len(texts) >= _MIN_COMPARED:
+        relations = await find_relations(io, access, chat, texts, changed)
+    merged = merger.merge(relations, changed_only=bool(proposals))
+
+    async def quoted(side: ConflictSide) -> ConflictSide:
+        """Add the newest comments behind a guideline, for whoever is to decide."""
+        episodes = (await access.episodes(io, side.episode_ids)).values()
+        newest = sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
+        comments = [
+            f"{episode.author or 'anonymous'}, {episode.given_at:%Y-%m-%d}: "
+            f"{excerpt(' '.join(episode.rationale.split()), _COMMENT_CHARS)}"
+            for episode in newest
+            if episode.rationale
+        ]
+        return side.model_copy(update={"said": comments[:_MAX_COMMENTS]})
+
+    conflicts = [
+        conflict.model_copy(
+            update={"first": await quoted(conflict.first), "second": await quoted(conflict.second)}
+        )
+        for conflict in merged.conflicts
+    ]
+    return MergeResult(merged.operations, conflicts, merged.warnings)
+
+
+async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
+    """Redistill pending guidelines, merge duplicates and resolve contradictions."""
+    redistilled = await redistill(io, access, chat)
+    merged = await merge_proposals(CachedRepliesIO(io, access), access, chat, [], compare=True)
+    resolved = resolve_conflicts(merged.conflicts)
+    operations = [*merged.operations, *resolved]
+    learned = await learn(io, access, operations, {}, reason="consolidate")
+    await clear_cached_replies(io, access)
+    unresolved = unresolved_warnings(merged.conflicts, resolved)
+    return {
+        "guidelines": [*redistilled["guidelines"], *learned["guidelines"]],
+        "memory_version": learned["memory_version"],
+        "warnings": [*redistilled["warnings"], *unresolved, *merged.warnings],
+    }
+
+
+async def find_relations(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], changed: Sequence[int]
+) -> Relations:
+    """Ask which guidelines say the same and which contradict each other.
+
+    Where they do not all fit into one prompt, each changed one is shown with those nearest to it.
+    """
+    prompt = relations_prompt(access.criterion, [])
+    frame = sum(estimate_tokens(message.text) for message in prompt)
+    costs = [estimate_tokens(text) + 6 for text in texts]
+    budget = max(max_input_tokens(chat) - ANSWER_TOKENS - frame, 0)
+    if sum(costs) <= budget:
+        return await _compare(io, access, chat, texts, range(len(texts)))
+    vectors = await embed(io, access, {text: text for text in texts})
+    matrix = np.stack([vectors[text] for text in texts])
+    groups: list[set[int]] = [set()]
+    for place in changed:
+        group, tokens_left = {place}, budget - costs[place]
+        ranked = map(int, np.argsort(-(matrix @ matrix[place]), kind="stable"))
+        for other in [other for other in ranked if other != place][:_NEIGHBORS]:
+            tokens_left -= costs[other]
+            if tokens_left >= 0 or len(group) < _MIN_COMPARED:
+                group.add(other)
+        if groups[-1] and sum(costs[member] for member in groups[-1] | group) > budget:
+            groups.append(set())
+        groups[-1] |= group
+    unique = dict.fromkeys(tuple(sorted(group)) for group in groups)
+    comparing = [_compare(io, access, chat, texts, places) for places in unique]
+    answers = await io.gather(comparing, _MAX_CONCURRENCY)
+    return Relations(
+        [group for answer in answers for group in answer.duplicates],
+        sorted({pair for answer in answers for pair in answer.contradictions}),
+    )
+
+
+async def _compare(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], places: Sequence[int]
+) -> Relations:
+    count = len(places)
+    relations, _ = await ask_with_retry(
+        io,
+        with_schema(chat, relations_schema(count)),
+        relations_prompt(access.criterion, [texts[place] for place in places]),
+        lambda answer, _last: read_relations(answer, count),
+        purpose="compare guidelines",
+    )
+    return Relations(
+        [[places[member] for member in group] for group in relations.duplicates],
+        [(places[a], places[b]) for a, b in relations.contradictions],
+    )
+
+
+class ProposalMerger:
+    """Applies proposals to the active guidelines, and then what a comparison says of them."""
+
+    def __init__(
+        self,
+        guidelines: Sequence[Guideline],
+        proposals: Sequence[Sequence[GuidelineOperation]],
+        given_at: Mapping[str, datetime],
+        authors: Mapping[str, str | None],
+    ) -> None:
+        """Apply the proposals; the same words are one guideline.
+
+        `given_at` dates feedback, by episode: what is not in it is older than all. `authors` names
+        the experts: an episode without a name has an expert of its own.
+        """
+        operations = [operation for batch in proposals for operation in batch]
+        self._before = {guideline.id: guideline for guideline in guidelines}
+        self._given_at, self._authors = given_at, authors
+        self._proposed = {key for operation in operations for key in operation.episode_ids}
+        last = max((guideline.position for guideline in guidelines), default=0)
+        self._table = GuidelineTable(self._before, live=self._proposed, position=last + 1)
+        self._changed_ids: set[str] = set()
+        self._contradictions: list[tuple[str, str]] = []
+        self._warnings: list[str] = []
+        # A proposal that adds sources to a guideline counts before one that retires it.
+        for operation in operations:
+            if operation.action != "retire" or operation.text:
+                self._add_proposal(operation)
+        for operation in operations:
+            if operation.action == "retire" and not operation.text:
+                self._retire(operation)
+
+    @property
+    def guidelines(self) -> list[Guideline]:
+        """The guidelines after the proposals: active ones first, then new ones."""
+        return list(self._table.after.values())
+
+    @property
+    def changed_places(self) -> list[int]:
+        """The places of guidelines that are new, reworded, or have a new source."""
+        return [place for place, key in enumerate(self._table.after) if key in self._changed_ids]
+
+    def merge(self, relations: Relations, *, changed_only: bool = True) -> MergeResult:
+        """Work out what becomes of the guidelines, by how those at some places are related."""
+        ids = list(self._table.after)
+        pairs = [
+            pair
+            for pair in [
+                *self._contradictions,
+                *((ids[a], ids[b]) for a, b in relations.contradictions),
+            ]
+            if {*map(self._table.keeper, pair)} <= self._table.after.keys()
+        ]
+        for group in relations.duplicates:
+            self._merge_duplicates([ids[place] for place in group], pairs)
+        if changed_only:
+            pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
+        return MergeResult(self._operations(), self._conflicts(pairs), self._warnings)
+
+    def _add_proposal(self, operation: GuidelineOperation) -> None:
+        target = self._table.after.get(operation.guideline_id or "")
+        if operation.action == "revise" and target and self._can_reword(target, operation):
+            if normalize_text(operation.text or "") == normalize_text(target.text):
+                operation = operation.model_copy(update={"text": target.text})
+            self._table.apply(operation)
+            self._changed_ids.add(self._table.keeper(target.id))
+            return
+        # Also a guideline that another batch has reworded already, or that is not there any more.
+        new = operation.model_copy(update={"action": "add", "guideline_id": None})
+        key = self._table.add(new, operation.episode_ids)
+        self._changed_ids.add(key)
+        if operation.action == "retire" and target is not None and target.id != key:
+            self._contradictions.append((target.id, key))
+
+    def _can_reword(self, target: Guideline, operation: GuidelineOperation) -> bool:
+        """Tell whether a guideline can get these words: none others yet, and none by hand."""
+        is_reworded = target.text != self._before[target.id].text
+        is_same = normalize_text(operation.text or "") == normalize_text(target.text)
+        return target.origin != "expert" and (is_same or not is_reworded)
+
+    def _retire(self, operation: GuidelineOperation) -> None:
+        target = self._table.after.get(operation.guideline_id or "")
+        if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
+            return
+        if self._experts(operation.episode_ids) < self._experts(target.episode_ids):
+            self._warnings.append(
+                f"{target.text!r} stays, although newer feedback says that it does not hold: more "
+                "experts support it. Edit or remove it where that is wrong."
+            )
+            return
+        reason = "Newer feedback says that it does not hold."
+        self._table.apply(operation.model_copy(update={"reason": reason}))
+
+    def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
+        """Make duplicates one guideline, unless two of them contradict each other."""
+        merged = list(dict.fromkeys(map(self._table.keeper, ids)))
+        if any({*map(self._table.keeper, pair)} <= {*merged} for pair in opposed):
+            return
+        winner = min(merged, key=self._rank)
+        for key in merged:
+            self._table.apply(
+                GuidelineOperation(action="merge", guideline_id=key, superseded_by=winner)
+            )
+
+    def _rank(self, key: str) -> tuple[bool | int, ...]:
+        """Rank duplicates: an expert's is kept first, then an active one that is unchanged."""
+        guideline, before = self._table.after[key], self._before.get(key)
+        is_distilled, is_new = guideline.origin != "expert", before is None
+        if before is None:
+            return is_distilled, is_new, False, 0
+        return is_distilled, is_new, guideline.text != before.text, guideline.position
+
+    def _operations(self) -> list[GuidelineOperation]:
+        """Return what turns the active guidelines into those that are there now."""
+        operations = []
+        for key, guideline in self._table.after.items():
+            before = self._before.get(key)
+            is_reworded = before is not None and before.text != guideline.text
+            new_sources = [source for source in guideline.episode_ids if source in self._proposed]
+            is_changed = key in self._changed_ids or before != guideline
+            if is_reworded or (new_sources and is_changed):
+                operation = GuidelineOperation(
+                    action="revise" if is_reworded else "add",
+                    guideline_id=key,
+                    text=guideline.text,
+                    question=guideline.question,
+                    before=before.text if before and is_reworded else None,
+                    episode_ids=new_sources,
+                )
+                operations.append(operation)
+        for key, gone in self._table.retired.items():
+            if key not in self._before or key in self._table.after:
+                continue
+            operation = GuidelineOperation(
+                action="retire" if gone.by is None else "merge",
+                guideline_id=key,
+                superseded_by=None if gone.by is None else self._table.keeper(key),
+                episode_ids=self._table.callers(key),
+                reason=gone.reason,
+            )
+            operations.append(operation)
+        return operations
+
+    def _conflicts(self, pairs: Sequence[tuple[str, str]]) -> list[Conflict]:
+        order = list(self._table.after)
+        conflicts: dict[tuple[str, ...], Conflict] = {}
+        for pair in pairs:
+            ids = tuple(sorted({*map(self._table.keeper, pair)}, key=order.index))
+            if len(ids) == 1 or ids in conflicts:
+                continue
+            first, second = (self._table.after[key] for key in ids)
+            conflicts[ids] = Conflict(
+                id=f"C{len(conflicts) + 1}",
+                first=self._side(first),
+                second=self._side(second),
+                newer="second" if self._is_newer(second, first) else "first",
+            )
+        return list(conflicts.values())
+
+    def _is_newer(self, guideline: Guideline, other: Guideline) -> bool:
+        """Tell whether newer feedback supports a guideline, or as new; one by hand always wins."""
+        is_by_hand = guideline.origin == "expert"
+        if is_by_hand != (other.origin == "expert"):
+            return is_by_hand
+        if is_by_hand:
+            return guideline.updated_at >= other.updated_at
+        return self._newest(guideline.episode_ids) >= self._newest(other.episode_ids)
+
+    def _newest(self, sources: Sequence[str]) -> datetime:
+        return max((self._given_at.get(key, _LONG_AGO) for key in sources), default=_LONG_AGO)
+
+    def _experts(self, sources: Sequence[str]) -> int:
+        return len({self._authors.get(key, key) for key in sources})
+
+    def _side(self, guideline: Guideline) -> ConflictSide:
+        return ConflictSide(
+            guideline_id=guideline.id,
+            text=guideline.text,
+            episode_ids=guideline.episode_ids,
+            by_expert=guideline.origin == "expert",
+            experts=self._experts(guideline.episode_ids),
+        )
+
+
+def resolve_conflicts(
+    conflicts: Sequence[Conflict], decisions: Mapping[str, str] | None = None
+) -> list[GuidelineOperation]:
+    """Retire the loser of each conflict: as an expert decided, else the older one.
+
+    Without a decision both stay where more experts support the older one, or wrote it by hand.
+    """
+    lost: set[str] = set()
+    operations: list[GuidelineOperation] = []
+    for conflict in conflicts:
+        is_decided = conflict.id in (decisions or {})
+        choice = (decisions or {}).get(conflict.id, conflict.newer)
+        winner, loser = conflict.first, conflict.second
+        if choice != "first":
+            winner, loser = loser, winner
+        is_outweighed = loser.by_expert or (not winner.by_expert and loser.experts > winner.experts)
+        if choice == "both" or (is_outweighed and not is_decided):
+            continue
+        if not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
+            continue  # what has lost already decides nothing
+        lost.add(loser.guideline_id)
+        operations.append(
+            GuidelineOperation(
+                action="retire",
+                guideline_id=loser.guideline_id,
+                superseded_by=winner.guideline_id,
+                reason="An expert chose the other one." if is_decided else _OUTWEIGHED,
+                settled=is_decided,
+            )
+        )
+    return operations
+
+
+def unresolved_warnings(
+    conflicts: Sequence[Conflict], resolved: Sequence[GuidelineOperation]
+) -> list[str]:
+    """Name the contradictions that are left, a sentence each."""
+    retired = {operation.guideline_id for operation in resolved}
+    return [
+        f"{conflict.id}: {_describe(conflict.first)} and {_describe(conflict.second)} contradict "
+        "each other, and both stay: the newer one is not supported by as many experts, or "
+        "experts wrote both. Align with conflicts='ask', or edit or remove one of them."
+        for conflict in conflicts
+        if retired.isdisjoint([conflict.first.guideline_id, conflict.second.guideline_id])
+    ]
+
+
+def _describe(side: ConflictSide) -> str:
+    count = f"{side.experts} expert{'s' * (side.experts != 1)}"
+    return f"{side.text!r} ({'by hand' if side.by_expert else count})"
