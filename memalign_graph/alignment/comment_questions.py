@@ -13,8 +13,9 @@ from statistics import fmean
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence.check_value import log_odds_of, share_of_scale
+from memalign_graph.evidence.check_value import share_of_scale
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
+from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -141,8 +142,8 @@ async def _choose(
 
     def contrast(wording: str) -> float:
         """Return how much likelier accepted outputs meet it; small differences are noise."""
-        odds = [log_odds_of(other[wording]) for other in compared if wording in other]
-        difference = fmean(odds) - log_odds_of(answers[wording]) if odds else 0.0
+        odds = [log_odds(other[wording]) for other in compared if wording in other]
+        difference = fmean(odds) - log_odds(answers[wording]) if odds else 0.0
         return difference if abs(difference) >= _MIN_CONTRAST else 0.0
 
     def works(wording: str) -> bool:

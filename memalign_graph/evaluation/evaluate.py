@@ -190,15 +190,13 @@ async def _baselines(
         return [plain for _ in fold.test]
     access, k = subject.empty().memory.access, max(subject.way.judge.k, 1)
     await remember(io, access, [one.model_copy(update={"judgment": None}) for one in fold.train])
-    process = await current_evidence_model(io, access)
+    model = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:
         similar = await recall(io, access, case.example, k, embeds=True)
         predicted = dataset.baselines(values, similar.examples, scale)
-        said = RawVerdict(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
-        vector = known_vector(similar.vector)
-        with process.lock:
-            decision = process.decide(said, vector, "evidence")
+        verdict = RawVerdict(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
+        decision = model.decide(verdict, known_vector(similar.vector), "evidence")
         known = {name: Prediction(value=value) for name, value in predicted.items()}
         known[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
         predictions.append(known)

@@ -1,91 +1,235 @@
-"""The cases that evidence is fitted to: examples that experts valued, with the judge's verdict."""
+"""The cases of a memory that the evidence model is fitted to, and how it reads their values."""
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from math import nan
 
-from memalign_graph.agreement import consensus, value_or_none
-from memalign_graph.evidence.verdicts import RawVerdict
+import numpy as np
+
+from memalign_graph.agreement import agreement_tolerance, consensus, value_or_none
+from memalign_graph.evidence.regression import Floats
+from memalign_graph.evidence.verdicts import LEAST_SPREAD, RawVerdict, log_odds
+from memalign_graph.memory.checks import check_answers, is_answer_to, measure_guidelines
 from memalign_graph.memory.episode_row import EpisodeRow, PastVerdict
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
-from memalign_graph.scales import Scale, Value
+from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
 
 
 @dataclass(frozen=True)
-class Case:
-    """An example that experts valued, and what the present judge said before it could know that."""
+class EvidenceCase:
+    """An example that experts valued."""
 
-    key: str
-    """Of its vector, which examples with one text share."""
+    vector_key: str
+    """Names its vector; examples with one text share it."""
     vector: Vector
     example_id: str
     episode_ids: list[str]
-    given: list[Value]
+    expert_values: list[Value]
     value: Value
-    said: RawVerdict | None
+    """The experts' consensus."""
+    verdict: RawVerdict | None
+    """The present judge's, given before it knew the experts' values."""
     judged_at: datetime
     """When feedback on that verdict was given."""
+    checks: Mapping[str, float] = field(default_factory=dict)
+    """How likely it meets guidelines, by `asked_id`."""
 
 
-IsPresent = Callable[[PastVerdict], bool]
-"""Whether a stored verdict is the present judge's."""
+def load_cases(
+    view: MemoryView,
+    scale: Scale,
+    judge_key: str | None = None,
+    excluded_ids: Container[str] = (),
+) -> list[EvidenceCase]:
+    """Return the newest cases of a memory, by example id.
+
+    Verdicts count that the judge of this key gave; without a key, that which gave the newest one.
+    `excluded_ids` are ids of examples that have no vote.
+    """
+    is_present = _present_judge(view, judge_key)
+    answers = _standing_answers(view, scale)
+    valued = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
+    vectors = view.vectors(islice(dict.fromkeys(valued), MAX_CASES))
+    rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
+    for key in vectors:
+        for row in view.rows_for_vector(key):
+            if row.example_id not in excluded_ids:
+                rows_by_example[row.example_id].append(row)
+    cases = []
+    for example_id, rows in sorted(rows_by_example.items()):
+        rows.sort(key=lambda row: (row.given_at, row.id))
+        checks = {asked: by_id[example_id] for asked, by_id in answers if example_id in by_id}
+        case = _case_of(rows, vectors[rows[0].vector_key], scale, is_present, checks)
+        cases += [case] if case else []
+    return cases
 
 
-def is_present(view: MemoryView, judge_key: str | None) -> IsPresent:
-    """Return what tells verdicts of a judge; without a key, of that which gave the newest one."""
+def _case_of(
+    rows: Sequence[EpisodeRow],
+    vector: Vector,
+    scale: Scale,
+    is_present: Callable[[PastVerdict], bool],
+    checks: Mapping[str, float],
+) -> EvidenceCase | None:
+    """Return a case by its feedback, oldest first; None without a value on the scale."""
+    values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
+    if not values:
+        return None
+    ids, verdict, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
+    for row in reversed(rows):
+        past = row.judged
+        if past is not None and is_present(past) and set(ids).isdisjoint(past.shown):
+            value = value_or_none(past.verdict, scale)
+            if value is not None:
+                verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
+    return EvidenceCase(
+        vector_key=rows[0].vector_key,
+        vector=vector,
+        example_id=rows[0].example_id,
+        episode_ids=ids,
+        expert_values=values,
+        value=consensus(values, scale) if values[1:] else values[0],
+        verdict=verdict,
+        judged_at=judged_at,
+        checks=checks,
+    )
+
+
+def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVerdict], bool]:
+    """Return what tells whether the present judge gave a verdict."""
     name: str | None = name_in_key(judge_key or "")
     if judge_key is None:
         newest = next((row.judged for row in view.newest() if row.judged is not None), None)
         judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
 
-    def is_its(judged: PastVerdict) -> bool:
-        if judged.judge_key is not None or not (name or judge_key is None):
-            return judged.judge_key == judge_key
-        # Stored by an earlier version: the model's name has to do.
-        return name in (judged.model, judged.model and _DATE.sub("", judged.model))
+    def is_present(past: PastVerdict) -> bool:
+        if past.judge_key is not None or not (name or judge_key is None):
+            return past.judge_key == judge_key
+        # An earlier version stored it, without a key: the model's name has to do.
+        return name in (past.model, past.model and _DATE.sub("", past.model))
 
-    return is_its
-
-
-_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # what a provider adds to the name that was asked for
+    return is_present
 
 
-def cases_at(
-    view: MemoryView, key: str, vector: Vector, scale: Scale, is_its: IsPresent
-) -> list[Case]:
-    """Return the cases whose examples have a vector."""
-    by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
-    for row in sorted(view.rows_for_vector(key), key=lambda row: (row.given_at, row.id)):
-        by_example[row.example_id].append(row)
-    cases = (_case_of(key, vector, by_example[one], scale, is_its) for one in sorted(by_example))
-    return [case for case in cases if case]
+_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # what a provider adds to a model's name
 
 
-def _case_of(
-    key: str, vector: Vector, rows: list[EpisodeRow], scale: Scale, is_its: IsPresent
-) -> Case | None:
-    given = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
-    if not given:
-        return None
-    ids, said, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
-    for row in reversed(rows):
-        judged = row.judged
-        if judged is not None and is_its(judged) and set(ids).isdisjoint(judged.shown):
-            verdict = value_or_none(judged.verdict, scale)
-            if verdict is not None:
-                said, judged_at = RawVerdict(verdict, judged.probabilities), row.given_at
-    value = consensus(given, scale) if given[1:] else given[0]
-    return Case(key, vector, rows[0].example_id, ids, given, value, said, judged_at)
+def _standing_answers(view: MemoryView, scale: Scale) -> list[tuple[str, Mapping[str, float]]]:
+    """Return the answers to checks of guidelines that are in use, by `asked_id`."""
+    _, guidelines = measure_guidelines(view, scale)
+    standing = [guideline for guideline in guidelines if guideline.status != "unproven"]
+    questions = {guideline.question for guideline in standing if guideline.question}
+    return [
+        (asked, by_id)
+        for asked, by_id in (check_answers(view).items() if questions else ())
+        if any(is_answer_to(asked, question) for question in questions)
+    ]
 
 
-def newest(view: MemoryView, excluded_ids: Container[str] = ()) -> list[str]:
-    """Return the vector keys of the newest cases, but for examples that have no vote."""
-    keys = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
-    return list(islice(dict.fromkeys(keys), MAX_CASES))
+class CheckFeatures:
+    """Answers to checks as standardized log-odds, with a column for each question and model.
+
+    Source: H. Hashemi et al., LLM-Rubric, 2024: answers to small questions, weighed by few labels.
+    """
+
+    def __init__(self, cases: Sequence[EvidenceCase], min_cases: int) -> None:
+        """Take the questions that enough of the cases were asked."""
+        counts = Counter(asked for case in cases for asked in case.checks)
+        self._asked = sorted(asked for asked, count in counts.items() if count >= min_cases)
+        self.count = len(self._asked)
+        self._mean = self._spread = np.zeros(0)
+        if self._asked:
+            odds = self._odds([case.checks for case in cases])
+            self._mean = np.nanmean(odds, axis=0)
+            self._spread = np.nanstd(odds, axis=0) + LEAST_SPREAD
+
+    def columns(self, answers: Sequence[Mapping[str, float]]) -> Floats | None:
+        """Return the columns of some cases, 0 where an answer is missing; None without any."""
+        if not self.count:
+            return None
+        scaled = (self._odds(answers) - self._mean) / self._spread
+        return np.nan_to_num(scaled).astype(np.float32)
+
+    def _odds(self, answers: Sequence[Mapping[str, float]]) -> Floats:
+        return np.array([[log_odds(by.get(key, nan)) for key in self._asked] for by in answers])
+
+
+_THIRDS = ("low", "middle", "high")
+
+
+class ValueEncoding:
+    """Values as numbers, those of unordered choices as one-hot rows."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.choices: Sequence[Value] = ()
+        self.low, self.tolerance = 0.0, 0.0
+        if isinstance(scale, Numeric):
+            self.low, self.span = scale.minimum, scale.maximum - scale.minimum
+            self.tolerance = 0.0 if scale.integer else agreement_tolerance(scale)
+        else:
+            self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
+            self.span = len(self.choices) - 1.0
+        self.names = [scale.render(choice) for choice in self.choices]
+        is_ranked = isinstance(scale, Categorical) and scale.ordered
+        self.is_ordered = is_ranked or isinstance(scale, Numeric)
+
+    def numbers(self, values: Sequence[Value]) -> Floats:
+        """Return numbers themselves, or the places of choices."""
+        places = [self.choices.index(value) for value in values] if self.choices else values
+        return np.array(places, dtype=float)
+
+    def value(self, number: float) -> Value:
+        """Return the value that a number stands for."""
+        return self.choices[int(number)] if self.choices else self.scale.validate_value(number)
+
+    def rows(self, values: Sequence[Value]) -> Floats:
+        """Return values as rows of targets."""
+        numbers = self.numbers(values)[:, None]
+        return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
+
+    def classes(self, numbers: Floats) -> Floats:
+        """Return which choice numbers are, or which third of an ordered scale they are in."""
+        if not self.is_ordered:
+            return numbers.astype(int)
+        return np.clip(np.floor(3 * (numbers - self.low) / self.span), 0, 2).astype(int)
+
+    def class_name(self, value: Value) -> str:
+        """Name the class of a value."""
+        [number] = self.classes(self.numbers([value]))
+        return _THIRDS[number] if self.is_ordered else self.names[number]
+
+    def errors(self, numbers: Floats, truth: Floats) -> Floats:
+        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        distances = np.abs(numbers - truth)
+        return (distances > 0).astype(float) if self.choices else distances
+
+    def verdict_rows(self, verdicts: Sequence[RawVerdict]) -> Floats:
+        """Return the judge's probabilities as rows of targets, or its verdicts without them.
+
+        On an ordered scale a row is the mean of the values by their probabilities.
+        """
+        rows = self.rows([verdict.value for verdict in verdicts])
+        for row, verdict in zip(rows, verdicts, strict=True):
+            shares = verdict.probabilities or {}
+            if self.is_ordered:
+                named = [(value_or_none(name, self.scale), share) for name, share in shares.items()]
+                known = [(value, share) for value, share in named if value is not None]
+                if sum(share for _, share in known) > 0:
+                    values, weights = zip(*known, strict=True)
+                    row[:] = np.average(self.numbers(values), weights=weights)
+            elif all(name in shares for name in self.names):
+                row[:] = [shares[name] for name in self.names]
+        return rows
+
+    def stated(self, verdict: RawVerdict) -> float:
+        """Return the judge's own probability of its verdict; NaN where it was not measured."""
+        return (verdict.probabilities or {}).get(self.scale.render(verdict.value), nan)

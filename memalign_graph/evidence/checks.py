@@ -7,6 +7,7 @@ of natural language texts (2024), https://arxiv.org/abs/2501.00274.
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -42,6 +43,8 @@ MEASURED_CASES = 50
 """How many of the newest cases that experts valued guidelines are measured on."""
 
 _SAVE_EVERY = 10  # cases, so that little is lost where an alignment is cut off
+_GUIDELINES_PER_PROMPT = 20  # that are put as questions at a time; by a small model, one
+_MAX_CONCURRENCY = 8
 YES_THRESHOLD = 0.5  # from here on rather yes than no
 _MIN_YES_NO_MASS = 0.5  # the least probability of yes and no together
 
@@ -54,28 +57,27 @@ async def check_case(
     *,
     limit: int,
 ) -> tuple[list[Check], list[str]]:
-    """Ask whether a case meets guidelines, those that can be asked; also what is to be told."""
-    asked = [guideline for guideline in guidelines if guideline.question]
-    if not asked:
+    """Ask whether a case meets guidelines, those that have a question; also returns warnings."""
+    questions = {each.id: each.question for each in guidelines if each.question}
+    if not questions:
         return [], []
-    questions = [guideline.question or "" for guideline in asked]
-    answers = await ask_questions(io, chat, example, questions, limit=limit)
+    answers = await ask_questions(io, chat, example, list(questions.values()), limit=limit)
     if answers is None:
         io = TracedIO(io, lambda: {PURPOSE: "check"})
-        answers = await _ask_checklist(io, chat, example, questions)
+        answers = await _ask_checklist(io, chat, example, list(questions.values()))
     name = model_name_of(chat)
-    found = [
+    checks = [
         Check(
-            guideline_id=guideline.id,
+            guideline_id=guideline_id,
             asked=asked_id(question, name),
             held=None if answer is None else answer >= YES_THRESHOLD,
             probability=None if isinstance(answer, bool) else answer,
         )
-        for guideline, question, answer in zip(asked, questions, answers, strict=True)
+        for (guideline_id, question), answer in zip(questions.items(), answers, strict=True)
     ]
     unknown = answers.count(None)
-    warning = f"{unknown} of {len(found)} checks were answered with neither yes nor no."
-    return found, [warning] if unknown else []
+    warning = f"{unknown} of {len(checks)} checks were answered with neither yes nor no."
+    return checks, [warning] if unknown else []
 
 
 async def ask_questions(
@@ -98,7 +100,7 @@ async def ask_questions(
             logger.warning("A check was not answered: %s", error)
             return None
         has_logprobs = has_logprobs or bool(reply.logprobs)
-        yes, no = (_of_word(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
+        yes, no = (_word_probability(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
         if yes + no < _MIN_YES_NO_MASS:
             return None
         await io.mark_usable(reply)
@@ -112,9 +114,9 @@ async def ask_questions(
     return [*answers, *await io.gather(list(map(answer, rest, questions[1:])), limit)]
 
 
-def _of_word(logprobs: Any, word: str) -> float:
-    spelled = (word, word.lower(), word.upper())
-    return sum(share or 0.0 for share in token_probabilities(logprobs, spelled))
+def _word_probability(logprobs: Any, word: str) -> float:
+    spellings = (word, word.lower(), word.upper())
+    return sum(share or 0.0 for share in token_probabilities(logprobs, spellings))
 
 
 async def _ask_checklist(
@@ -140,55 +142,6 @@ async def _ask_checklist(
     ]
 
 
-async def fill_check_answers(
-    io: IO,
-    access: MemoryAccess,
-    chat: BaseChatModel,
-    *,
-    limit: int,
-    tell: Callable[[int, int], None] = lambda _done, _of: None,
-) -> list[str]:
-    """Ask of the newest cases that experts valued what was not asked yet; returns warnings."""
-    view = await access.refresh(io)
-    name, scale = model_name_of(chat), access.criterion.scale
-    valued = [row for row in view.rows() if value_or_none(row.value, scale) is not None]
-    valued.sort(key=lambda row: (row.given_at, row.id), reverse=True)
-    sources = {row.example_id: row for row in reversed(valued)}
-    newest = list(dict.fromkeys(row.example_id for row in valued))[:MEASURED_CASES]
-    known = check_answers(view)
-    guidelines = [rule for rule in await access.guidelines(io) if rule.question]
-    missing = {
-        key: [
-            rule
-            for rule in guidelines
-            if key not in known.get(asked_id(rule.question or "", name), {})
-        ]
-        for key in newest
-    }
-    waiting = [key for key in newest if missing[key]]
-    found = await access.episodes(io, [sources[key].id for key in waiting])
-    examples = {episode.example_id: episode.example for episode in found.values()}
-    warnings: list[str] = []
-    done = 0
-    # A small model's server reads one case at a time, and anew where another came between.
-    at_once = 1 if is_small_model(chat) else limit
-    for keys in chunks([key for key in waiting if key in examples], _SAVE_EVERY):
-        beside = max(limit // len(keys), 1)
-        checked = await io.gather(
-            [check_case(io, chat, examples[key], missing[key], limit=beside) for key in keys],
-            at_once,
-        )
-        answers: dict[str, dict[str, float]] = {}
-        for key, (checks, told) in zip(keys, checked, strict=True):
-            warnings += told
-            for asked, answer in probabilities(checks).items():
-                answers.setdefault(asked, {})[key] = answer
-        await record_check_answers(io, access, answers)
-        done += len(keys)
-        tell(done, len(waiting))
-    return list(dict.fromkeys(warnings))
-
-
 def probabilities(checks: Sequence[Check]) -> dict[str, float]:
     """Return how likely a case meets what it was asked, by `asked_id`; unknown ones left out."""
     return {
@@ -198,10 +151,48 @@ def probabilities(checks: Sequence[Check]) -> dict[str, float]:
     }
 
 
-_GUIDELINES_PER_PROMPT = 20
-"""How many rules are shown at a time; to a small model, one."""
-
-_MAX_CONCURRENCY = 8
+async def fill_check_answers(
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    *,
+    limit: int,
+    report_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[str]:
+    """Ask of the newest cases that experts valued what was not asked yet; returns warnings."""
+    view = await access.refresh(io)
+    name, scale, answers = model_name_of(chat), access.criterion.scale, check_answers(view)
+    episode_ids: dict[str, str] = {}
+    for row in view.newest():
+        if value_or_none(row.value, scale) is not None:
+            episode_ids.setdefault(row.example_id, row.id)
+    guidelines = [each for each in await access.guidelines(io) if each.question]
+    missing: dict[str, list[Guideline]] = {}
+    for key in islice(episode_ids, MEASURED_CASES):
+        for guideline in guidelines:
+            if key not in answers.get(asked_id(guideline.question or "", name), {}):
+                missing.setdefault(key, []).append(guideline)
+    episodes = await access.episodes(io, [episode_ids[key] for key in missing])
+    examples = {episode.example_id: episode.example for episode in episodes.values()}
+    warnings: list[str] = []
+    done = 0
+    # A small model's server reads one case at a time, and again where another came between.
+    at_once = 1 if is_small_model(chat) else limit
+    for keys in chunks([key for key in missing if key in examples], _SAVE_EVERY):
+        per_case = max(limit // len(keys), 1)
+        checked = await io.gather(
+            [check_case(io, chat, examples[key], missing[key], limit=per_case) for key in keys],
+            at_once,
+        )
+        new: dict[str, dict[str, float]] = {}
+        for key, (checks, case_warnings) in zip(keys, checked, strict=True):
+            warnings += case_warnings
+            for asked, answer in probabilities(checks).items():
+                new.setdefault(asked, {})[key] = answer
+        await record_check_answers(io, access, new)
+        done += len(keys)
+        report_progress(done, len(missing))
+    return list(dict.fromkeys(warnings))
 
 
 async def fill_questions(
@@ -211,43 +202,42 @@ async def fill_questions(
     criterion: Criterion,
     guidelines: Sequence[Guideline],
 ) -> str | None:
-    """Note a question for each guideline that has none; returns a warning where that fails."""
-    texts = list(dict.fromkeys(one.text for one in guidelines if one.question is None))
-    size = 1 if is_small_model(chat) else _GUIDELINES_PER_PROMPT
+    """Record a question for each guideline that has none; returns a warning where that fails."""
+    texts = list(dict.fromkeys(each.text for each in guidelines if each.question is None))
+    failures: list[MemAlignError] = []
 
-    async def attempt(rules: Sequence[str]) -> dict[str, str] | MemAlignError:
+    async def ask_some(some: Sequence[str]) -> dict[str, str]:
         try:
-            return dict(zip(rules, await _ask(io, chat, criterion, rules), strict=True))
+            return dict(zip(some, await _ask_for_questions(io, chat, criterion, some), strict=True))
         except MemAlignError as error:
-            return error
+            failures.append(error)
+            return {}
 
-    asking = [attempt(texts[at : at + size]) for at in range(0, len(texts), size)]
-    outcomes: list[dict[str, str] | MemAlignError] = await io.gather(asking, _MAX_CONCURRENCY)
-    found = [outcome for outcome in outcomes if isinstance(outcome, dict)]
-    questions = {text: question for answer in found for text, question in answer.items()}
+    batches = chunks(texts, 1 if is_small_model(chat) else _GUIDELINES_PER_PROMPT)
+    answers: list[dict[str, str]] = await io.gather(list(map(ask_some, batches)), _MAX_CONCURRENCY)
+    questions = {text: question for answer in answers for text, question in answer.items()}
     if questions:
         await record_questions(io, access, questions)
-    failed = [outcome for outcome in outcomes if isinstance(outcome, MemAlignError)]
-    if not failed:
+    if not failures:
         return None
     count = len(texts) - len(questions)
-    return f"{count} guideline(s) could not be made questions, and are not checked: {failed[0]}"
+    return f"{count} guideline(s) could not be made questions, and are not checked: {failures[0]}"
 
 
-async def _ask(
-    io: IO, chat: BaseChatModel, criterion: Criterion, rules: Sequence[str]
+async def _ask_for_questions(
+    io: IO, chat: BaseChatModel, criterion: Criterion, texts: Sequence[str]
 ) -> list[str]:
     purpose = "put guidelines as questions"
     if not is_small_model(chat):
         questions, _ = await ask_with_retry(
             io,
-            with_schema(chat, prompts.questions_schema(len(rules))),
-            prompts.question_prompt(criterion, rules),
-            lambda answer, _last: prompts.read_questions(answer, len(rules)),
+            with_schema(chat, prompts.questions_schema(len(texts))),
+            prompts.question_prompt(criterion, texts),
+            lambda answer, _last: prompts.read_questions(answer, len(texts)),
             purpose=purpose,
         )
         return questions
-    prompt = wordings_prompt(criterion, rules[0])
+    prompt = wordings_prompt(criterion, texts[0])
     result, _ = await ask_with_retry(
         io,
         with_schema(chat, expert_questions_schema(prompt.max_operations)),

@@ -8,7 +8,7 @@ Where the model gives no log-probabilities it may be asked for several answers.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_uppercase
 from typing import Any
@@ -50,48 +50,56 @@ async def measure_confidence(
 ) -> ConfidenceMeasurement:
     """Measure how sure a judge is of its verdict."""
     io = TracedIO(io, lambda: {PURPOSE: "confidence"})
-    values = permitted_values(criterion.scale)
-    measured = ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
-    if values:
-        *before, last = messages
-        names = map(criterion.scale.render, values)
-        lines = [f"{letter}) {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
-        again = [*before, HumanMessage("\n".join([f"{last.text}{_LETTER_INSTRUCTION}", *lines]))]
-        model, kind = logprob_model(chat), type(chat).__name__
-        measured = ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
-        if model is not None:
-            measured = await ask_letter(io, model, criterion.scale, again, values)
+    measured = await _letter_measurement(io, chat, criterion, messages)
     if measured.probabilities is not None:
         return measured
-    why = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
+    warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
     if samples:
-        ask_once = _make_sampler(io, chat, criterion, messages)
-        answers = await io.gather(
-            [ask_once(number) for number in range(samples)], max(min(samples, limit), 1)
-        )
+        answers = await _sample_answers(io, chat, criterion, messages, samples, limit)
         measured = _vote_shares(answers, criterion.scale, verdict)
-        warning = f"{why}. {measured.warning or ''}".rstrip()
+        warning = f"{warning}. {measured.warning or ''}".rstrip()
     else:
-        warning = f"{why}; give samples=5 or so to ask it several times."
+        warning = f"{warning}; give samples=5 or so to ask it several times."
     logger.warning("Judging %r: %s", criterion.name, warning)
     return replace(measured, warning=warning)
+
+
+async def _letter_measurement(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
+) -> ConfidenceMeasurement:
+    """Ask for the letter of the value after the same prompt."""
+    scale, values = criterion.scale, permitted_values(criterion.scale)
+    if not values:
+        return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
+    model, kind = logprob_model(chat), type(chat).__name__
+    if model is None:
+        return ConfidenceMeasurement(warning=f"{kind} has no `logprobs` and `top_logprobs`")
+    *before, last = messages
+    letters = zip(ascii_uppercase, map(scale.render, values), strict=False)
+    lines = [
+        f"{last.text}{_LETTER_INSTRUCTION}",
+        *(f"{letter}) {name}" for letter, name in letters),
+    ]
+    return await ask_letter(io, model, scale, [*before, HumanMessage("\n".join(lines))], values)
 
 
 def average_orders(
     straight: ConfidenceMeasurement, swapped: ConfidenceMeasurement
 ) -> ConfidenceMeasurement:
     """Bring together what was measured with two outputs in both orders."""
-    one, other = straight.probabilities, swapped.probabilities
-    if one is None or other is None:
+    if straight.probabilities is None or swapped.probabilities is None:
         return ConfidenceMeasurement(warning=straight.warning or swapped.warning)
     back = {"A": "B", "B": "A"}
-    mean = {name: (share + other[back.get(name, name)]) / 2 for name, share in one.items()}
+    mean = {
+        name: (share + swapped.probabilities[back.get(name, name)]) / 2
+        for name, share in straight.probabilities.items()
+    }
     source = straight.source if straight.source == swapped.source else "samples"
     return ConfidenceMeasurement(mean, source, straight.warning or swapped.warning)
 
 
 class _NumberedCache(BaseCache):
-    """Keeps several answers to one prompt apart; else all samples would be the verdict."""
+    """Keeps several answers to one prompt apart; otherwise all samples would be the verdict."""
 
     def __init__(self, cache: BaseCache, number: int) -> None:
         self._cache = cache
@@ -100,23 +108,22 @@ class _NumberedCache(BaseCache):
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
         return self._cache.lookup(prompt, llm_string + self._suffix)
 
-    async def alookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        return await self._cache.alookup(prompt, llm_string + self._suffix)
-
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
         self._cache.update(prompt, llm_string + self._suffix, return_val)
-
-    async def aupdate(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        await self._cache.aupdate(prompt, llm_string + self._suffix, return_val)
 
     def clear(self, **kwargs: Any) -> None:
         self._cache.clear(**kwargs)
 
 
-def _make_sampler(
-    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
-) -> Callable[[int], Coroutine[Any, Any, Value | MemAlignError]]:
-    """Return what asks once more, each number an answer of its own."""
+async def _sample_answers(
+    io: IO,
+    chat: BaseChatModel,
+    criterion: Criterion,
+    messages: Sequence[BaseMessage],
+    samples: int,
+    limit: int,
+) -> list[Value | MemAlignError]:
+    """Ask for the verdict several times more."""
 
     def varied(model: BaseChatModel, number: int) -> BaseChatModel:
         cache = model.cache if isinstance(model.cache, BaseCache) else get_llm_cache()
@@ -127,18 +134,18 @@ def _make_sampler(
             update["temperature"] = _TEMPERATURE
         return model.model_copy(update=update)
 
-    def read(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as `ask` calls it
+    def parse(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as it is called
         return parse_answer(answer, criterion)[0]
 
     async def sample(number: int) -> Value | MemAlignError:
         sampled = map_models(chat, lambda inner: varied(inner, number))
         model = with_schema(sampled, answer_schema(criterion))
         try:
-            return (await ask_with_retry(io, model, messages, read, purpose="judge"))[0]
+            return (await ask_with_retry(io, model, messages, parse, purpose="judge"))[0]
         except (ChatModelError, ModelAnswerError) as error:
             return error
 
-    return sample
+    return list(await io.gather(list(map(sample, range(samples))), max(min(samples, limit), 1)))
 
 
 def _vote_shares(
@@ -147,17 +154,13 @@ def _vote_shares(
     values = [answer for answer in answers if not isinstance(answer, MemAlignError)]
     failed = [answer for answer in answers if isinstance(answer, MemAlignError)]
     if not values:
-        return ConfidenceMeasurement(
-            warning=f"No confidence by samples: none was an answer. {failed[0]}"
-        )
-    warning = None
-    if failed:
-        warning = f"Only {len(values)} of {len(answers)} samples were answers. {failed[0]}"
+        warning = f"No confidence by samples: none was an answer. {failed[0]}"
+        return ConfidenceMeasurement(warning=warning)
+    warning = f"Only {len(values)} of {len(answers)} samples were answers. " if failed else ""
     counts = Counter(scale.render(value) for value in values)
     names = [scale.render(value) for value in permitted_values(scale)]
     if not names:
         names = [scale.render(verdict)]
         counts = Counter({names[0]: sum(values_agree(scale, value, verdict) for value in values)})
-    return ConfidenceMeasurement(
-        {name: counts[name] / len(values) for name in names}, "samples", warning
-    )
+    shares = {name: counts[name] / len(values) for name in names}
+    return ConfidenceMeasurement(shares, "samples", f"{warning}{failed[0]}" if failed else None)

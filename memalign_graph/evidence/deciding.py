@@ -1,4 +1,4 @@
-"""The evidence model of a memory: shared by all who judge with a version of it."""
+"""The evidence model of a memory: shared by all judges of a version of it."""
 
 import asyncio
 import logging
@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.cases import newest
+from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.io import IO
@@ -20,42 +21,42 @@ from memalign_graph.types import Decide
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _MOVED = (
     "The memory changed before the judge was asked: similar cases are weighed as of version {}."
 )
+_MAX_JUDGES = 4  # of one memory whose models are kept
+
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models of one version of a memory, by the judge's key."""
+
+    version: tuple[str, int]
+    by_judge: dict[str | None, EvidenceModel]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(model.nbytes for model in list(self.by_judge.values()))
 
 
 def _model_of(access: MemoryAccess, judge_key: str | None) -> EvidenceModel:
     """Return the model of a memory and a judge; a new one only where the version changed."""
     view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
-    known: _Fitted | None = view.derived.get(("evidence", scale))
-    if known is None or known.version != version or judge_key not in known.models:
-        vectors = view.vectors(newest(view))
-        with _lock:
-            known = view.derived.get(("evidence", scale))
-            if known is None or known.version != version or len(known.models) >= _MOST_JUDGES:
-                view.derived["evidence", scale] = known = _Fitted(version, {})
-            if judge_key not in known.models:
-                known.models[judge_key] = EvidenceModel(view, scale, vectors, judge_key=judge_key)
-    return known.models[judge_key]
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """What was fitted to one version of a memory, by the judge's key."""
-
-    version: tuple[str, int]
-    models: dict[str | None, EvidenceModel]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(model.nbytes for model in list(self.models.values()))
-
-
-_MOST_JUDGES = 4  # of one memory that are fitted at the same time
-
-_lock = threading.Lock()
+    with _lock:
+        models: _Models | None = view.derived.get(("evidence", scale))
+        if models is None or models.version != version:
+            view.derived["evidence", scale] = models = _Models(version, {})
+        if judge_key not in models.by_judge:
+            if len(models.by_judge) >= _MAX_JUDGES:
+                models.by_judge.pop(next(iter(models.by_judge)))
+            cases = load_cases(view, scale, judge_key)
+            models.by_judge[judge_key] = EvidenceModel(scale, cases, version[0])
+        return models.by_judge[judge_key]
 
 
 async def current_evidence_model(
@@ -63,8 +64,7 @@ async def current_evidence_model(
 ) -> EvidenceModel:
     """Return the model of a memory as it is, or at a version, where that is still known.
 
-    Without a key, verdicts of the judge that gave the newest one count. What can't be embedded is
-    left out where the error is passed over.
+    Without a key, verdicts of the judge that gave the newest one count.
     """
     view = access.view
     if view.version != version:
@@ -73,11 +73,16 @@ async def current_evidence_model(
     return _model_of(access, judge_key)
 
 
-async def fit(io: IO, model: EvidenceModel, mode: Decide) -> None:
-    """Fit what a decision needs; awaited, in a thread, so that the event loop goes on."""
-    if not model.is_fitted(mode):
-        await io.call_either(model.fit, partial(asyncio.to_thread, model.fit))
+async def fit(io: IO, model: EvidenceModel) -> None:
+    """Fit a model once."""
+    if not model.is_fitted:
+        await off_loop(io, model.fit)
         evict_views()
+
+
+async def off_loop(io: IO, compute: Callable[[], T]) -> T:
+    """Compute what takes long; awaited, in a thread, so that the event loop goes on."""
+    return await io.call_either(compute, partial(asyncio.to_thread, compute))
 
 
 async def prepare_decision(
@@ -103,14 +108,12 @@ async def prepare_decision(
         )
         model = _model_of(access, judge_key)
     if excluded_ids and any(case.example_id in excluded_ids for case in model.cases):
-        vectors = access.view.vectors(newest(access.view, excluded_ids))
-        model = EvidenceModel(access.view, access.criterion.scale, vectors, excluded_ids, judge_key)
-    await fit(io, model, mode)
-
-    def decide(said: RawVerdict) -> Decision:
-        with model.lock:
-            return model.decide(said, vector, mode)
-
+        scale = access.criterion.scale
+        cases = load_cases(access.view, scale, judge_key, excluded_ids)
+        model = EvidenceModel(scale, cases, access.view.version)
+    if model.needs_fit(mode):
+        await fit(io, model)
+    decide = partial(model.decide, vector=vector, mode=mode)
     if model.version == version:
         return decide, None
     warning = _MOVED.format(model.version)

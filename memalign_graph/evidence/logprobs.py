@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
@@ -33,27 +34,32 @@ _MAX_TOKENS = 16
 
 
 def token_probabilities(logprobs: Any, tokens: Sequence[str]) -> list[float | None]:
-    """Read how likely the first token was each of some; None for those that are not told of.
+    """Read how likely the first token was each of some; None for those without a probability.
 
-    Servers write log-probabilities in several ways: what is not as OpenAI writes it tells nothing.
+    Servers write log-probabilities in several ways: only OpenAI's is read.
     """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = next((entry for entry in _entries(content) if entry["token"].strip()), {})
-    alternatives: dict[str, float] = {}
+    by_token: dict[str, float] = {}
     for entry in _entries([*_entries(first.get("top_logprobs")), first]):
         log = entry.get("logprob")
         inside = max(min(log, 0.0), -9999.0) if isinstance(log, int | float) else math.nan
         if not math.isnan(inside):
-            odd = math.exp(inside)
-            alternatives[entry["token"]] = max(odd, alternatives.get(entry["token"], 0.0))
-    odds = dict.fromkeys((text.strip() for text in alternatives), 0.0)
-    for text, odd in alternatives.items():
-        odds[text.strip()] += odd
-    return [odds.get(token) for token in tokens]
+            share = math.exp(inside)
+            by_token[entry["token"]] = max(share, by_token.get(entry["token"], 0.0))
+    by_text: defaultdict[str, float] = defaultdict(float)
+    for token, share in by_token.items():
+        by_text[token.strip()] += share
+    return [by_text.get(token) for token in tokens]
+
+
+def _entries(items: Any) -> list[Mapping[str, Any]]:
+    entries = items if isinstance(items, list) else []
+    return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
 
 
 def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
-    """Read how likely the first token was each value's letter, renormalised over those alone.
+    """Read how likely the first token was each value's letter, renormalized over those alone.
 
     A letter that is not among the alternatives counts as 0 where the others leave it little.
     """
@@ -65,11 +71,6 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
 
 
 _MIN_KNOWN_SHARE = 0.9  # of the probability, on the letters that are known
-
-
-def _entries(given: Any) -> list[Mapping[str, Any]]:
-    entries = given if isinstance(given, list) else []
-    return [e for e in entries if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
 
 
 class _AcceptAnyText:
@@ -90,9 +91,9 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
         return inner.model_copy(update={"logprobs": True, "top_logprobs": top})  # type: ignore[no-any-return] # a chat model
 
     model = map_models(chat, with_logprobs)
-    most = 1 if is_small_model(chat) else _MAX_TOKENS
-    key = digest([model_key(model), most])
-    bound = map_models(model, lambda inner: inner.bind(max_tokens=most))
+    max_tokens = 1 if is_small_model(chat) else _MAX_TOKENS
+    key = digest([model_key(model), max_tokens])
+    bound = map_models(model, lambda inner: inner.bind(max_tokens=max_tokens))
     return StructuredModel(bound, _AcceptAnyText(), model_name_of(chat), key, is_json=False)
 
 
@@ -107,11 +108,9 @@ _without_logprobs: dict[str, tuple[int, float]] = {}
 
 
 def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
-    """Return what `logprob_model` does, but for models that lately gave no alternatives."""
+    """Return what `logprob_model` does, except for models that lately gave no alternatives."""
     model = logprob_model(chat)
-    if model is None:
-        return None
-    count, last = _without_logprobs.get(model.key, (0, 0.0))
+    count, last = _without_logprobs.get(model.key, (0, 0.0)) if model else (0, 0.0)
     is_silent = count >= _MAX_WITHOUT_LOGPROBS and time.monotonic() - last < _WITHOUT_LOGPROBS_S
     return None if is_silent else model
 
@@ -132,7 +131,7 @@ async def ask_with_logprobs(
     reply = await io.chat(model, messages)
     if reply.logprobs:
         _without_logprobs.pop(model.key, None)
-    elif reply.text and reply.problem is None:  # what is no answer tells nothing of that
+    elif reply.text and reply.problem is None:  # an unusable reply says nothing of that
         count = _without_logprobs.get(model.key, (0, 0.0))[0] + 1
         _without_logprobs[model.key] = count, time.monotonic()
         if count == _MAX_WITHOUT_LOGPROBS:
@@ -152,7 +151,7 @@ async def ask_letter(
     messages: Sequence[BaseMessage],
     values: Sequence[Value],
 ) -> ConfidenceMeasurement:
-    """Ask a model that tells of alternatives for one of some values by its letter."""
+    """Ask a model with log-probabilities for one of some values by its letter."""
     try:
         reply = await ask_with_logprobs(io, model, messages)
     except ChatModelError as error:

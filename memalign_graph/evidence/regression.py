@@ -1,29 +1,42 @@
-"""Kernel regression in closed form, beside a vote of the nearest: arrays in, arrays out.
+"""Numerics of the evidence model: kernel regression, gains by class, calibration.
 
-Cases are alike by their texts, and by what else is known of them where that helps: the kernel is a
-weighted sum of both, their columns side by side.
-
-Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996;
-M. Gönen and E. Alpaydin, Multiple kernel learning algorithms, 2011.
+Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996; M. Gönen
+and E. Alpaydin, Multiple kernel learning algorithms, 2011; J. Platt, Probabilistic outputs for
+support vector machines, 1999.
 """
 
-from math import sqrt
-from operator import itemgetter
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.scales import Value
 
 Floats = Any
 """An array: numpy's types say little of what arithmetic makes of them."""
 
-MAX_NEIGHBORS = 50  # of the cases most similar to a new one, of all that memory has, tell of it
+MAX_NEIGHBORS = 50  # that vote on a case
 
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what else is known, beside texts
+
+class Neighbors(NamedTuple):
+    """The cases that are most similar to another case, or to each of several."""
+
+    rows: Floats
+    similarities: Floats
+    shares: Floats  # in their vote
+
+
+NO_NEIGHBORS = Neighbors(np.zeros(0, int), np.zeros(0), np.zeros(0))
+
+_FEATURE_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
-_TRIED = 200  # cases at most
+_MAX_SAMPLE = 200  # cases that the values above are chosen on
+_FAR = -9.0  # below any similarity
 
 _TWIN_SHARE = 0.1
 """Cases no farther apart than this share of the median distance are near-duplicates: with sentence
@@ -31,107 +44,114 @@ embeddings rewordings are at 0.02 to 0.04 of it, the nearest other cases at 0.15
 
 
 class KernelRegression:
-    """Weighs cases by likeness: the mean of kernel regression and of a vote of the nearest."""
+    """The mean of kernel ridge regression and of a vote of the nearest cases.
+
+    The kernel is a weighted sum: of the cosine of centered vectors, and of other features.
+    Near-duplicates are a group, which is left out together.
+    """
+
+    groups: Floats
+    """The group of near-duplicates that each case is in, by the row of its first case."""
+
+    closest: Floats
+    """The similarity of the nearest other case to each, near-duplicates included."""
+
+    neighbors: Neighbors
+    """Who votes on each case, nearest first. Where too few cases are outside its group, those in it
+    fill the row without a share in the vote."""
+
+    left_out: Floats
+    """Each case's targets as estimated without its group; it takes two groups."""
 
     def __init__(
-        self,
-        vectors: Floats,
-        targets: Floats,
-        width: int,
-        features: Floats | None = None,
-        *,
-        like: "KernelRegression | None" = None,
+        self, vectors: Floats, targets: Floats, n_expert_columns: int, features: Floats | None
     ) -> None:
-        """Fit to targets; how closely is chosen by leaving one out of so many first columns.
+        """Fit to targets; leave-one-out on the first columns chooses the hyperparameters.
 
-        Near-duplicates are a group: left out together, and with one voice in that choice.
-        Features are what else is known of each case, standardised. Fitted to many cases it may be
-        `like` another one, as closely: one case more would change that by chance alone.
+        Args:
+            vectors: A unit vector for each case.
+            targets: What is estimated for each case.
+            n_expert_columns: The number of columns that experts' values take.
+            features: What else is known of each case, standardized; None if nothing is.
         """
-        like = like if len(targets) > _TRIED else None
-        self._targets, self._mean = targets, targets.mean(axis=0)
-        self._least, self._most = targets.min(axis=0), targets.max(axis=0)
-        self._centre = vectors.mean(axis=0)
-        known = _unit(vectors - self._centre)
-        distances, last = -(vectors @ vectors.T), min(MAX_NEIGHBORS, len(vectors) - 1)
-        self.groups = _groups(distances + 1)
-        """The number of the group of near-duplicates that each case is in."""
-        np.fill_diagonal(distances, _FAR)
-        self.closest = -distances.min(axis=1)
-        """How similar the nearest other case is to each, near-duplicates too."""
-        distances[self.groups[:, None] == self.groups] = _FAR
-        near = np.argpartition(distances, last, axis=1)[:, :last]
-        order = np.argsort(np.take_along_axis(distances, near, axis=1), axis=1)
-        self.nearest = np.take_along_axis(near, order, axis=1)
-        """Who votes on each case: the others that are most similar, the nearest first. Those of its
-        own group, where too few others are there, have no share in the vote."""
-        self.similarities = -np.take_along_axis(distances, self.nearest, axis=1)
-        first, experts = np.unique(self.groups, return_index=True)[1], targets[:, :width]
-        some = np.sort(first)[:: -(-len(first) // _TRIED)]
-        power = 1 if width == 1 else 2
+        self._vectors, self._targets = vectors, targets
+        similarities = vectors @ vectors.T
+        self.groups = _near_duplicates(1 - similarities)
+        np.fill_diagonal(similarities, _FAR)
+        self.closest = similarities.max(axis=1)
+        similarities[self.groups[:, None] == self.groups] = _FAR
+        order = np.argsort(-similarities, axis=1, kind="stable")
+        rows = order[:, : min(MAX_NEIGHBORS, len(vectors) - 1)]
+        similarities = np.take_along_axis(similarities, rows, axis=1)
 
-        def error(temperature: float) -> float:
-            votes = _weighted_targets(
-                softmax_weights(self.similarities[some], temperature), experts[self.nearest[some]]
-            )
-            return float((np.abs(votes - experts[some]) ** power).mean())
+        representatives = np.unique(self.groups)
+        sample = representatives[:: -(-len(representatives) // _MAX_SAMPLE)]
+        experts = targets[sample, :n_expert_columns]
 
-        self.temperature: float = like.temperature if like else min(_TEMPERATURES, key=error)
-        has_features = features is not None
+        def vote_error(temperature: float) -> float:
+            shares = _softmax(similarities[sample], temperature)
+            votes = np.einsum("ij,ijk->ik", shares, targets[rows[sample], :n_expert_columns])
+            power = 1 if n_expert_columns == 1 else 2
+            return float((np.abs(votes - experts) ** power).mean())
 
-        def fit(share: float) -> tuple[float, float, float]:
-            rows = _concatenate(known, features, share)[some]
-            return *_best_ridge(rows, experts[some], compares=has_features), share
+        self.temperature = min(_TEMPERATURES, key=vote_error)
+        shares = _softmax(similarities, self.temperature)
+        self.neighbors = Neighbors(rows, similarities, shares)
 
-        shares = _SHARES if has_features else _SHARES[:1]
-        best = (0.0, like.ridge, like.share) if like else min(map(fit, shares), key=itemgetter(0))
-        self.ridge: float = best[1]
-        self.share: float = best[2]
-        self._known = known = _concatenate(known, features, self.share)
-        self.shares = softmax_weights(self.similarities, self.temperature)
-        """Their shares in the vote."""
-        # By the smaller of both products: what is solved is the same.
-        is_wide = len(known) <= known.shape[1]
-        product = (known @ known.T if is_wide else known.T @ known).astype(np.float64)
-        product[np.diag_indices_from(product)] += self.ridge
-        inverse = np.linalg.inv(product).astype(np.float32)
-        self._solved = inverse @ known if is_wide else known @ inverse
+        self._center, self._features = vectors.mean(axis=0), features
+        self._centered = _unit(vectors - self._center)
+        cosines = (self._centered @ self._centered.T).astype(np.float64)
+        products = 0.0 if features is None else features @ features.T / features.shape[1]
 
-    def left_out(self) -> Floats:
-        """Estimate each case without its group, in closed form; it takes two groups."""
-        # Around the mean of the others: around that of all, they would tell of it.
-        targets, groups = self._targets, self.groups
-        both = np.hstack((targets, np.ones((len(targets), 1))))
-        sums = np.zeros((len(targets), both.shape[1]))
-        np.add.at(sums, groups, both)
-        others = both.sum(axis=0) - sums[groups]
-        means = others[:, :-1] / others[:, -1:]
-        off = both - self._solved @ (self._known.T @ both.astype(np.float32))
-        leverage = (self._solved * self._known).sum(axis=1)
-        is_alone = sums[groups, -1] == 1
-        off[is_alone] /= (1 - leverage[is_alone])[:, None]
-        for group in np.unique(groups[~is_alone]):
-            rows = groups == group
-            within = np.eye(rows.sum()) - self._solved[rows] @ self._known[rows].T
-            off[rows] = np.linalg.solve(within, off[rows])
-        votes = _weighted_targets(self.shares, targets[self.nearest])
-        return (targets - off[:, :-1] + means * off[:, -1:] + votes) / 2
+        def inverse(weight: float, ridge: float, some: Floats) -> Floats:
+            kernel = ((1 - weight) * cosines + weight * products)[some][:, some]
+            return np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
 
-    def estimate(self, vector: Vector, vote: Floats, features: Floats | None = None) -> Floats:
-        """Estimate a new case, with the vote of those that are most similar to it."""
-        known = _unit((vector - self._centre)[None])
-        [new] = _concatenate(known, None if features is None else features[None], self.share)
-        smooth = self._mean + (self._solved @ new) @ (self._targets - self._mean)
-        return (np.clip(smooth, self._least, self._most) + vote) / 2
+        def ridge_error(choice: tuple[float, float]) -> float:
+            inverted = inverse(*choice, sample)
+            if features is None:
+                # Around the mean of all: that favors smoothing, which few labels need.
+                residuals = inverted @ (experts - experts.mean(axis=0))
+                residuals /= np.diag(inverted)[:, None]
+            else:
+                residuals = experts - _without_group(inverted, experts, np.arange(len(sample)))
+            return float((residuals**2).mean())
+
+        weights = _FEATURE_WEIGHTS[: 1 if features is None else None]
+        self.feature_weight, ridge = min(product(weights, _RIDGES), key=ridge_error)
+        self.ridge = ridge
+        whole = inverse(self.feature_weight, ridge, np.arange(len(vectors)))
+        self._mean = targets.mean(axis=0)
+        self._coefficients = whole @ (targets - self._mean)
+        votes = np.einsum("ij,ijk->ik", shares, targets[rows])
+        self.left_out = (_without_group(whole, targets, self.groups) + votes) / 2
+
+    def nearest(self, vector: Vector) -> Neighbors:
+        """Find the cases that are most similar to a new one."""
+        similarities = self._vectors @ vector
+        # Further digits depend on the order of summation.
+        rows = np.argsort(-np.round(similarities, 6), kind="stable")[:MAX_NEIGHBORS]
+        [shares] = _softmax(similarities[None, rows], self.temperature)
+        return Neighbors(rows, similarities[rows], shares)
+
+    def estimate(
+        self, vector: Vector, neighbors: Neighbors, features: Floats | None
+    ) -> tuple[Floats, Floats]:
+        """Estimate a new case; also returns its neighbors' vote."""
+        vote = neighbors.shares @ self._targets[neighbors.rows]
+        [centered] = _unit((vector - self._center)[None])
+        kernel = (1 - self.feature_weight) * (self._centered @ centered)
+        if features is not None and self._features is not None:
+            kernel = kernel + self.feature_weight * (self._features @ features) / len(features)
+        smooth = self._mean + kernel @ self._coefficients
+        inside = np.clip(smooth, self._targets.min(axis=0), self._targets.max(axis=0))
+        return (inside + vote) / 2, vote
 
 
-_FAR = 9.0  # as a distance: no case is so far from another
-
-
-def _groups(distances: Floats) -> Floats:
-    """Number the near-duplicates: those that are as near to the first of them, in order."""
+def _near_duplicates(distances: Floats) -> Floats:
+    """Number groups: cases in order, each with all later ones that are near it."""
     count = len(distances)
-    step = -(-count // _TRIED)
+    step = -(-count // _MAX_SAMPLE)
     some = distances[::step, ::step][np.triu_indices(-(-count // step), 1)]
     reach = _TWIN_SHARE * float(np.median(some)) if len(some) else 0.0
     groups = np.full(count, -1)
@@ -142,42 +162,133 @@ def _groups(distances: Floats) -> Floats:
     return groups if (groups != 0).any() else np.arange(count)
 
 
+def _without_group(inverse: Floats, targets: Floats, groups: Floats) -> Floats:
+    """Estimate each row by ridge regression without its group, in closed form.
+
+    `inverse` is that of the kernel with the ridge. The regression is around the mean of the other
+    rows: the mean of all would contain the row's own target.
+    """
+    columns = np.hstack((targets, np.ones((len(targets), 1))))
+    solved = inverse @ columns
+    residuals = solved / np.diag(inverse)[:, None]
+    for group, size in zip(*np.unique(groups, return_counts=True), strict=True):
+        if size > 1:
+            rows = np.flatnonzero(groups == group)
+            residuals[rows] = np.linalg.solve(inverse[np.ix_(rows, rows)], solved[rows])
+    sums = np.zeros_like(columns)
+    np.add.at(sums, groups, columns)
+    others = columns.sum(axis=0) - sums[groups]
+    means = others[:, :-1] / np.maximum(others[:, -1:], 1)
+    return targets - residuals[:, :-1] + means * residuals[:, -1:]
+
+
 def _unit(rows: Floats) -> Floats:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
 
 
-def _concatenate(known: Floats, features: Floats | None, share: float) -> Floats:
-    """Set columns side by side, so that their products add up in these shares."""
-    if features is None or not share:
-        return known
-    besides = sqrt(share / features.shape[1]) * features
-    return np.hstack((sqrt(1 - share) * known, besides))
-
-
-def softmax_weights(similarities: Floats, temperature: float) -> Floats:
-    """Share a vote out by similarity."""
-    top = similarities.max(axis=1, keepdims=True, initial=-9.0)
+def _softmax(similarities: Floats, temperature: float) -> Floats:
+    """Return the shares of voters in a vote, by their similarity."""
+    top = similarities.max(axis=1, keepdims=True, initial=_FAR)
     weights = np.exp((similarities - top) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _weighted_targets(shares: Floats, targets: Floats) -> Floats:
-    return np.einsum("ij,ijk->ik", shares, targets)
+_MAX_LOSS = 0.02
+"""What a class may lose, as a share of the range: of choices less than one case in thirty."""
+
+BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
 
 
-def _best_ridge(known: Floats, targets: Floats, *, compares: bool) -> tuple[float, float]:
-    """Choose by what regression without each case is off, in closed form; tells it first."""
-    values, sides = np.linalg.eigh((known @ known.T).astype(np.float64))
-    moves = targets - targets.mean(axis=0)
-    turned, squares = sides.T @ moves, sides**2
+def _gains_by_class(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> list[Floats]:
+    """Return the gains in each class; near-duplicates, a group, have one gain, their mean.
 
-    def error(ridge: float) -> float:
-        shrunk = (1 / (values + ridge))[:, None]
-        off = sides @ (shrunk * turned)
-        if compares:
-            # Around the mean of the others: that of all tells of the case, more so by many columns.
-            level = sides @ (shrunk * sides.sum(axis=0)[:, None])
-            off = off + level * moves / max(len(moves) - 1, 1)
-        return float(((off / (squares @ shrunk)) ** 2).mean())
+    Each class has two more: the usual gain, and the usual loss. Of few cases little is known, even
+    where all are alike.
+    """
+    usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))  # of choices 1
+    by_class = []
+    for kind in kinds:
+        _, group = np.unique(groups[classes == kind], return_inverse=True)
+        means = np.bincount(group, gains[classes == kind]) / np.maximum(np.bincount(group), 1)
+        by_class.append(np.append(means, (usual, -usual)))
+    return by_class
 
-    return min(((error(ridge), ridge) for ridge in _RIDGES), key=itemgetter(0))
+
+def class_loses(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
+    """Tell whether a class loses more than chance explains; arguments as of `is_better`."""
+    return bool(gains.any()) and any(
+        own.mean() < -max(_MAX_LOSS, BEYOND_CHANCE * own.std() / len(own) ** 0.5)
+        for own in _gains_by_class(gains, classes, groups, kinds)
+    )
+
+
+def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
+    """Tell whether gains are beyond chance, each class counting alike, and no class loses.
+
+    Args:
+        gains: By how much the error on each case is less, as a share of the range.
+        classes: The class of each case, by the experts' value.
+        groups: The number of the group of near-duplicates that each case is in.
+        kinds: The classes that experts' values in memory have, also without a case here.
+    """
+    if not gains.any():
+        return False
+    by_class = _gains_by_class(gains, classes, groups, kinds)
+    if any(own[:-2].mean() < -_MAX_LOSS for own in by_class if len(own) > 2):  # noqa: PLR2004
+        return False
+    mean = np.mean([own.mean() for own in by_class])
+    error = sum(own.var() / len(own) for own in by_class) ** 0.5 / len(by_class)
+    return bool(mean > BEYOND_CHANCE * error)
+
+
+_MIN_SLOPE = 1e-3
+"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
+labels, decisions would look better than they are."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often decisions of some score were right: a logistic curve that rises."""
+
+    scores: Floats
+    agreed: Floats
+    slope: float
+    intercept: float
+    rows: Floats = ()
+    """The cases that were decided on, by their place in memory."""
+    values: Sequence[Value] = ()
+    """What was decided."""
+
+    @classmethod
+    def fitted(
+        cls, scores: Floats, agreed: Floats, rows: Floats = (), values: Sequence[Value] = ()
+    ) -> "Calibration":
+        """Fit it to decisions on cases that experts valued."""
+        right = int(agreed.sum())
+        targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
+        columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
+        curve = np.zeros(2)
+        for _ in range(50):
+            fitted = _sigmoid(columns @ curve)
+            gradient = columns.T @ (fitted - targets) + penalty @ curve
+            curvature = columns.T @ (columns * (fitted * (1 - fitted))[:, None]) + penalty
+            # No further than 1: a full step may lead too far where the curve flattens.
+            curve = curve - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
+        if curve[0] < _MIN_SLOPE:
+            curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
+        slope, intercept = curve.tolist()
+        return cls(scores, agreed, slope, intercept, rows, values)
+
+    def confidences(self, scores: Floats) -> Floats:
+        """Return how likely decisions are right."""
+        return _sigmoid(self.slope * scores + self.intercept)
+
+    @property
+    def decisions(self) -> list[tuple[float, bool]]:
+        """The confidence of each decision in memory, and whether it agrees with the experts."""
+        confidences = self.confidences(self.scores).tolist()
+        return list(zip(confidences, self.agreed.tolist(), strict=True))
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))

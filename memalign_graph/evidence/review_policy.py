@@ -9,16 +9,16 @@ import hashlib
 import logging
 from datetime import datetime
 
+import numpy as np
+
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.deciding import current_evidence_model, fit
 from memalign_graph.evidence.evidence_model import (
-    COMPARED,
     NOVELTY_QUANTILE,
     SMALL,
     EvidenceModel,
-    Neighbors,
-    value_spread,
 )
+from memalign_graph.evidence.regression import Floats, Neighbors
 from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
     LEVEL,
@@ -35,6 +35,7 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
+_MAX_COMPARED = 5  # of the most similar cases a majority is looked for among so many
 _DISAGREEMENT_QUANTILE = 0.1  # neighbors that disagree as much are so rare: it takes 9 cases
 _MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
 _WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
@@ -48,7 +49,7 @@ async def make_review_choice(
     uncertain: Uncertain,
     decide: Decide,
     vector: Vector | None,
-    looked: bool,
+    has_neighbors: bool,
     at: datetime,
 ) -> ReviewChoice:
     """Decide whether an expert is asked about a judgment; nobody is where the budget is spent."""
@@ -57,14 +58,13 @@ async def make_review_choice(
     try:
         version, key = judgment.memory_version, judgment.judge_key
         model = await current_evidence_model(io, access, version, key)
-        await fit(io, model, decide)
-        near = model.nearest(vector) if looked else None
-        with model.lock:
-            source, evidence = judgment.confidence_source, judgment.evidence
-            decides = evidence is not None and evidence.decided_by == "evidence"
-            every = _trust(model, decide, trust.target, source, decides=decides)
-            trust = every.verdicts.get(model.encoding.class_of(judgment.value), trust)
-            reasons = [] if near is None else review_flags(model, near)
+        await fit(io, model)
+        source, evidence = judgment.confidence_source, judgment.evidence
+        decides = evidence is not None and evidence.decided_by == "evidence"
+        every = _trust(model, decide, trust.target, source, decides=decides)
+        trust = every.verdicts.get(model.encoding.class_name(judgment.value), trust)
+        if has_neighbors:
+            reasons = review_flags(model, model.nearest(vector))
     except EmbeddingError as error:
         # Whether that fails a judgment was decided where similar cases were looked for.
         logger.warning(
@@ -91,9 +91,8 @@ async def make_review_choice(
 async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
     """Tell from which confidence on nobody has to be asked, by the memory as it is."""
     model = await current_evidence_model(io, access)
-    await fit(io, model, decide)
-    with model.lock:
-        return _trust(model, decide, target, None)
+    await fit(io, model)
+    return _trust(model, decide, target, None)
 
 
 def is_sampled(judgment_id: str, share: float) -> bool:
@@ -102,23 +101,35 @@ def is_sampled(judgment_id: str, share: float) -> bool:
     return number < share * (1 << 64)
 
 
-def review_flags(model: EvidenceModel, near: Neighbors) -> list[ReviewReason]:
+def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
-    rows, similarities = near
-    if not len(rows):
+    if not len(neighbors.rows):
         return ["no_similar_episode"]
-    own, count = model.regression.closest, 1 + len(model.cases)
+    regression, count = model.regression, 1 + len(model.cases)
     flags: list[ReviewReason] = []
-    if 1 + (own <= similarities[0] + SMALL).sum() <= NOVELTY_QUANTILE * count:
+    rank = 1 + (regression.closest <= neighbors.similarities[0] + SMALL).sum()
+    if rank <= NOVELTY_QUANTILE * count:
         flags.append("no_similar_episode")
-    [division] = value_spread(
-        model.expert_means([model.cases[row] for row in rows[:COMPARED]])[None]
-    )
-    bound = _WIDE if model.encoding.is_ordered else _MINORITY
-    rare = 1 + (model.value_spread >= division - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
-    if rare and division > bound + SMALL:
+    spreads = _value_spreads(model, regression.neighbors.rows)
+    [spread] = _value_spreads(model, neighbors.rows[None])
+    is_rare = 1 + (spreads >= spread - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
+    if is_rare and spread > SMALL + (_WIDE if model.encoding.is_ordered else _MINORITY):
         flags.append("episodes_disagree")
     return flags
+
+
+def _value_spreads(model: EvidenceModel, rows: Floats) -> Floats:
+    """Return how far the values of some cases are apart, for each row of cases, nearest first.
+
+    On an ordered scale it is the range of their middle half, otherwise the minority's share.
+    """
+    means = model.expert_means[rows[:, :_MAX_COMPARED]]
+    if not means.shape[1]:
+        return np.zeros(len(means))
+    if model.encoding.is_ordered:
+        low, high = np.quantile(means[:, :, 0], [0.25, 0.75], axis=1)
+        return high - low
+    return 1 - means.mean(axis=1).max(axis=1)
 
 
 def _trust(

@@ -9,7 +9,7 @@ always, the sample errs on the side of asking.
 Source: A. Ramdas et al., Game-theoretic statistics and safe anytime-valid inference, 2023.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from math import ceil, exp, fsum, lgamma, log
@@ -71,8 +71,10 @@ class Trust(FrozenModel):
         return self.decisions >= self.needed
 
 
-def interval(agreeing: int, cases: int) -> tuple[float, float]:
+def clopper_pearson(agreeing: int, cases: int) -> tuple[float, float]:
     """Bound a share from both sides, exactly (C. Clopper and E. Pearson, 1934)."""
+    if not cases:
+        return 0.0, 1.0
     level = (1 + LEVEL) / 2
     return _lower_bound(agreeing, cases, level), 1 - _lower_bound(cases - agreeing, cases, level)
 
@@ -123,7 +125,7 @@ def find_threshold_by_verdict(
     decisions: Mapping[str, Sequence[tuple[float, float]]], target: float, level: float = LEVEL
 ) -> Trust:
     """Find such a confidence for each verdict, by past decisions with that verdict alone."""
-    verdicts = {name: find_threshold(some, target, level) for name, some in decisions.items()}
+    verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
     shown = [trust for trust in verdicts.values() if trust.threshold is not None]
     counted = [trust for trust in shown or verdicts.values() if trust.cases]
     total = sum(trust.decisions for trust in verdicts.values())
@@ -158,7 +160,7 @@ def _log_e(agreeing: float, cases: int, target: float) -> float:
     if wrong < 1e-9:  # noqa: PLR2004 - a sum of shares
         logs.append(-cases * log(target))
     top = max(logs)
-    return top + log(fsum(exp(each - top) for each in logs) / 2)
+    return top + log(fsum(exp(log_e - top) for log_e in logs) / 2)
 
 
 @lru_cache(maxsize=256)
@@ -170,39 +172,35 @@ def _odds(target: float) -> list[tuple[float, float]]:
 
 def _shown_agreement(agreeing: float, cases: int, level: float) -> float:
     """Return the highest share that a bet on all of some cases shows the agreement to be above."""
+
+    def is_shown(share: float) -> bool:
+        # Where agreement is no more than the share, nothing is shown.
+        return agreeing > share * cases and _log_e(agreeing, cases, share) >= -log(1 - level)
+
+    return _bisect(is_shown)
+
+
+def _lower_bound(agreeing: int, cases: int, level: float) -> float:
+    """Return the share that is shown at a level: where the tail is what is left of it."""
+    return _bisect(lambda share: _binomial_tail(agreeing, cases, share) <= 1 - level)
+
+
+def _bisect(holds: Callable[[float], bool]) -> float:
+    """Return the highest share for which something holds that holds for all lower ones."""
     low, high = 0.0, 1.0
     while high - low > 1e-9:  # noqa: PLR2004 - finer than any agreement is known
         middle = (low + high) / 2
-        is_shown = middle > 0 and _log_e(agreeing, cases, middle) >= -log(1 - level)
-        # Where agreement is no more than the share, nothing is shown.
-        low, high = (middle, high) if is_shown and agreeing > middle * cases else (low, middle)
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
 
 def _binomial_tail(agreeing: int, cases: int, share: float) -> float:
     """Return how likely at least so many of some cases agree if that share of all does."""
-    if agreeing <= 0 or share >= 1:
-        return 1.0
-    if share <= 0:
-        return 0.0
     whole, right, wrong = lgamma(cases + 1), log(share), log(1 - share)
     return sum(
         exp(whole - lgamma(off + 1) - lgamma(cases - off + 1) + off * wrong + (cases - off) * right)
         for off in range(cases - agreeing + 1)
     )
-
-
-def _lower_bound(agreeing: int, cases: int, level: float) -> float:
-    """Return the share that is shown at a level: where the tail is what is left of it."""
-    low, high = 0.0, 1.0 if agreeing else 0.0
-    while high - low > 1e-12:  # noqa: PLR2004 - as exact as such sums are
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if _binomial_tail(agreeing, cases, middle) <= 1 - level
-            else (low, middle)
-        )
-    return (low + high) / 2
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,12 @@ import logging
 from dataclasses import replace
 
 from memalign_graph.evidence import logprobs
-from memalign_graph.evidence.check_value import add_checks, explain_checks
+from memalign_graph.evidence.check_value import (
+    add_checks,
+    check_vote,
+    combine_probabilities,
+    explain_checks,
+)
 from memalign_graph.evidence.checks import probabilities
 from memalign_graph.evidence.verdicts import choose_value, value_choices
 from memalign_graph.judging.case import Answer, Case
@@ -16,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 async def ask_value_only(case: Case) -> Answer | None:
     """Ask for the value alone, and add the checks; None without log-probabilities."""
-    from memalign_graph.evidence.features import combine_probabilities, vote
-
     call = case.call
     chat_model, criterion = call.chat_model, call.resources.criterion
     scale, values = criterion.scale, value_choices(criterion.scale)
@@ -32,9 +35,9 @@ async def ask_value_only(case: Case) -> Answer | None:
         return None
     shares = add_checks(measured.probabilities, case.checks, values, scale)
     answers = probabilities([anchored.check for anchored in case.checks])
-    votes = vote(call.access.view, criterion, answers, values, case.excluded_keys)
-    if votes is not None:
-        shares = combine_probabilities(shares, *votes)
+    vote = check_vote(call.access.view, scale, answers, values, case.excluded_keys)
+    if vote is not None:
+        shares = combine_probabilities(shares, *vote)
     return Answer(
         value=choose_value(shares, values, scale),
         rationale=explain_checks(case.checks),

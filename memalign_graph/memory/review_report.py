@@ -9,7 +9,7 @@ from pydantic import Field
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.threshold import interval, is_random_sample
+from memalign_graph.evidence.threshold import clopper_pearson, is_random_sample
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import ReviewLogEntry, read_review_log
@@ -142,7 +142,7 @@ def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict
 def _agreement(asked: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> ReviewAgreement:
     values = [agreed[item.judgment_id] for item in asked if item.judgment_id in agreed]
     count, right = len(values), sum(values)
-    low, high = interval(right, count)
+    low, high = clopper_pearson(right, count)
     share = right / count if count else None
     return ReviewAgreement(
         asked=len(asked), answered=count, agreeing=right, agreement=share, low=low, high=high

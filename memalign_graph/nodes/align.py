@@ -535,7 +535,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             access,
             step.chat_model,
             limit=step.max_concurrency,
-            tell=partial(step.progress, "check"),
+            report_progress=partial(step.progress, "check"),
         )
     view = await access.refresh(io)
     # Others may change the memory while this run asks or waits.

@@ -58,7 +58,7 @@ async def decide_review(step: NodeCall) -> StateUpdate:
         uncertain=review if isinstance(review, Uncertain) else Uncertain(),
         decide=judge.mode,
         vector=known_vector(require_channel(step.state, "judge_memory").get("vector")),
-        looked=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
+        has_neighbors=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
     await log_review(io, access, judgment, choice, at)

@@ -1,13 +1,14 @@
 """What an expert's answer would do, told before it is final: nothing is stored here."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.cases import Case
-from memalign_graph.evidence.deciding import current_evidence_model
+from memalign_graph.evidence.cases import EvidenceCase
+from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.evidence.evidence_model import MIN_CASES
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import episode_id
@@ -86,35 +87,45 @@ async def values_changed_by(
     scale, key = access.criterion.scale, key_of(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
-        process = await current_evidence_model(io, access, judge_key=judge_key)
+        model = await current_evidence_model(io, access, judge_key=judge_key)
         vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
         return [], f"Which cases would turn is not known. {error}"
     if value is None:
         return [], _NO_VALUE
-    if len(process.cases) < MIN_CASES:
-        return [], _FEW.format(len(process.cases), MIN_CASES)
+    if len(model.cases) < MIN_CASES:
+        return [], _FEW.format(len(model.cases), MIN_CASES)
     if vector is None:
         return [], _NO_VECTOR
     others = _others(access, example, author)
-    given = [*(other for row, other in others if row.example_id == example.id), value]
-    said = next((case.said for case in process.cases if case.example_id == example.id), None)
-    if said is None and judgment is not None:
-        said = RawVerdict(judgment.verdict, judgment.probabilities)
-    case = Case(
-        key, vector, example.id, [], given, consensus(given, scale), said, datetime.now(UTC)
+    values = [*(other for row, other in others if row.example_id == example.id), value]
+    known = next((case for case in model.cases if case.example_id == example.id), None)
+    verdict, checks = (known.verdict, known.checks) if known else (None, {})
+    if verdict is None and judgment is not None:
+        verdict = RawVerdict(judgment.verdict, judgment.probabilities)
+    case = EvidenceCase(
+        vector_key=key,
+        vector=vector,
+        example_id=example.id,
+        episode_ids=[],
+        expert_values=values,
+        value=consensus(values, scale),
+        verdict=verdict,
+        judged_at=datetime.now(UTC),
+        checks=checks,
     )
-    with process.lock:
-        if not process.decides(decide):
-            return [], _UNUSED
-        found = process.values_changed_by(case)[:_TURNS]
+    if model.needs_fit(decide):
+        await fit(io, model)
+    if not model.decides(decide):
+        return [], _UNUSED
+    changes = (await off_loop(io, partial(model.values_changed_by, case)))[:_TURNS]
     turns: list[Shown] = []
-    for settled, before, after in found:
+    for settled, before, after in changes:
         turn = {"before": before, "after": after, "expert": settled.value}
         is_right, was_right = (values_agree(scale, it, settled.value) for it in (after, before))
         becomes = "right" if is_right else "wrong" if was_right else "neither"
-        rows = access.view.rows_for_vector(settled.key)
+        rows = access.view.rows_for_vector(settled.vector_key)
         title = title_of(next(row for row in rows if row.example_id == settled.example_id))
         shown = {name: shown_value(scale, it) for name, it in turn.items()}
         turns.append({"title": title, "becomes": becomes, **shown})

@@ -20,8 +20,8 @@ from memalign_graph.evidence.check_value import (
     add_checks,
     anchor_checks,
     explain_checks,
-    log_odds_of,
 )
+from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import learn, record_check_answers
@@ -76,7 +76,7 @@ def anchored(
 
 @pytest.mark.parametrize(
     ("anchor", "threshold"),
-    [(0.5, 0.3), (0.75, log_odds_of(0.75) + 0.105), (0.1, log_odds_of(0.1) * 0.7 + 0.3)],
+    [(0.5, 0.3), (0.75, log_odds(0.75) + 0.105), (0.1, log_odds(0.1) * 0.7 + 0.3)],
 )
 def test_one_anchor_sets_the_threshold(anchor: float, threshold: float) -> None:
     for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
@@ -90,7 +90,7 @@ def test_without_an_anchor_the_threshold_is_one_half() -> None:
 
 def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
     source, others = (False, 0.5), {0.9 + number / 1000: True for number in range(40)}
-    middle = log_odds_of(0.92) / 2
+    middle = log_odds(0.92) / 2
     assert anchored(probability(middle * 0.8), source, others).check.held is False
     assert anchored(probability(middle * 1.1), source, others).check.held is True
 

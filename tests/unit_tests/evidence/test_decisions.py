@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean
-from memalign_graph.evidence.compare import is_better
+from memalign_graph.evidence.regression import NO_NEIGHBORS, is_better
 from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
@@ -122,7 +122,7 @@ def test_nineteen_cases_tell_that_a_case_is_unlike_all(
     is_like: bool,  # noqa: FBT001 - a value
 ) -> None:
     process = process_of(view_of(some_cases(count)), Boolean())
-    assert process.is_like(np.array([-1.0])) is is_like
+    assert process.is_like(NO_NEIGHBORS._replace(rows=[0], similarities=[-1.0])) is is_like
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -167,7 +167,7 @@ def test_verdicts_of_another_judge_do_not_count() -> None:
     view = view_of([*old, *new])
 
     def judged(key: str | None) -> int:
-        return sum(case.said is not None for case in process_of(view, Boolean(), (), key).cases)
+        return sum(case.verdict is not None for case in process_of(view, Boolean(), (), key).cases)
 
     assert [judged(key) for key in ("k1 gpt-9", "k2 gpt-9", "k3 gpt-9", None)] == [20, 14, 0, 14]
     assert not process_of(view, Boolean(), (), "k3 gpt-9").decides("auto")
@@ -184,7 +184,7 @@ def test_verdicts_without_a_key_count_by_the_models_name() -> None:
 
     def judged(key: str | None) -> list[str]:
         cases = process_of(view, Boolean(), (), key).cases
-        return [case.example_id[-1] for case in cases if case.said is not None]
+        return [case.example_id[-1] for case in cases if case.verdict is not None]
 
     assert judged("k gpt-9") == ["1", "2", "4"]
     assert judged("k gpt-9-2025-04-14") == ["2", "4"]

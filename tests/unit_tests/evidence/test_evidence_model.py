@@ -11,10 +11,9 @@ import pytest
 from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import values_agree
 from memalign_graph.evidence import cases as module
-from memalign_graph.evidence.calibration import Calibration
-from memalign_graph.evidence.encoding import ValueEncoding
+from memalign_graph.evidence.cases import ValueEncoding
 from memalign_graph.evidence.evidence_model import MIN_CALIBRATING, MIN_CASES
-from memalign_graph.evidence.regression import MAX_NEIGHBORS, KernelRegression
+from memalign_graph.evidence.regression import MAX_NEIGHBORS, Calibration, KernelRegression
 from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, LEVEL, find_threshold
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
@@ -166,13 +165,13 @@ def test_left_out_in_closed_form_is_refitting_without_the_case(count: int, check
     if features is not None:
         targets += features[:, :2]
     regression = KernelRegression(vectors, targets, 2, features)
-    assert (regression.share > 0) is bool(checks)
+    assert (regression.feature_weight > 0) is bool(checks)
     centred = vectors - vectors.mean(axis=0)
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    kernel = (1 - regression.share) * centred @ centred.T
+    kernel = (1 - regression.feature_weight) * centred @ centred.T
     if features is not None:
-        kernel += regression.share * features @ features.T / checks
-    found = regression.left_out()
+        kernel += regression.feature_weight * features @ features.T / checks
+    found = regression.left_out
     for at in range(0, count, 11):
         rest = np.arange(count) != at
         mean = targets[rest].mean(axis=0)
@@ -193,7 +192,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
 
     def said(view: Any, besides: Any = ()) -> list[Any]:
         process = process_of(view, scale, besides)
-        calibration = process.calibration("evidence", "evidence")
+        calibration = process.calibration("evidence", decides=process.decides("evidence"))
         assert calibration is not None
         return [[decided(process, item) for item in new], calibration.decisions]
 
@@ -214,7 +213,7 @@ def test_of_several_experts_the_median_is_learned() -> None:
     words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
     put(view, words, [item] * len(words))
     [case] = process_of(view, SCALES["stars"]).cases
-    assert (case.value, case.given) == (3, given)
+    assert (case.value, case.expert_values) == (3, given)
 
 
 def test_of_more_cases_than_are_fitted_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +221,7 @@ def test_of_more_cases_than_are_fitted_the_newest_count(monkeypatch: pytest.Monk
     items = world(Boolean(), 90, seeded(5), coin)
     view = view_of(items)
     process = process_of(view, Boolean())
-    assert {case.key for case in process.cases} == {key_of(at) for at in range(50, 90)}
+    assert {case.vector_key for case in process.cases} == {key_of(at) for at in range(50, 90)}
     assert process.decides("evidence")
     for at, is_there in ((0, False), (50, True)):
         evidence = decided(process, items[at]).evidence
@@ -318,7 +317,8 @@ def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     """Past decisions of a memory whose judge tosses a coin; neighbours are right in clusters."""
     items = world(Boolean(), count, seeded(int(rng.integers(1 << 30))), coin, purity=0.8999)
-    found = process_of(view_of(items), Boolean()).calibration("evidence", "evidence")
+    process = process_of(view_of(items), Boolean())
+    found = process.calibration("evidence", decides=process.decides("evidence"))
     assert found is not None
     return found.decisions
 

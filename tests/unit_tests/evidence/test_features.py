@@ -7,8 +7,8 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import JudgeMemory
+from memalign_graph.evidence.check_value import check_vote, combine_probabilities
 from memalign_graph.evidence.deciding import current_evidence_model
-from memalign_graph.evidence.features import combine_probabilities, vote
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers, record_questions
@@ -28,7 +28,7 @@ def voting(answers: Sequence[float], values: Sequence[bool]) -> JudgeMemory:
 
 
 def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
-    return vote(memory.access.view, CRITERION, own, [True, False], ())
+    return check_vote(memory.access.view, CRITERION.scale, own, [True, False], ())
 
 
 def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> None:

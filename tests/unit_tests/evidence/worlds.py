@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Categorical, Numeric
-from memalign_graph.evidence.cases import newest
+from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
@@ -149,11 +149,10 @@ def fact(view: MemoryView, **change: Any) -> Fact:
 
 
 def process_of(
-    view: MemoryView, scale: Scale, besides: Container[str] = (), judge_key: str | None = None
+    view: MemoryView, scale: Scale, excluded_ids: Container[str] = (), judge_key: str | None = None
 ) -> EvidenceModel:
     """What decides with a memory."""
-    vectors = view.vectors(newest(view, besides))
-    return EvidenceModel(view, scale, vectors, besides, judge_key)
+    return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids), view.version)
 
 
 def decided(process: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:

@@ -67,7 +67,7 @@ def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
-    found = run_sync(current_evidence_model(SYNC, memory.access)).left_out()
+    found = run_sync(current_evidence_model(SYNC, memory.access)).leave_one_out_values()
     rows = {row.example_id: row for row in memory.access.view.rows()}
     return {title_of(rows[key]): value for key, (value, _) in found.items()}
 
