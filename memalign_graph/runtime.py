@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -41,7 +42,10 @@ def current_runtime() -> Any:
     Raises:
         InvalidInputError: There is no run, or its graph has no store.
     """
-    runtime = get_runtime()
+    try:
+        runtime = get_runtime()
+    except RuntimeError:  # there is not even a config
+        runtime = None
     if runtime is None:
         raise InvalidInputError(
             "store: there is no graph around this, and so none: call it within a graph that was "
@@ -225,6 +229,13 @@ def with_trace_metadata(
     return TracedIO(io, run_metadata, tags)
 
 
+def _fields_of(state: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, also one with slots, or of a pydantic model."""
+    if is_dataclass(state):
+        return {field.name: getattr(state, field.name) for field in dataclass_fields(state)}
+    return dict(vars(state))
+
+
 @dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
@@ -252,7 +263,7 @@ class Node(Runnable[Any, Any]):
         return await self._run_operation(AsyncIO, input)
 
     async def _run_operation(self, io: type[SyncIO | AsyncIO], state: Any) -> StateUpdate:
-        fields = state if isinstance(state, Mapping) else vars(state)
+        fields = state if isinstance(state, Mapping) else _fields_of(state)
         resources = self.resources
         try:
             runtime = current_runtime()

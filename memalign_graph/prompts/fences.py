@@ -14,7 +14,9 @@ from typing import Any
 
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.guidelines import normalize_text
+from memalign_graph.memory.operations import (
+    normalize_text,
+)
 from memalign_graph.transcript import goal_tools_answer, is_messages, render, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 

@@ -9,6 +9,7 @@ against the other: on exam answers a model of 1.5B gave nearly every answer no p
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from string import ascii_uppercase
@@ -85,10 +86,12 @@ def answer_schema(criterion: Criterion, *, cites: bool = False) -> dict[str, Any
 
 
 def parse_broken_guidelines(answer: dict[str, Any], guidelines: Sequence[Guideline]) -> list[str]:
+    """Return the ids of the cited guidelines, by their numbers, also where those are text."""
     cited = answer.get(_BROKEN)
-    known = {n: guideline.id for n, guideline in enumerate(guidelines, start=1)}
-    numbers = [n for n in cited if type(n) is int] if isinstance(cited, list) else []
-    return list(dict.fromkeys(known[n] for n in numbers if n in known))
+    by_number = {str(n): guideline.id for n, guideline in enumerate(guidelines, start=1)}
+    numbers = (re.match(r"\d+\b", str(n)) for n in (cited if isinstance(cited, list) else [cited]))
+    ids = (by_number.get(number[0]) for number in numbers if number)
+    return list(dict.fromkeys(filter(None, ids)))
 
 
 def parse_answer(answer: dict[str, Any], criterion: Criterion) -> tuple[Value, str]:

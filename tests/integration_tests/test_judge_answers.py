@@ -176,6 +176,29 @@ async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_wit
     assert judged["judgment"]["guideline_ids"] == []
 
 
+@dataclass(slots=True)
+class SlotsState:
+    inputs: Any = None
+    outputs: Any = None
+    judge_run: Any = None
+    judge_memory: Any = None
+    judgment: Any = None
+
+
+async def test_a_dataclass_with_slots_is_a_state(bench: Bench) -> None:
+    names = ("retrieve_episodes", "assemble_guidelines", "judge")
+    judged = await bench.invoke(own_graph(bench, SlotsState, *names), CASE)
+    assert judged["judgment"]["value"] is True
+
+
+async def test_a_node_outside_of_a_graph_says_so(bench: Bench) -> None:
+    nodes: Any = JudgeNodes(
+        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
+    )
+    with pytest.raises(InvalidInputError, match="there is no graph around this"):
+        await bench.invoke(nodes.retrieve_episodes, CASE)
+
+
 @pytest.mark.parametrize(
     ("state", "names"), [(Bare, ("judge",)), (BareDataclass, ("retrieve_episodes", "judge"))]
 )

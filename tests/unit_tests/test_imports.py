@@ -69,6 +69,14 @@ def test_imports_run_in_no_circle_and_from_no_lower_room_to_a_higher_one() -> No
     TopologicalSorter(graph).prepare()  # raises where there is a circle
 
 
+def test_prompts_are_made_without_a_store_or_a_model() -> None:
+    graph = {module: imports_of(module) for module in MODULES if module}
+    reached = [module for module in graph if module.startswith("prompts.")]
+    for module in reached:
+        reached += graph[module].keys() - {*reached}
+    assert not {"io", "models", "asking", "memory.access"} & {*reached}
+
+
 def test_the_top_package_imports_nothing_before_it_is_asked_for() -> None:
     program = (
         "import sys, memalign_graph\n"

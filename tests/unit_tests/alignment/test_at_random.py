@@ -7,8 +7,14 @@ from typing import Any
 from memalign_graph import Guideline, JudgeMemory
 from memalign_graph.alignment.merge import ProposalMerger
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import GuidelineOperation, applied, normalize_text
+from memalign_graph.memory.guidelines import (
+    applied,
+)
 from memalign_graph.memory.learning import learn
+from memalign_graph.memory.operations import (
+    GuidelineOperation,
+    normalize_text,
+)
 from tests.unit_tests.alignment.alignment_cases import (
     BY_ANN,
     add,

@@ -13,7 +13,12 @@ from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, guidelines, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection
-from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
+from memalign_graph.memory.guidelines import (
+    guideline_id,
+)
+from memalign_graph.memory.operations import (
+    GuidelineOperation,
+)
 from tests.unit_tests.memory.stores import Asked, Meanwhile, Opener, commits, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, op, said
 

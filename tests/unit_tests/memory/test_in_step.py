@@ -20,10 +20,13 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory import access, feedback, guidelines, learning, memory_state
+from memalign_graph.memory import access, feedback, learning, memory_state
 from memalign_graph.memory.facts import Fact
-from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.memory_state import MemoryState, build_state
+from memalign_graph.memory.operations import (
+    GuidelineOperation,
+    normalize_text,
+)
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.driver import KINDS, Actor, check_same, memories, recalled
@@ -295,5 +298,5 @@ def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {each.id: each.status for each in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
-        texts = [guidelines.normalize_text(rule.text) for rule in one.guidelines()]
+        texts = [normalize_text(rule.text) for rule in one.guidelines()]
         assert len(set(texts)) == len(texts)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Criterion, Episode, Example, Feedback, Numeric
+from memalign_graph import Criterion, Episode, Example, Feedback, Guideline, Numeric
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import (
@@ -15,6 +15,7 @@ from memalign_graph.prompts.judge import (
     fit_guidelines,
     judge_prompt,
     parse_answer,
+    parse_broken_guidelines,
 )
 from memalign_graph.types import RecalledExample
 from tests.unit_tests.prompts.support import guideline, judgment, tokens
@@ -196,3 +197,19 @@ def test_answer_is_brought_onto_the_scale_in_the_schemas_order() -> None:
     schema = answer_schema(CRITERION)
     assert list(schema["properties"]) == schema["required"] == ["rationale", "value"]
     assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("cited", "ids"),
+    [
+        ([2, 1, 2], ["g2", "g1"]),
+        (["2", "1. Begin so"], ["g2", "g1"]),
+        ("2", ["g2"]),
+        (2, ["g2"]),
+        ([2.0, 3, 0, True, None, "none", {"number": 1}], ["g2"]),
+        (None, []),
+    ],
+)
+def test_broken_guidelines_are_read_by_their_numbers(cited: Any, ids: list[str]) -> None:
+    guidelines = [Guideline.model_construct(id=key) for key in ("g1", "g2")]
+    assert parse_broken_guidelines({"broken_guidelines": cited}, guidelines) == ids
