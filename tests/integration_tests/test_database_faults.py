@@ -18,7 +18,7 @@ from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
 from tests.unit_tests.memory.driver import recalled
-from tests.unit_tests.memory.stores import commits, interleaved
+from tests.unit_tests.memory.stores import commits, interleave
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 pytestmark = pytest.mark.postgres
@@ -247,7 +247,7 @@ def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_f
     def waiting(io: Any) -> Any:
         return add_guideline(io, behind.access, "By a clock behind.", author=None)
 
-    interleaved(waiting, commits, later)
+    interleave(waiting, commits, later)
     assert len(reader.guidelines()) == 2
     same(reader, ahead, behind, worker())
 

@@ -13,13 +13,9 @@ from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, guidelines, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection
-from memalign_graph.memory.guidelines import (
-    guideline_id,
-)
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
-from tests.unit_tests.memory.stores import Asked, Meanwhile, Opener, commits, in_memory
+from memalign_graph.memory.guidelines import guideline_id
+from memalign_graph.memory.operations import GuidelineOperation
+from tests.unit_tests.memory.stores import Opener, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, op, said
 
 EMPTY = "0" * 32
@@ -49,27 +45,6 @@ def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
     then = warm[-1].at(cold.version())
     assert then.missing == []
     assert (then.episodes, then.guidelines) == (cold.episodes(), cold.guidelines())
-
-
-def interleave(
-    operation: Operation,
-    access: MemoryAccess,
-    other: Callable[[], object],
-    moment: int | None = None,
-) -> None:
-    """Run an operation, and another before its first or n-th call, or else after it.
-
-    Without a moment the other runs just before the operation writes its fact.
-    """
-    calls = count(1)
-
-    def when(asked: Asked) -> bool:
-        return commits(asked) if moment is None else next(calls) == moment
-
-    meanwhile = Meanwhile(when, other)
-    run_sync(operation(meanwhile, access))
-    if not meanwhile.done:
-        other()
 
 
 FEEDBACK = [said("one", "zqxone", author="zqxann"), said("two", "Two."), said("three", "Three.")]

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,25 @@ class Meanwhile(IO):
             self._then()
 
 
-def interleaved(
+def interleave(
     operation: Operation,
-    when: Callable[[Asked], bool],
-    then: Callable[[], object],
+    when: Callable[[Asked], bool] | int,
+    other: Callable[[], object],
     *,
     after: bool = False,
+    or_later: bool = False,
 ) -> Any:
-    """Carry out an operation, and once in it, at its first such call, something else."""
-    meanwhile = Meanwhile(when, then, after=after)
+    """Run an operation, and another once in its midst: at its n-th call, or its first such call.
+
+    `or_later` runs the other at the end of an operation that makes no such call.
+    """
+    calls = count(1)
+    is_now = when if callable(when) else lambda _: next(calls) == when
+    meanwhile = Meanwhile(is_now, other, after=after)
     result = run_sync(operation(meanwhile))
-    assert meanwhile.done
+    if or_later and not meanwhile.done:
+        other()
+    assert meanwhile.done or or_later
     return result
 
 

@@ -14,7 +14,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.types import Check
-from tests.unit_tests.memory.stores import Opener, interleaved
+from tests.unit_tests.memory.stores import Opener, interleave
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
@@ -69,7 +69,7 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
     words = {two.id: two.word}
     teaching = partial(learning.learn, access=here.access, operations=lesson, read=words)
     here.version()
-    interleaved(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
+    interleave(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
     [rule] = there.guidelines()
     assert (rule.question, rule.episode_ids) == (ASKS, [one.id, two.id])
     there.forget(where=lambda _: True)
@@ -84,7 +84,7 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
 
     asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
     noting = partial(learning.record_questions, access=here.access, questions=asked)
-    interleaved(noting, looks, change, after=True)
+    interleave(noting, looks, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
 

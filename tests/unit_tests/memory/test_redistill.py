@@ -21,7 +21,7 @@ from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.purging import left_in
-from tests.unit_tests.memory.stores import asks, interleaved
+from tests.unit_tests.memory.stores import asks, interleave
 from tests.unit_tests.memory.support import EVERY_STORE, Bench, op, said
 
 PLANTED = "zqplanted"
@@ -168,7 +168,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     run_sync(learning.learn(SYNC, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
-    interleaved(
+    interleave(
         lambda io: memory._forget(io, one.id),
         asks,
         lambda: near.memory().forget(two.id),
@@ -247,7 +247,7 @@ async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
 ) -> None:
     episodes, both = await rules(near, "A.", "B.")
     near.server.script(relations(**{kind: [[1, 2]]}))
-    interleaved(
+    interleave(
         near.memory(model=near.server.chat_model())._consolidate,
         asks,
         lambda: near.memory().forget(episodes[forgotten].id),

@@ -1,0 +1,411 @@
+"""Operations at the same moment, or cut off: whatever comes of it holds together."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import GetOp
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Episode, InvalidInputError, JudgeMemory
+from memalign_graph.io import ASYNC, SYNC, run_sync
+from memalign_graph.memory import access, feedback, learning
+from memalign_graph.memory.facts import Fact
+from memalign_graph.memory.operations import GuidelineOperation, normalize_text
+from memalign_graph.memory.memory_state import MemoryState, build_state
+from memalign_graph.memory.recall import recall
+from memalign_graph.memory.view import MemoryView
+from tests.unit_tests.memory import driver, stores
+from tests.unit_tests.memory.driver import (
+    KINDS,
+    OF_TWO,
+    ONE,
+    OPERATIONS,
+    THREE,
+    Actor,
+    check_same,
+    memories,
+    recalled,
+    start,
+)
+from tests.unit_tests.memory.purging import (
+    ask,
+    everything_in,
+    fill,
+    left_in,
+    planted,
+    threads_in,
+)
+from tests.unit_tests.memory.stores import (
+    CutOffError,
+    Failing,
+    Meanwhile,
+    Opener,
+    commits,
+    in_memory,
+    interleave,
+)
+from tests.unit_tests.memory.support import QUERY, op, said
+from tests.unit_tests.memory.test_purge import check_clean
+
+BRINGS_ONE = {"say another word", "revise one", "import", "roll back"}
+TAKES_ONE = {"forget one", "purge one", "roll back to nothing"}
+TAKES_RULE = {"forget two", "revise two", "take away by hand", "roll back to nothing", "roll back"}
+
+ROLLS_BACK = {"roll back", "roll back to nothing"}
+READS: dict[str, driver.Operation] = {
+    "look": lambda io, access: access.refresh(io),
+    "recall": lambda io, access: recall(io, access, QUERY, 5),
+}
+WHILE_IT_READS = 6
+"""How many calls go before an operation is in the midst of its reading."""
+
+
+def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
+    """All see the same, nothing in it points nowhere, and each operation kept its promise."""
+    *warm, cold = memories
+    check_same(warm, cold)
+    episodes = {one.id: one for one in cold.episodes()}
+    rules = cold.guidelines()
+    standing = {one.text for one in rules if one.status == "standing"}
+    taught = Counter(key for one in rules for key in one.episode_ids)
+    assert taught.keys() <= episodes.keys()
+    assert taught[THREE.id] <= 1  # of two lessons that read it, one has it
+    if "purge one" in both and not both & {"import", "roll back"}:
+        assert left_in(everything_in(cold.access.store), "zqxone") == []
+        if "say another word" not in both and "revise one" not in both:
+            assert left_in(everything_in(cold.access.store), ONE.example_id) == []
+    if both & TAKES_ONE and not both & BRINGS_ONE and both != {"judge", "roll back to nothing"}:
+        assert ONE.id not in episodes
+    for name, word in (("say another word", "Word 2."), ("revise one", "Word 3.")):
+        if name in both and not (both - {name}) & (TAKES_ONE | BRINGS_ONE - {"import"}):
+            assert episodes[ONE.id].rationale == word
+            assert ONE.id not in taught
+    if "word by hand" in both and not both & TAKES_RULE:
+        assert "By hand." in standing
+    if "take away by hand" in both and not both & {"import", "roll back", "word by hand"}:
+        assert OF_TWO not in {one.id for one in rules if one.status == "standing"}
+    if "learn from three" in both and not both & ROLLS_BACK:
+        assert THREE.id in taught or episodes[THREE.id].status == "pending"
+    check_judged(episodes, both, is_taught=THREE.id in taught)
+
+
+def check_judged(episodes: Mapping[str, Episode], both: set[str], *, is_taught: bool) -> None:
+    if both == {"learn from three", "judge"}:
+        assert is_taught
+        assert episodes[THREE.id].status == "distilled"
+    elif "judge" in both and not both & ROLLS_BACK:
+        assert episodes[THREE.id].judgment is not None
+
+
+@pytest.mark.parametrize("moment", [WHILE_IT_READS, None])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_with_every_other_in_its_midst(name: str, moment: int | None) -> None:
+    problems = []
+    for other in OPERATIONS:
+        try:
+            here, there, cold = together(name, other, moment or commits)
+        except InvalidInputError as error:
+            assert "names no" in str(error)  # noqa: PT017 - what it speaks of is gone meanwhile
+            continue
+        try:
+            check([here, there, cold], {name, other})
+            here.remember(said("one more"))
+            check_same([here, there], cold)
+        except (AssertionError, InvalidInputError) as error:
+            problems.append(f"{other}: {str(error).splitlines()[0][:200]}")
+    assert problems == []
+
+
+def together(name: str, other: str, when: Any) -> list[JudgeMemory]:
+    """Start a memory, and run an operation in it with another in its midst."""
+    here, there, cold = start()
+    beside(here, OPERATIONS[name], when, other, there)
+    return [here, there, cold]
+
+
+def beside(
+    here: JudgeMemory, operation: driver.Operation, when: Any, other: str, there: JudgeMemory
+) -> None:
+    def run_other() -> None:
+        run_sync(OPERATIONS[other](SYNC, there.access))
+
+    interleave(lambda io: operation(io, here.access), when, run_other, or_later=True)
+
+
+AT_EVERY_STEP = [
+    ("roll back", "forget one"),
+    ("forget one", "learn from three"),
+    ("purge one", "say something new"),
+    ("reword of two", "word by hand"),
+    ("import", "revise one"),
+]
+
+
+@pytest.mark.parametrize(("name", "other"), AT_EVERY_STEP)
+def test_at_every_step(name: str, other: str) -> None:
+    for step in range(1, 35):
+        check(together(name, other, step), {name, other})
+
+
+@pytest.mark.parametrize("other", OPERATIONS)
+@pytest.mark.parametrize("name", READS)
+def test_a_reader_in_whose_midst_another_writes(name: str, other: str) -> None:
+    for step in range(1, 8):
+        for is_first in (True, False):
+            here, there, cold = start()
+            reader = cold if is_first else here
+            before = there.version()
+            beside(reader, READS[name], step, other, there)
+            assert reader.access.view.version in (before, there.version()) or other == "purge one"
+            assert reader.at(reader.access.view.version).missing == [] or other == "purge one"
+            check([here, there, cold], {other})
+
+
+def lesson(memory: JudgeMemory, *changes: GuidelineOperation) -> stores.Operation:
+    """Learn from what the changes come from, as it stands."""
+    words = {one.id: one.word for one in memory.episodes()}
+    read = {key: words[key] for change in changes for key in change.episode_ids}
+    return lambda io: learning.learn(io, memory.access, changes, read)
+
+
+def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
+    for seed in range(4):
+        order, opener = random.Random(seed), in_memory()  # noqa: S311 - a test's choices
+        warm = memories(opener, 3)
+        kinds = f"{KINDS} purge"
+        actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(warm)]
+        for _ in range(80):
+            one, other = order.sample(actors, 2)
+            beside = Meanwhile(commits, partial(act, other))
+            run_sync(one.act(beside if order.random() < 0.5 else SYNC))
+        [cold] = memories(opener, 1)
+        check_same(warm, cold)
+
+        facts, words = cold.access.view.facts()
+        facts.sort(key=lambda fact: fact.id)
+        assert len(facts) > 20
+        for _ in range(3):
+            view, arrived = MemoryView("test"), list[Fact]()
+            late = order.sample(facts, len(facts)) if order.random() < 0.5 else facts
+            while len(arrived) < len(facts):
+                chunk = late[len(arrived) :][: order.randint(1, 6)]
+                arrived += chunk
+                view.add([*chunk, *order.sample(arrived, 1)], words)
+                check_in_step(view, build_state(arrived, words, "test"))
+            assert view.version == cold.version()
+
+
+def act(actor: Actor) -> None:
+    run_sync(actor.act(SYNC))
+
+
+def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
+    rules = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
+    assert view.version == scratch.version
+    assert view.guidelines == [scratch.guideline(one) for one in rules]
+    assert view.answers() == scratch.answers
+    assert view.pending() == sorted(scratch.pending)
+    assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
+    texts = {row.vector_key for row in view.rows()}
+    assert view.missing_texts().keys() == texts
+    at = {row.id for key in texts for row in view.rows_for_vector(key)}
+    assert at == scratch.rows.keys()
+
+
+def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
+    first, second, reader = memories(any_opener, 3)
+    first.remember(said("known"))
+    first.version()
+    versions: list[str] = []
+
+    def meanwhile() -> None:
+        for number in range(3):
+            seen = second.remember(said(f"seen {number}", "Newer."))
+            run_sync(lesson(second, op("add", seen, text=f"Be warm {number}."))(SYNC))
+            versions.append(second.version())
+
+    words = said("late", value=False), said("late as well")
+    interleave(partial(feedback.remember, access=first.access, feedback=words), commits, meanwhile)
+    second.remember(said("last"))
+    for number, version in enumerate(versions):
+        then = reader.at(version)
+        assert then.version == version
+        seen = [one.example.inputs for one in then.episodes]
+        assert seen == ["known", *(f"seen {one}" for one in range(number + 1))]
+        assert len(then.guidelines) == number + 1
+    now = reader.version()
+    rolled = reader.rollback(versions[1])
+    assert {reader.version(), second.version(), rolled.version} == {versions[1]}
+    assert len(reader.episodes()) == 3
+    reader.rollback(now)
+    assert first.version() == now
+
+
+def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
+    here, there = memories(any_opener, 2)
+    here.remember(said("one", "First."))
+    there.version()
+    older, newer = said("one", "Older."), said("one", "Newer.")
+    looks = count(1)
+
+    def looks_last(asked: Any) -> bool:
+        is_head = isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
+        return is_head and next(looks) == 2
+
+    interleave(
+        partial(feedback.remember, access=here.access, feedback=[older]),
+        looks_last,
+        partial(there.remember, newer),
+        after=True,
+    )
+    assert [commit.reason for commit in here.history()] == ["remember"] * 3
+    for memory in (here, there):
+        assert [episode.rationale for episode in memory.episodes()] == ["Newer."]
+
+
+SHARES = [((0, 1, 2, 3), (2, 3)), ((2, 3), (0, 1, 2, 3)), ((0, 1, 2), (1, 2, 3)), ((0, 1), (2, 3))]
+
+
+def taught(memory: JudgeMemory) -> Counter[str]:
+    return Counter(key for rule in memory.guidelines() for key in rule.episode_ids)
+
+
+@pytest.mark.parametrize("text", ["Rule B.", "RULE  a"])
+def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -> None:
+    for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
+        one, other = memories(in_memory(), 2)
+        ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
+        mine, theirs = ([ids[number] for number in numbers] for numbers in share)
+        interleave(
+            lesson(one, op("add", *mine, text="Rule A.")),
+            commits,
+            partial(run_sync, lesson(other, op("add", *theirs, text=text))(SYNC)),
+        )
+        assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
+        statuses = {each.id: each.status for each in one.episodes()}
+        assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
+        texts = [normalize_text(rule.text) for rule in one.guidelines()]
+        assert len(set(texts)) == len(texts)
+
+
+MOST = 60
+"""More puts than any of these changes makes."""
+
+CHANGES = [name for name in OPERATIONS if name not in {"purge one", "learn from one"}]
+"""All but a purge, see below, and a lesson that changes nothing."""
+
+
+def reopened(store: InMemoryStore) -> JudgeMemory:
+    [memory] = memories(in_memory(store), 1)
+    return memory
+
+
+def picture(store: InMemoryStore) -> Any:
+    """What a memory holds, but for dates and the ids that depend on them, to whoever opens it."""
+    memory = reopened(store)
+    rules = [
+        (one.text, one.question, one.status, sorted(one.episode_ids)) for one in memory.guidelines()
+    ]
+    answers = memory.access.view.answers()
+    episodes = sorted(
+        (one.id, one.rationale, one.status, one.judgment is None) for one in memory.episodes()
+    )
+    return episodes, sorted(rules, key=str), answers, recalled(memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "awaits"), [*((name, False) for name in CHANGES), ("say something new", True)]
+)
+async def test_at_each_put(monkeypatch: pytest.MonkeyPatch, name: str, *, awaits: bool) -> None:
+    monkeypatch.setattr(access, "BATCH_ITEMS", 2)
+    after: Any = None
+    for puts in (None, *range(MOST)):
+        memory, *_ = start(store := Failing())
+        before, store.puts_left = picture(store), puts
+        for attempt in (1, 2):
+            try:
+                if awaits:
+                    await OPERATIONS[name](ASYNC, memory.access)
+                else:
+                    run_sync(OPERATIONS[name](SYNC, memory.access))
+            except CutOffError:
+                left = picture(store)
+                assert left in (before, after)
+                assert memory.at(memory.version()).missing == []
+                continue
+            except InvalidInputError as error:
+                assert (attempt, left) == (2, after)
+                assert "names no" in str(error)  # noqa: PT017 - it was removed at the first attempt
+            break
+        after = after or picture(store)
+        assert after != before
+        assert picture(store) == after
+        check_same([memory], reopened(store))
+        if puts is not None and attempt == 1:
+            assert puts > 1
+            return
+    pytest.fail("It never ended.")
+
+
+class FailingSaver(InMemorySaver):
+    """Stops before it deletes a thread."""
+
+    failing = False
+
+    def delete_thread(self, thread_id: str) -> None:
+        if self.failing:
+            raise CutOffError
+        super().delete_thread(thread_id)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        self.delete_thread(thread_id)
+
+
+PURGED: dict[str, Callable[[JudgeMemory, str], Any]] = {
+    "live": lambda _memory, _key: None,
+    "revised": lambda memory, key: memory.revise(key, {"rationale": "Now nothing is planted."}),
+    "forgotten and said again": lambda memory, key: (
+        memory.forget(key),
+        memory.remember(planted("nothing")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "awaits"), [*((one, False) for one in PURGED), ("live", True)])
+async def test_a_purge_cut_off_at_each_write_and_made_again_ends_clean(
+    monkeypatch: pytest.MonkeyPatch, before: str, *, awaits: bool
+) -> None:
+    monkeypatch.setattr(access, "BATCH_ITEMS", 4)
+    every = 1 if before == "live" and not awaits else 3
+    for number in (None, *range(0, 2 * MOST, every)):
+        memory, one = fill(store := Failing())
+        PURGED[before](memory, one.id)
+        saver = FailingSaver()
+        ask(saver, "episode", planted().episode_id)
+        ask(saver, "case", f"zqxwhy, of {planted().example.id}")
+        ask(saver, "clean", "Something else altogether.")
+        store.puts_left, saver.failing = number, number is None
+        is_over = True
+        for _ in range(2):
+            try:
+                if awaits:
+                    await memory.aforget(one.id, purge=True, checkpointer=saver)
+                else:
+                    memory.forget(one.id, purge=True, checkpointer=saver)
+            except CutOffError:
+                is_over = saver.failing = False
+            store.puts_left = None
+        assert threads_in(saver) == {"clean"}
+        check_clean(memory)
+        assert {each.example.inputs for each in memory.episodes()} <= {"kept", "other"}
+        if is_over:
+            assert number is not None
+            assert number > 2
+            return
+    pytest.fail("The purge never ended.")
