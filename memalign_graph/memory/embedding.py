@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.io import IO
-from memalign_graph.memory.access import BATCH_ITEMS, NO_LIMIT, MemoryAccess, chunks, read_vector
+from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, read_vector
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, normalised, vector_key
 from memalign_graph.memory.layout import Namespace
@@ -71,37 +71,36 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
     return by_embedder
 
 
-async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
-    """Give every episode its vector in the index: from the store, else by embedding its text."""
-    missing = view.missing_texts()
-    rest: dict[str, str] = {}
-    for keys in chunks(list(missing), BATCH_ITEMS):
-        stored = await stored_vectors(io, access, keys)
-        view.add_vectors(stored)
-        rest |= {key: missing[key] for key in keys if key not in stored}
-    if rest:
-        view.add_vectors(await _embed_episodes(io, access, view, rest))
-
-
-async def _embed_episodes(
-    io: IO, access: MemoryAccess, view: MemoryView, rest: Mapping[str, str]
+async def ensure_vectors(
+    io: IO, access: MemoryAccess, texts: Mapping[str, str], *, warns: bool = False
 ) -> dict[str, Vector]:
-    logger.warning(
-        "The memory of %r has %d example(s) without vectors of the embeddings %s: embedding "
-        "them now.",
-        access.criterion.name,
-        len(rest),
-        access.embedder.id,
-    )
-    episodes = view.episodes(rest.values())
-    texts = {
-        key: retrieval_text(episodes[episode].example)[0]
-        for key, episode in rest.items()
-        if episode in episodes
-    }
-    vectors = await embed(io, access, texts)
+    """Return the vectors of texts: from the store, else embedded now and stored."""
+    stored = await stored_vectors(io, access, texts)
+    missing = {key: text for key, text in texts.items() if key not in stored}
+    if missing and warns:
+        logger.warning(
+            "The memory of %r has %d example(s) without vectors of the embeddings %s: embedding "
+            "them now.",
+            access.criterion.name,
+            len(missing),
+            access.embedder.id,
+        )
+    vectors = await embed(io, access, missing)
     await store_vectors(io, access, vectors)
-    return vectors
+    return stored | vectors
+
+
+async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
+    """Give every episode its vector in the index."""
+    missing = view.missing_texts()
+    for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
+        episodes = view.episodes(missing[key] for key in keys)
+        texts = {
+            key: retrieval_text(episodes[missing[key]].example)[0]
+            for key in keys
+            if missing[key] in episodes
+        }
+        view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

@@ -1,7 +1,6 @@
 """Facts: what a memory's log holds. None is changed once it is written, but by a purge.
 
-What an expert said is a word, an item of its own under a key made of its content; the fact names
-it. A fact and what follows from all of them (see `standing`) are plain data.
+What an expert said is a word: an item of its own, under a key made of its content. Facts name it.
 """
 
 import threading
@@ -261,10 +260,7 @@ def revision_of(guideline: Guideline) -> str:
 
 
 def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
-    """Write what an expert said as an item; its key is the hash of its content, if that is free.
-
-    `word` is what lessons know it by.
-    """
+    """Write feedback as an item, by its content's hash; `word` is what lessons know it by."""
     content = episode.to_json()
     key = digested = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
     while key in taken:

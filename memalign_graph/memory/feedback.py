@@ -13,7 +13,7 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import embed, store_vectors, stored_vectors
+from memalign_graph.memory.embedding import ensure_vectors, store_vectors
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
 from memalign_graph.memory.feedback_merge import merge_feedback, order_after
@@ -204,9 +204,8 @@ async def _store_missing_vectors(
             vectors[key] = known_vectors[example.id]
         else:
             texts[key] = text
-    stored = await stored_vectors(io, access, texts)
-    missing = {key: text for key, text in texts.items() if key not in stored}
-    await store_vectors(io, access, {**vectors, **await embed(io, access, missing)})
+    await ensure_vectors(io, access, texts)
+    await store_vectors(io, access, vectors)
 
 
 @dataclass(frozen=True)

@@ -249,10 +249,8 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
 def _before_arrival(
     version: str, versions: list[str], facts: list[Fact]
 ) -> Iterator[tuple[list[Fact], list[Fact]]]:
-    """Guess which fact, dated earlier than others, a worker had yet to see when it had a version.
-
-    A version is a sum, so what a fact added to it is known; yields the other facts, and the rest.
-    """
+    """Guess which fact a worker had yet to see; yields the facts that it saw, and the rest."""
+    # A version is a sum, so what each fact added to it is known.
     try:
         wanted, *sums = (int(each, 16) for each in (version, *versions))
     except (TypeError, ValueError):

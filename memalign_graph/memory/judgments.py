@@ -1,9 +1,8 @@
 """What is kept of judgments for a while: some whole, and of which an expert was asked, and why.
 
 A judgment is kept whole so that an expert can answer later, from anywhere. With
-`review="uncertain"` is logged, without any text, for which an expert was asked: budgets are
-counted by it, and reports made from it. Neither is part of the memory's content, and no decision
-rests on it.
+`review="uncertain"` a log without texts says for which an expert was asked, for budgets and
+reports. Neither is part of the memory's content.
 """
 
 import logging
@@ -123,10 +122,7 @@ async def keep_judgment(
     vector: str | None,
     keep_for: timedelta | None,
 ) -> Judgment:
-    """Keep a judgment, if wanted, and now and then remove those that are past their time.
-
-    It is returned, and says so where it could not be kept.
-    """
+    """Keep a judgment, if wanted, and return it; its `warnings` say where it can't be kept."""
     if keep_for is None:
         return judgment
     view = await access.refresh(io)

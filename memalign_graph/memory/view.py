@@ -121,11 +121,9 @@ class MemoryView:
         return self._current
 
     def unread_us(self, newest: str) -> int:
-        """Return the date from which on there may be facts that the view does not know.
-
-        Where a clock was far ahead once, later facts are dated just after each other: their dates
-        do not tell when they were written. There this goes by when this process knew them.
-        """
+        """Return the date from which on there may be facts that the view does not know."""
+        # Where a clock was far ahead once, later facts are dated just after each other: their dates
+        # do not tell when they were written. There this goes by when this process knew them.
         newest_us, now_us, known = timestamp_us(newest), clock.now_us(), ""
         with self._lock:
             while self._arrivals and self._arrivals[0][0] < now_us - _LONGEST_WRITE_US:
