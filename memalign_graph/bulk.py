@@ -42,7 +42,7 @@ from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
-from memalign_graph.memory.recall import known_vector
+from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
@@ -368,7 +368,7 @@ class _Batch:
             self.exchange, self._resources, runtime, self._settings, self._pinned, state
         )
         example, failed = prepare_example(call), case["failed"]
-        vector = EmbeddingError(failed) if failed else known_vector(case["vector"])
+        vector = EmbeddingError(failed) if failed else decode_optional_vector(case["vector"])
         retrieved = await retrieve(call, example, vector)
         _, guidelines = await self._pinned.guidelines_at(io, retrieved.version)
         retrieved = retrieved.with_guidelines(guidelines, call)

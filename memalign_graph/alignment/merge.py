@@ -198,7 +198,7 @@ class ProposalMerger:
         self._given_at, self._authors = given_at, authors
         self._proposed = {key for operation in operations for key in operation.episode_ids}
         last = max((guideline.position for guideline in guidelines), default=0)
-        self._table = GuidelineTable(self._before, live=self._proposed, position=last + 1)
+        self._table = GuidelineTable(self._before, usable_sources=self._proposed, position=last + 1)
         self._changed_ids: set[str] = set()
         self._contradictions: list[tuple[str, str]] = []
         self._warnings: list[str] = []

@@ -29,7 +29,7 @@ from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.history import Snapshot, snapshot
-from memalign_graph.memory.recall import known_vector, recall
+from memalign_graph.memory.recall import decode_optional_vector, recall
 from memalign_graph.models import BaseChatModel, embedder_id, model_name_of
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -193,10 +193,10 @@ async def _baselines(
     model = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:
-        similar = await recall(io, access, case.example, k, embeds=True)
+        similar = await recall(io, access, case.example, k, embed_always=True)
         predicted = dataset.baselines(values, similar.examples, scale)
         verdict = RawVerdict(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
-        decision = model.decide(verdict, known_vector(similar.vector), "evidence")
+        decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")
         known = {name: Prediction(value=value) for name, value in predicted.items()}
         known[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
         predictions.append(known)

@@ -85,7 +85,7 @@ def _case_of(
         return None
     ids, verdict, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
     for row in reversed(rows):
-        past = row.judged
+        past = row.past_verdict
         if past is not None and is_present(past) and set(ids).isdisjoint(past.shown):
             value = value_or_none(past.verdict, scale)
             if value is not None:
@@ -107,7 +107,9 @@ def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVer
     """Return what tells whether the present judge gave a verdict."""
     name: str | None = name_in_key(judge_key or "")
     if judge_key is None:
-        newest = next((row.judged for row in view.newest() if row.judged is not None), None)
+        newest = next(
+            (row.past_verdict for row in view.newest() if row.past_verdict is not None), None
+        )
         judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
 
     def is_present(past: PastVerdict) -> bool:

@@ -48,9 +48,9 @@ def _model_of(access: MemoryAccess, judge_key: str | None) -> EvidenceModel:
     view, scale = access.view, access.criterion.scale
     version = view.version, len(view.missing_texts())
     with _lock:
-        models: _Models | None = view.derived.get(("evidence", scale))
+        models: _Models | None = view.derived_cache.get(("evidence", scale))
         if models is None or models.version != version:
-            view.derived["evidence", scale] = models = _Models(version, {})
+            view.derived_cache["evidence", scale] = models = _Models(version, {})
         if judge_key not in models.by_judge:
             if len(models.by_judge) >= _MAX_JUDGES:
                 models.by_judge.pop(next(iter(models.by_judge)))

@@ -43,7 +43,7 @@ class Retrieved(FrozenModel):
     warnings: list[str] = Field(default_factory=list)
 
     @classmethod
-    def of(cls, recall: memory.Recall) -> "Retrieved":
+    def of(cls, recall: memory.RecallResult) -> "Retrieved":
         recalled = {
             episode.id: case.similarity for case in recall.examples for episode in case.episodes
         }
@@ -175,7 +175,9 @@ async def retrieve(
     try:
         if isinstance(vector, EmbeddingError):
             raise vector
-        recall = await memory.recall(io, access, example, k, vector=vector, embeds=judge.weighs)
+        recall = await memory.recall(
+            io, access, example, k, vector=vector, embed_always=judge.weighs
+        )
     except EmbeddingError as error:
         if judge.on_embedding_error == "raise":
             raise

@@ -14,7 +14,7 @@ from memalign_graph.judging.case import Answer, Case
 from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
 from memalign_graph.judging.small_model import ask_value_only
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.recall import known_vector
+from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import is_small_model, judge_key, max_input_tokens
 from memalign_graph.prompts.judge import (
     PROMPT_VERSION,
@@ -210,7 +210,7 @@ async def _prepare_decision(
         case.call.access,
         case.call.judge.mode,
         version=case.retrieved.version,
-        vector=known_vector(case.retrieved.vector),
+        vector=decode_optional_vector(case.retrieved.vector),
         excluded_ids=case.excluded_keys,
         judge_key=key,
     )

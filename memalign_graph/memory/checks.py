@@ -27,7 +27,7 @@ _Z_95 = 1.645
 
 _NO_SEPARATION = 0.5
 
-Answers = Mapping[str, Mapping[str, float]]
+CheckAnswers = Mapping[str, Mapping[str, float]]
 """How likely examples meet guidelines, by `asked_id` and example id."""
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guidel
     return version, _derived(view, ("guidelines", scale), version, compute)
 
 
-def check_answers(view: MemoryView) -> Answers:
+def check_answers(view: MemoryView) -> CheckAnswers:
     """Return how likely cases in memory meet guidelines, the latest answer of each; read-only."""
     return _derived(view, "answers", view.version, partial(_answers, view))
 
@@ -52,17 +52,17 @@ def is_answer_to(asked: str, question: str) -> bool:
 
 def _derived(view: MemoryView, key: object, version: str, compute: Callable[[], T]) -> T:
     """Return what is computed from a version of a memory, once."""
-    cached = view.derived.get(key)
+    cached = view.derived_cache.get(key)
     if cached is None or cached[0] != version:
-        cached = view.derived[key] = version, compute()
+        cached = view.derived_cache[key] = version, compute()
     result: T = cached[1]
     return result
 
 
-def _answers(view: MemoryView) -> Answers:
+def _answers(view: MemoryView) -> CheckAnswers:
     answers: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for row in sorted(view.rows(), key=lambda row: row.given_at):
-        for asked, answer in row.judged.checks.items() if row.judged else ():
+        for asked, answer in row.past_verdict.checks.items() if row.past_verdict else ():
             answers[asked][row.example_id] = answer
     for asked, later in view.answers().items():
         answers[asked] |= later

@@ -40,19 +40,18 @@ class EpisodeRow:
     """An episode as it stands."""
 
     id: str
-    key: str
-    """The hash of its content."""
+    content_hash: str
 
     word: str
     """Names what the expert says: `Episode.word`."""
 
-    said: str
+    record_key: str
     """The key of the word's item."""
 
     content: Mapping[str, Any]
     """The episode as JSON; its status alone where it was purged."""
 
-    is_open: bool
+    starts_pending: bool
     """Whether it is pending while nothing has read it."""
 
     vector_key: str
@@ -61,7 +60,7 @@ class EpisodeRow:
     """The expert's value, as stored; None if there is none."""
 
     given_at: datetime
-    judged: PastVerdict | None
+    past_verdict: PastVerdict | None
 
     @property
     def is_purged(self) -> bool:
@@ -87,16 +86,16 @@ def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     return EpisodeRow(
         *names,
         content=content,
-        is_open=content.get("status") == "pending",
+        starts_pending=content.get("status") == "pending",
         vector_key=vector_key(embedder, text),
         example_id=content["example_id"],
         value=content.get("value"),
         given_at=datetime.fromisoformat(content["given_at"]),
-        judged=_judged(content.get("judgment")),
+        past_verdict=_past_verdict(content.get("judgment")),
     )
 
 
-def _judged(judgment: Any) -> PastVerdict | None:
+def _past_verdict(judgment: Any) -> PastVerdict | None:
     if not isinstance(judgment, Mapping):
         return None
     evidence = judgment.get("evidence")

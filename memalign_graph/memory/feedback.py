@@ -34,7 +34,7 @@ from memalign_graph.types import (
 
 
 @dataclass(frozen=True)
-class Remembered:
+class RememberResult:
     """What storing feedback did."""
 
     episodes: list[Episode]
@@ -57,7 +57,7 @@ async def remember(
     is_table: bool = False,
     note_threads: bool = True,
     embeds: bool = True,
-) -> Remembered:
+) -> RememberResult:
     """Store feedback as episodes.
 
     Of a table, which may be given again and again, feedback without a date is new only once: what
@@ -98,7 +98,7 @@ async def remember(
         await access.write(io, "remember", {"repeated": repeated}, author=by, words=words)
     standing = {**stored, **after}
     episodes = [standing[key] for key in ids if key in standing]
-    return Remembered(episodes, after.keys() - stored.keys(), changed)
+    return RememberResult(episodes, after.keys() - stored.keys(), changed)
 
 
 def _undated_word(feedback: Feedback) -> tuple[str, str] | None:
@@ -341,9 +341,10 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
         for key, case in cases.items()
         if any(value_or_none(row.value, scale) is not None for row in case)
         and not any(
-            row.judged and value_or_none(row.judged.verdict, scale) is not None for row in case
+            row.past_verdict and value_or_none(row.past_verdict.verdict, scale) is not None
+            for row in case
         )
-        and any(row.judged is None for row in case)
+        and any(row.past_verdict is None for row in case)
     }
 
 
@@ -357,7 +358,7 @@ async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str,
             {**row.content, "judgment": judgments[row.example_id], "updated_at": now}
         )
         for row in view.rows()
-        if row.example_id in judgments and row.judged is None
+        if row.example_id in judgments and row.past_verdict is None
     ]
     if not judged:
         return

@@ -135,9 +135,9 @@ def applied(
 ) -> list[Guideline]:
     """Return the guidelines as some operations would leave them."""
     active = {guideline.id: guideline for guideline in guidelines}
-    live = {key for operation in operations for key in operation.episode_ids}
+    usable_sources = {key for operation in operations for key in operation.episode_ids}
     position = max((guideline.position for guideline in active.values()), default=0) + 1
-    table = GuidelineTable(active, live=live, position=position)
+    table = GuidelineTable(active, usable_sources=usable_sources, position=position)
     for operation in operations:
         table.apply(operation)
     return list(table.after.values())
@@ -150,7 +150,7 @@ class GuidelineTable:
         self,
         guidelines: Mapping[str, Guideline],
         *,
-        live: set[str],
+        usable_sources: set[str],
         position: int,
         is_redistilling: bool = False,
     ) -> None:
@@ -163,14 +163,14 @@ class GuidelineTable:
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
         self._callers: dict[str, list[str]] = {}
-        self._live = live
-        self._relearn = is_redistilling
+        self._usable_sources = usable_sources
+        self._is_redistilling = is_redistilling
         self._now = datetime.now(UTC)
         self._position = position
 
     def apply(self, operation: GuidelineOperation) -> None:
         """Apply an operation, unless nothing that calls for it stands."""
-        sources = [key for key in operation.episode_ids if key in self._live]
+        sources = [key for key in operation.episode_ids if key in self._usable_sources]
         if operation.episode_ids and not sources:
             return
         match operation.action:
@@ -219,7 +219,11 @@ class GuidelineTable:
         text, wanted = operation.text or "", operation.guideline_id
         same = _with_text(self.after.values(), text)
         if same is None:
-            free = wanted if wanted and wanted not in self.after else free_id(text, self.after)
+            free = (
+                wanted
+                if wanted and wanted not in self.after
+                else unique_guideline_id(text, self.after)
+            )
             same = Guideline(
                 id=free,
                 text=text,
@@ -260,7 +264,7 @@ class GuidelineTable:
             target = self._set(target, **words, status=status, worth=None)
         else:
             target = self._fill_question(target, operation)
-        if self._relearn:
+        if self._is_redistilling:
             target = self._set(target, status="standing")
         self._report(operation, self._with_sources(target, sources), sources)
 
@@ -351,7 +355,7 @@ def guideline_id(text: str) -> str:
     return digest(["guideline", normalize_text(text)])
 
 
-def free_id(text: str, taken: Collection[str]) -> str:
+def unique_guideline_id(text: str, taken: Collection[str]) -> str:
     """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id."""
     key, number = guideline_id(text), 0
     while key in taken:

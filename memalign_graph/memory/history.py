@@ -184,7 +184,7 @@ class _HistoryReplay:
 
     def _said(self, keys: Iterable[str]) -> dict[str, object]:
         rows, pending = self.state.rows, self.state.pending
-        return {key: (rows[key].key, key in pending) for key in keys}
+        return {key: (rows[key].content_hash, key in pending) for key in keys}
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:

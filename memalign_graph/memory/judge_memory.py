@@ -93,7 +93,7 @@ class JudgeMemory:
             )
         self.criterion = criterion
         self._model = None if model is None else OncePerLoop(lambda: resolve_chat_model(model))
-        self._opened = MemoryAccess(
+        self._base_access = MemoryAccess(
             store=store,
             criterion=criterion,
             layout=MemoryLayout((*check_namespace(namespace), criterion.name)),
@@ -103,7 +103,7 @@ class JudgeMemory:
     @property
     def access(self) -> MemoryAccess:
         """The memory as an operation reaches it: a new one each time, to be held no longer."""
-        return replace(self._opened)
+        return replace(self._base_access)
 
     @overload
     def remember(self, feedback: FeedbackLike) -> Episode: ...

@@ -109,7 +109,7 @@ def yyyymmdd(day: date) -> int:
     return day.year * 10_000 + day.month * 100 + day.day
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """Return what time it is, in UTC: the log's days are those of UTC."""
     return datetime.now(UTC)
 
@@ -133,7 +133,7 @@ async def keep_judgment(
         warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
         logger.warning("The judgment %s: %s", judgment.id, warning)
         return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
-    at = now()
+    at = utc_now()
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
     kept: dict[str, Any] = {
         "judgment": judgment,
@@ -157,7 +157,7 @@ async def find_judgment(
         )
     items = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
     kept = _read(KeptJudgment, items[judgment_id]) if items else None
-    if kept is None or (kept.kept_until <= now() and not late):
+    if kept is None or (kept.kept_until <= utc_now() and not late):
         raise InvalidInputError(
             f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
             "either its time is over, or it was made in another namespace or by a graph built "
@@ -173,7 +173,7 @@ async def kept_judgments(
     kept = [_read(KeptJudgment, item) for item in items]
     rows = (await access.refresh(io)).rows() if kept and waiting else []
     answered = {judgment_id for row in rows for judgment_id in row.verdicts}
-    at = now()
+    at = utc_now()
     left = [each for each in kept if each.kept_until > at and each.judgment.id not in answered]
     return sorted(left, key=lambda each: (each.kept_until, each.judgment.id))
 
@@ -282,7 +282,7 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
 def _is_expired(item: Mapping[str, Any]) -> bool:
     """Tell whether an item's time is over, also of one that a later version wrote."""
     try:
-        return _DATE.validate_python(item.get("kept_until")) <= now()
+        return _DATE.validate_python(item.get("kept_until")) <= utc_now()
     except ValidationError:
         logger.warning("A kept judgment has no date that can be read, and is removed.")
         return True

@@ -17,7 +17,7 @@ _RESERVED_ROOT = "langgraph"
 
 Namespace = tuple[str, ...]
 
-Kind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
+ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
 """What lies where.
 
 - `facts`: one item a fact, by its id.
@@ -37,7 +37,7 @@ class MemoryLayout:
     root: Namespace
     """The caller's namespace and the criterion's name."""
 
-    def of(self, kind: Kind) -> Namespace:
+    def of(self, kind: ItemKind) -> Namespace:
         return (*self.root, kind)
 
     def reviews_on(self, day: int, *, asked: bool) -> Namespace:

@@ -49,7 +49,9 @@ async def learn(
     if not is_redistilling:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
-    table = GuidelineTable(active, live=fresh, position=position, is_redistilling=is_redistilling)
+    table = GuidelineTable(
+        active, usable_sources=fresh, position=position, is_redistilling=is_redistilling
+    )
     for operation in valid:
         table.apply(operation)
     words = view.feedback_hashes()

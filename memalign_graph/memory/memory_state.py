@@ -141,13 +141,13 @@ class MemoryState:
     def _set(self, key: str, row: EpisodeRow | None) -> bool:
         old = self.rows.pop(key, None)
         if old is not None:
-            self._total -= _hash_term(key, old.key, str(key in self.pending))
+            self._total -= _hash_term(key, old.content_hash, str(key in self.pending))
         self.pending.discard(key)
         if row is not None:
             self.rows[key] = row
-            if row.is_open and row.word not in self._consumed:
+            if row.starts_pending and row.word not in self._consumed:
                 self.pending.add(key)
-            self._total += _hash_term(key, row.key, str(key in self.pending))
+            self._total += _hash_term(key, row.content_hash, str(key in self.pending))
         if old is not row:
             self.changed.add(key)
         words = {each.word for each in (old, row) if each is not None}
@@ -156,8 +156,8 @@ class MemoryState:
 
     def _set_pending(self, key: str, *, is_pending: bool) -> None:
         row = self.rows[key]
-        self._total += _hash_term(key, row.key, str(is_pending))
-        self._total -= _hash_term(key, row.key, str(not is_pending))
+        self._total += _hash_term(key, row.content_hash, str(is_pending))
+        self._total -= _hash_term(key, row.content_hash, str(not is_pending))
         (self.pending.add if is_pending else self.pending.discard)(key)
 
     def _is_current(self, episode_id: str, word: str) -> bool:
@@ -171,7 +171,7 @@ class MemoryState:
         self._consumed = set()
         self._retired = set()
         for key, row in self.rows.items():
-            if row.is_open and key not in self.pending and row.word in self._lesson_words:
+            if row.starts_pending and key not in self.pending and row.word in self._lesson_words:
                 self._set_pending(key, is_pending=True)
         for lesson in self._lesson_facts:
             self._apply_lesson(lesson)

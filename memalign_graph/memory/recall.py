@@ -37,7 +37,7 @@ _TRUNCATED = (
 
 
 @dataclass(frozen=True)
-class Recall:
+class RecallResult:
     """What a look into memory gave."""
 
     examples: list[RecalledExample]
@@ -63,19 +63,19 @@ async def recall(
     k: int,
     *,
     vector: Vector | None = None,
-    embeds: bool = False,
-) -> Recall:
+    embed_always: bool = False,
+) -> RecallResult:
     """Find the k examples in memory most like this one; no call is made where none is needed."""
     view = await access.refresh(io)
     version = view.version  # before anything is waited for: others may commit meanwhile
-    if k == 0 and not embeds:
-        return Recall(examples=[], version=version)
+    if k == 0 and not embed_always:
+        return RecallResult(examples=[], version=version)
     text, truncated = retrieval_text(example)
     warning = _TRUNCATED if truncated else None
     if warning is not None:
         logger.warning("Judging %r: %s", access.criterion.name, warning)
     if view.is_empty:
-        return Recall(examples=[], version=version, warning=warning)
+        return RecallResult(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
     await index_missing(io, access, view)
     known = view.index.get(key)
@@ -83,7 +83,7 @@ async def recall(
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
     found, nearness = _find(view, vector, k) if k else ([], {})
-    return Recall(found, version, encode_vector(vector), nearness, warning)
+    return RecallResult(found, version, encode_vector(vector), nearness, warning)
 
 
 async def embed_once(
@@ -106,17 +106,17 @@ async def embed_once(
 
 def recall_excluding(
     access: MemoryAccess, example: Example, k: int, excluded_episode_ids: AbstractSet[str]
-) -> Recall:
+) -> RecallResult:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
     key = key_of(access, example)
     vector = view.index.get(key)
     encoded = None if vector is None else encode_vector(vector)
     if vector is None or not k:
-        return Recall(examples=[], version=view.version, vector=encoded)
+        return RecallResult(examples=[], version=view.version, vector=encoded)
     found, nearness = _find(view, vector, k, excluded_episode_ids)
     warning = _TRUNCATED if retrieval_text(example)[1] else None
-    return Recall(found, view.version, encoded, nearness, warning)
+    return RecallResult(found, view.version, encoded, nearness, warning)
 
 
 def _find(
@@ -153,15 +153,17 @@ def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]
         count *= 2
 
 
-async def recall_without_episodes(io: IO, access: MemoryAccess, error: EmbeddingError) -> Recall:
+async def recall_without_episodes(
+    io: IO, access: MemoryAccess, error: EmbeddingError
+) -> RecallResult:
     """Go on without similar examples after an embedding call failed, and say so."""
     view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
-    return Recall(examples=[], version=view.version, warning=warning)
+    return RecallResult(examples=[], version=view.version, warning=warning)
 
 
-def known_vector(recalled: str | None) -> Vector | None:
+def decode_optional_vector(recalled: str | None) -> Vector | None:
     return None if recalled is None else decode_vector(recalled)
 
 

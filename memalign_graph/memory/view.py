@@ -82,7 +82,7 @@ class MemoryView:
         self.swept_at = datetime.min.replace(tzinfo=UTC)
         """When judgments past their time were last removed by this process."""
         self.sweep_offset = 0
-        self.derived: dict[Any, Any] = {}
+        self.derived_cache: dict[Any, Any] = {}
         """What others derived from the view and keep in step with it, by keys of their own."""
         self.last_used = 0
         """When it was last asked for, counted by this process."""
@@ -135,7 +135,7 @@ class MemoryView:
 
     @property
     def nbytes(self) -> int:
-        derived = sum(getattr(part, "nbytes", 0) for part in list(self.derived.values()))
+        derived = sum(getattr(part, "nbytes", 0) for part in list(self.derived_cache.values()))
         return int(self._item_bytes + self.index.nbytes + derived)
 
     @property
@@ -275,7 +275,7 @@ class MemoryView:
                 self._state.changed = set()
                 changed = {*before.rows, *self._state.rows}
             self._sync_vectors(changed)
-            self._add_vectors(self.index.fitting(vectors or {}))
+            self._add_vectors(self.index.with_dimension(vectors or {}))
             self._current = self._state.version, self._state.ordered_guidelines()
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
@@ -312,7 +312,7 @@ class MemoryView:
 
     def _purge(self, fact: Fact) -> None:
         """Keep nothing of what a purge erased, as its own process leaves the store."""
-        self.derived.clear()
+        self.derived_cache.clear()
         purged = self._words.keys() & fact.purged
         erased = _authors(self._words[key] for key in purged)
         for key in purged:

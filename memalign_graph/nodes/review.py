@@ -21,12 +21,10 @@ from memalign_graph.interrupts import clarify_form, read_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import clear_cached_replies, remember
 from memalign_graph.memory.feedback_merge import order_after
-from memalign_graph.memory.judgments import find_judgment, log_review, now
+from memalign_graph.memory.operations import GuidelineOperation
+from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import learn
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
-from memalign_graph.memory.recall import known_vector
+from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import (
     max_input_tokens,
 )
@@ -50,7 +48,7 @@ _QUESTION = clarify.clarify_schema()
 async def decide_review(step: NodeCall) -> StateUpdate:
     from memalign_graph.evidence.review_policy import make_review_choice
 
-    io, access, judge, at = step.io, step.access, step.resources.judge, now()
+    io, access, judge, at = step.io, step.access, step.resources.judge, utc_now()
     judgment, review = step.judgment, step.resources.review
     choice = await make_review_choice(
         io,
@@ -59,7 +57,7 @@ async def decide_review(step: NodeCall) -> StateUpdate:
         # Where only the run's context asks for it, there is none that tells how.
         uncertain=review if isinstance(review, Uncertain) else Uncertain(),
         decide=judge.mode,
-        vector=known_vector(require_channel(step.state, "judge_memory").get("vector")),
+        vector=decode_optional_vector(require_channel(step.state, "judge_memory").get("vector")),
         has_neighbors=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
@@ -256,6 +254,6 @@ def read_saved(operations: list[dict[str, Any]] | None) -> list[GuidelineOperati
 async def _store(step: NodeCall) -> Episode:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     feedback = step.feedback
-    vector = known_vector((step.state.get("judge_memory") or {}).get("vector"))
+    vector = decode_optional_vector((step.state.get("judge_memory") or {}).get("vector"))
     known = {} if vector is None else {feedback.example.id: vector}
     return (await remember(step.io, step.access, [feedback], known_vectors=known)).episodes[0]

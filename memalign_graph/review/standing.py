@@ -12,7 +12,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, history
-from memalign_graph.memory.judgments import now, read_review_log
+from memalign_graph.memory.judgments import read_review_log, utc_now
 from memalign_graph.review.effect import Shown, title_of, word_of
 
 _COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14
@@ -94,7 +94,7 @@ async def answers_of(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
 
 async def standing(io: IO, access: MemoryAccess) -> Shown:
     """Tell how far judge and experts agree, and how much experts are asked."""
-    view, scale, today = await access.refresh(io), access.criterion.scale, now().date()
+    view, scale, today = await access.refresh(io), access.criterion.scale, utc_now().date()
     rows = view.rows()
     by_day, experts, judged = defaultdict(list), defaultdict(list), {}
     for row in rows:

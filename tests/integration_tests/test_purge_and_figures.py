@@ -157,7 +157,7 @@ async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
 
     monkeypatch.setattr(InMemoryStore, "batch", counted)
     for number in range(6):
-        memory.access.view.swept_at = judgments.now() - timedelta(days=1)
+        memory.access.view.swept_at = judgments.utc_now() - timedelta(days=1)
         await bench.invoke(graph, {"inputs": f"r{number}", "outputs": "a"}, f"r{number}")
     assert max(found) <= 5
     left = bench.store.search(namespace, limit=100)

@@ -135,7 +135,7 @@ class VectorIndex:
         self.check([vector])
         query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
         size = len(table.keys)
-        with _one_thread():
+        with _single_threaded():
             [scores], [rows] = faiss.knn(
                 query, table.matrix[:size], min(k, size), metric=faiss.METRIC_INNER_PRODUCT
             )
@@ -163,7 +163,7 @@ class VectorIndex:
                     "embedder another name, or another namespace."
                 )
 
-    def fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+    def with_dimension(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
         """Leave aside vectors of another dimension than the first, or than those that are there."""
         dimension = self._dimension(vectors.values())
         return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
@@ -175,7 +175,7 @@ class VectorIndex:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _single_threaded() -> Iterator[None]:
     import faiss
 
     threads = faiss.omp_get_max_threads()

@@ -258,7 +258,7 @@ async def test_the_fit_is_shared_counted_and_leaves_the_event_loop(
         await judged(bench, on=f"t{number}", decide="auto")
     assert len(threads) == 1  # one version of the memory is fitted once
     assert (threads[0] is threading.main_thread()) is not bench.awaits
-    fitted = sum(getattr(part, "nbytes", 0) for part in view.derived.values())
+    fitted = sum(getattr(part, "nbytes", 0) for part in view.derived_cache.values())
     assert fitted > 0
     assert view.nbytes >= fitted + view.index.nbytes
 

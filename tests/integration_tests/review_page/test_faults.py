@@ -447,7 +447,7 @@ async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_sh
     ann = await office.expert("ann", office.desk()).get("/review/next")
     form = {"value": "false", "rationale": "Too <cold>.\nSay sorry."}
     days_later = datetime.now(UTC) + timedelta(days=2)
-    monkeypatch.setattr("memalign_graph.memory.judgments.now", lambda: days_later)
+    monkeypatch.setattr("memalign_graph.memory.judgments.utc_now", lambda: days_later)
     if is_removed:  # by what is judged later, or by the store
         for item in await office.store.asearch(("memalign", NAME, "judgments")):
             await office.store.adelete(item.namespace, item.key)

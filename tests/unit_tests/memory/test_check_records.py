@@ -129,7 +129,7 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
         criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
     )
     memory.remember(said("one", judgment=given))
-    [judged] = [row.judged for row in memory.access.view.rows()]
+    [judged] = [row.past_verdict for row in memory.access.view.rows()]
     assert judged is not None
     assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
 

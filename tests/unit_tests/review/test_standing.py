@@ -6,7 +6,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.history import history
-from memalign_graph.memory.judgments import log_review, now
+from memalign_graph.memory.judgments import log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.review.standing import answers_of, learned, standing
 from memalign_graph.types import ReviewChoice
@@ -15,7 +15,7 @@ from tests.unit_tests.review.test_effect import judged, memory_of, told
 
 
 def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
-    memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), now()
+    memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), utc_now()
     rights = {one.example_id: float(bool(one.value)) for one in memory.episodes()}
     own = told("kind 1", True, rationale="So kind.", given_at=at)
     sources = memory.remember([own, told("kind 1", False, "bob")])
@@ -64,11 +64,11 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
 
 
 def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
-    unjudged = told("late 9", True, "bob", given_at=now() - timedelta(1))
+    unjudged = told("late 9", True, "bob", given_at=utc_now() - timedelta(1))
     memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
     judgments = [one.judgment for one in memory.episodes() if one.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
-        run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), now()))
+        run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), utc_now()))
     shown = run_sync(standing(SYNC, memory.access))
     sentence = "The judge agrees with the experts on 3 of 4 (75%) answers."
     assert shown["agreement"] == {"n": 4, "agreed": 3, "sentence": sentence}
