@@ -213,12 +213,11 @@ def what_gate_sees(
     if isinstance(messages[-1], HumanMessage) or structured is None:
         final = _final_message(messages)
         outputs: Any = "" if final is None or _calls_tools(final) else final.text.strip()
-        # The result of a tool that answers directly stays beside its call.
-        replaced: list[Any] = [] if isinstance(final, ToolMessage) else [final]
+        replaced: list[BaseMessage] = []
     else:
         is_model = isinstance(structured, BaseModel)
         outputs = structured.model_dump(mode="json") if is_model else structured
-        replaced = [*last_answer(messages)]
+        replaced = last_answer(messages)
     if not outputs:
         return None
     asked = questions[-1] if questions else -1

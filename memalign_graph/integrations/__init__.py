@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         as_mlflow_scorer,
         feedback_from_mlflow,
     )
+    from memalign_graph.integrations.transcripts import example_from_opentelemetry
 
 __all__ = [
     "EvaluatorResult",
@@ -31,6 +32,7 @@ __all__ = [
     "as_comparative_evaluator",
     "as_evaluator",
     "as_mlflow_scorer",
+    "example_from_opentelemetry",
     "feedback_from_langsmith",
     "feedback_from_mlflow",
     "few_shot_examples",
@@ -46,4 +48,6 @@ def __getattr__(name: str) -> Any:
         module = "feedback"
     elif "mlflow" in name:
         module = "mlflow"
+    elif name == "example_from_opentelemetry":
+        module = "transcripts"
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -23,6 +23,7 @@ from memalign_graph.integrations.feedback import (
     plain_json,
     scale_of,
 )
+from memalign_graph.integrations.transcripts import example_fields
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.prompts.fences import as_text, escape_tags
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
@@ -81,7 +82,10 @@ class JudgeEvaluator(Settings):
         fields = {"inputs": inputs, "outputs": outputs}
         if none_if_empty(reference) is not None:
             fields["reference_outputs"] = reference
-        example = fields if self.example is None else self.example(fields)
+        if self.example is None:
+            example: Any = example_fields(inputs, outputs, fields.get("reference_outputs"))
+        else:
+            example = self.example(fields)
         given = example.to_json() if isinstance(example, Example) else plain_json(example)
         config = {**(self.config or {})}
         configurable = config.get("configurable") or {}
@@ -278,7 +282,7 @@ def feedback_from_langsmith(
         add_feedback(
             imported,
             scale,
-            partial(plain_json, {**fields, "reference_outputs": references.get(known)}),
+            partial(example_fields, **fields, reference=references.get(known)),
             value=value,
             rationale="\n".join(
                 text.strip() for text in [*comments, *notes[item.reviewer_key]] if text

@@ -19,6 +19,7 @@ from memalign_graph.integrations.feedback import (
     scale_of,
 )
 from memalign_graph.integrations.langsmith import EvaluatorResult, JudgeEvaluator
+from memalign_graph.integrations.transcripts import example_fields
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.types import Criterion
@@ -159,11 +160,11 @@ def _example(trace: Fields, span_id: str | None, active: Iterable[Fields]) -> Fi
             serialized = expectation.get("serialized_value") or {}
             value = _maybe_json(serialized["value"]) if serialized else expectation.get("value")
             expected[str(item.get("assessment_name"))] = value
-    return {
-        "inputs": none_if_empty(_maybe_json(attributes.get("mlflow.spanInputs"))),
-        "outputs": none_if_empty(_maybe_json(attributes.get("mlflow.spanOutputs"))),
-        "reference_outputs": expected or None,
-    }
+    inputs, outputs = (
+        none_if_empty(_maybe_json(attributes.get(f"mlflow.span{name}")))
+        for name in ("Inputs", "Outputs")
+    )
+    return example_fields(inputs, outputs, expected or None)
 
 
 def _span(trace: Fields, span_id: str | None) -> Fields:

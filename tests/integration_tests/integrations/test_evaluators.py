@@ -189,7 +189,7 @@ async def test_functions_make_the_example_and_the_score(bench: Bench, evaluated:
     )
     assert (first.key, first.score, first.value) == ("warmth", 0.5, "fair")
     text = bench.server.chats[0].text
-    assert '"role": "assistant"' in text
+    assert "1. assistant (final answer): Sorry." in text
     assert "4711" not in text
     assert "We are sorry." not in text
 
@@ -227,7 +227,8 @@ async def test_a_panel_has_a_result_a_criterion_and_what_failed_is_an_error(
 async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
     steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
     ours = await call(bench, bench.judge_graph(), inputs="Where?", outputs=steps, rubric="strict")
-    assert '"content": "On its way."' in bench.server.chats[0].text
+    shown = "1. user: Where is it?\n2. assistant (final answer): On its way."
+    assert shown in bench.server.chats[0].text
     bench.server.script('{"reasoning": "Fine.", "score": true}')
     options: Any = {"prompt": "Is it kind? {outputs}", "judge": bench.server.chat_model()}
     theirs: Any = create_llm_as_judge(**options)(outputs="Here.")

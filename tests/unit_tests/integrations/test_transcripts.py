@@ -1,0 +1,144 @@
+"""Messages of runs, traces and spans become the turns that gates judge."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from langchain_core.load import dumpd
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+
+from memalign_graph import Example, InvalidInputError
+from memalign_graph.conversation import extract_example, read_turn
+from memalign_graph.integrations import example_from_opentelemetry
+from memalign_graph.integrations.transcripts import example_fields
+
+CALL = {"name": "refund", "args": {"order": "A7"}, "id": "c1", "type": "tool_call"}
+ASKED = HumanMessage("Refund A7.", id="h1")
+STEPS: list[AnyMessage] = [
+    AIMessage("", tool_calls=[CALL], id="a1"),
+    ToolMessage("paid back", tool_call_id="c1", name="refund"),
+    AIMessage("Done.", id="a2"),
+]
+HISTORY: list[AnyMessage] = [HumanMessage("Hi"), AIMessage("Yes?")]
+VERDICT = {"gate": "quality_gate", "let_through": True, "judgment": None}
+
+
+def judged(*messages: AnyMessage) -> Example:
+    """What a gate judges of these messages."""
+    example = extract_example({}, None, read_turn(messages, {}))
+    assert isinstance(example, Example)
+    return example
+
+
+def openai(message: AnyMessage) -> Any:
+    return Example(inputs=[message], outputs="x").inputs[0]
+
+
+ASKED_IN = {"messages": [dumpd(ASKED)]}
+MODEL_CALL = {"messages": [[dumpd(SystemMessage("Be kind.")), *map(dumpd, [ASKED, *STEPS[:2]])]]}
+RUNS: dict[str, tuple[Any, Any, Example]] = {
+    "a graph": (
+        {"messages": [ASKED.model_dump()]},
+        {"messages": [one.model_dump() for one in [ASKED, *STEPS]], "quality_gate": VERDICT},
+        judged(ASKED, *STEPS),
+    ),
+    "a graph with a checkpointer": (
+        ASKED_IN,
+        {"messages": [*map(dumpd, [*HISTORY, ASKED, *STEPS])]},
+        judged(*HISTORY, ASKED, *STEPS),
+    ),
+    "a model's call": (
+        MODEL_CALL,
+        {"generations": [[{"text": "Done.", "message": dumpd(STEPS[2])}]], "llm_output": None},
+        judged(ASKED, *STEPS),
+    ),
+    "OpenAI's client": (
+        {"model": "gpt-4.1", "messages": [openai(one) for one in [*HISTORY, ASKED]]},
+        {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "No."}}]},
+        judged(*HISTORY, ASKED, AIMessage("No.")),
+    ),
+    "an answer alone": (
+        ASKED_IN,
+        {"messages": [AIMessage("No.")]},
+        judged(ASKED, AIMessage("No.")),
+    ),
+    "other inputs": (
+        {"order": 7},
+        {"messages": STEPS},
+        Example(inputs={"order": 7}, outputs=STEPS),
+    ),
+    "a conversation alone": (
+        None,
+        [*HISTORY, ASKED, *STEPS],
+        Example(inputs="Hi", outputs=[*HISTORY, ASKED, *STEPS]),
+    ),
+    "more than messages": (
+        {"messages": [], "question": "Q"},
+        {"answer": "A", "messages": [{"role": "user", "content": "Q"}]},
+        Example(
+            inputs={"messages": [], "question": "Q"},
+            outputs={"answer": "A", "messages": [{"role": "user", "content": "Q"}]},
+        ),
+    ),
+    "text": ("Q", "A", Example(inputs="Q", outputs="A")),
+}
+
+
+@pytest.mark.parametrize("case", list(RUNS))
+def test_a_run_is_the_turn_that_a_gate_judges(case: str) -> None:
+    inputs, outputs, expected = RUNS[case]
+    assert Example(**example_fields(inputs, outputs, None)) == expected
+
+
+def test_reference_messages_are_kept() -> None:
+    found = Example(**example_fields("Q", STEPS, {"messages": STEPS}))
+    assert found.reference_outputs == found.outputs
+
+
+INPUT = [
+    {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
+    {"role": "user", "parts": [{"type": "text", "content": "Refund A7."}]},
+    {
+        "role": "assistant",
+        "parts": [
+            {"type": "reasoning", "content": "Hm."},
+            {"type": "tool_call", "id": "c1", "name": "refund", "arguments": {"order": "A7"}},
+        ],
+    },
+    {
+        "role": "tool",
+        "parts": [{"type": "tool_call_response", "id": "c1", "response": "paid back"}],
+    },
+]
+OUTPUT = [
+    {
+        "role": "assistant",
+        "parts": [{"type": "text", "content": "Done."}],
+        "finish_reason": "stop",
+    }
+]
+
+
+@pytest.mark.parametrize("encode", [json.dumps, list])
+def test_a_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> None:
+    attributes = {"gen_ai.input.messages": encode(INPUT), "gen_ai.output.messages": encode(OUTPUT)}
+    for span in (attributes, SimpleNamespace(attributes=attributes)):
+        assert example_from_opentelemetry(span) == judged(ASKED, *STEPS)
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        (None, "it has no list of messages in gen_ai.output.messages"),
+        ("[", "gen_ai.output.messages is no JSON"),
+        (
+            [{"role": "assistant", "parts": [{"type": "blob", "modality": "image"}]}],
+            "outputs.* content of the type 'image'",
+        ),
+    ],
+)
+def test_a_span_that_can_not_be_judged_is_refused(messages: Any, problem: str) -> None:
+    attributes = {"gen_ai.input.messages": INPUT, "gen_ai.output.messages": messages}
+    with pytest.raises(InvalidInputError, match=problem):
+        example_from_opentelemetry(attributes)
