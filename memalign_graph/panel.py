@@ -1,16 +1,16 @@
-"""Panels: one example judged by many criteria side by side, each with a memory of its own.
+"""Panels: one example judged by many criteria concurrently, each with a memory of its own.
 
-The expert is asked about all of them by one form, whose one action has a criterion's value under
-its name, and the judge's reason beside it: flat, since that is what inboxes can edit.
+The graph has a node for each criterion: what was judged before a run broke off stays judged. The
+expert is asked about all criteria in one interrupt, with one action for each.
 """
 
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 from langgraph.graph import END, START
 from typing_extensions import TypedDict, Unpack
@@ -26,9 +26,8 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs import Graph, asks, begin_graph
 from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
-from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.vectors import Vector, encode_vector
-from memalign_graph.memory.recall import embed_once
+from memalign_graph.memory.index.vectors import encode_vector
+from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, dated, distill_feedback, feedback_json
 from memalign_graph.runtime import (
@@ -38,8 +37,8 @@ from memalign_graph.runtime import (
     NodeCall,
     State,
     StateUpdate,
+    is_resuming,
     require_channel,
-    with_trace_metadata,
 )
 from memalign_graph.scales import (
     Boolean,
@@ -54,8 +53,6 @@ from memalign_graph.scales import (
 from memalign_graph.settings import Judge, JudgeOptions, Paneling, PanelReview
 from memalign_graph.state import RunInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -171,24 +168,33 @@ def _place(scale: Scale, value: Any) -> float:
     return float(value)
 
 
+def merge(old: dict[str, Any], new: dict[str, Any] | None) -> dict[str, Any]:
+    """Gather what the criteria's nodes write; None begins anew."""
+    return {} if new is None else {**old, **new}
+
+
+ByCriterion = Annotated[dict[str, Any], merge]
+
+
 class PanelOutput(TypedDict):
     """What a panel returns, as JSON: all but the aggregate by criterion."""
 
-    judgments: dict[str, Any]
-    errors: dict[str, str]
+    judgments: ByCriterion
+    errors: ByCriterion
     """Why a criterion could not be judged, or an expert's word on it not distilled."""
     aggregate: dict[str, Any] | None
     feedback: dict[str, Any] | None  # none if none was asked or given
-    learned: dict[str, Any]  # what each memory made of it, as in a review graph
+    learned: ByCriterion  # what each memory made of it, as in a review graph
 
 
 class PanelState(RunInput, PanelOutput):
-    """All channels of a panel's graph; the last two are the nodes' own."""
+    """All channels of a panel's graph; the last three are the nodes' own."""
 
-    broken_guidelines: dict[str, Any]
+    broken_guidelines: ByCriterion
     judge_run: dict[str, Any]  # the `example`, its `vector` and the run's `settings`
-    judge_memories: dict[str, Any]
+    judge_memories: ByCriterion
     """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
+    judge_failures: ByCriterion  # the kind of error, where a criterion could not be judged
 
 
 def create_panel_graph(
@@ -198,11 +204,12 @@ def create_panel_graph(
     aggregate: Aggregate | None = None,
     **judge: Unpack[JudgeOptions],
 ) -> Graph:
-    """Create the graph that judges one example by many criteria, side by side.
+    """Create the graph that judges one example by many criteria concurrently.
 
     Each criterion has a memory of its own, the same that a graph for it alone has. The example is
-    embedded once. A criterion that can't be judged is named in `errors`, and the others are judged
-    all the same; the run fails if none can be, and judges again when it is resumed.
+    embedded once. A criterion that can't be judged is named in `errors`, and the others are still
+    judged; the run fails if none can be, and judges again when it is resumed. A run that breaks
+    off keeps what was judged.
 
     `{inputs, outputs, reference_outputs?}` -> `{judgments, errors, aggregate, feedback, learned}`,
     all but the aggregate by criterion, and `broken_guidelines` with `cite_guidelines=True`.
@@ -221,21 +228,37 @@ def create_panel_graph(
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
-    resources = panel.lead
-    builder = begin_graph(resources, PanelState, PanelOutput)
-    builder.add_node(Node(panel.retrieve_episodes, resources, is_first=True))
+    lead, size = panel.lead, len(panel.resources)
+    builder = begin_graph(lead, PanelState, PanelOutput)
+    builder.add_node(Node(panel.retrieve_episodes, lead, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
-        builder.add_node(Node(operation, resources))
+        builder.add_node(Node(operation, lead))
     builder.add_edge(START, "retrieve_episodes")
-    builder.add_edge("retrieve_episodes", "judge_criteria")
+    judges, learners = dict[str, str](), dict[str, str]()
+    for number, (name, resources) in enumerate(panel.resources.items(), 1):
+        suffix = f"{number:0{len(str(size))}}"  # LangGraph gathers in the order of names
+        judges[name], learners[name] = f"judge_{suffix}", f"learn_{suffix}"
+        builder.add_node(Node(judge_one, resources, name=judges[name], parallel=size))
+        builder.add_node(Node(learn_one, resources, name=learners[name], parallel=size))
+        builder.add_edge("retrieve_episodes", judges[name])
+        builder.add_edge(learners[name], END)
+    builder.add_edge([*judges.values()], "judge_criteria")
     to_ask = asks(lambda state: _decide(review, state))
-    builder.add_conditional_edges("judge_criteria", to_ask, ["collect_feedback", END])
+    builder.add_conditional_edges(
+        "judge_criteria",
+        lambda state: to_ask(state) if state["judgments"] else [*judges.values()],
+        ["collect_feedback", *judges.values(), END],
+    )
     builder.add_conditional_edges(
         "collect_feedback",
         lambda state: "learn_criteria" if state["feedback"] else END,
         ["learn_criteria", END],
     )
-    builder.add_edge("learn_criteria", END)
+    builder.add_conditional_edges(
+        "learn_criteria",
+        lambda state: [learners[name] for name in state["feedback"]],
+        [*learners.values()],
+    )
     return builder
 
 
@@ -276,73 +299,34 @@ class _Panel:
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
 
     async def retrieve_episodes(self, step: NodeCall) -> StateUpdate:
-        io, own, settings = step.io, step.resources.judge, step.settings
+        """Check and embed the example, and forget what an earlier run on the thread left."""
+        own, settings = step.resources.judge, step.settings
         if settings["review"] is not None:
             Paneling(review=settings["review"])  # a parent's context may have another mode
-        example = prepare_example(step)
-
-        async def read(step: NodeCall) -> MemoryAccess:
-            # The guidelines, too, so that they are of the version that is recalled from.
-            access = step.access
-            await (access.guidelines_at(io) if own.use_guidelines else access.refresh(io))
-            return access
-
-        accesses, unread = await self._each(step, dict.fromkeys(self.resources, step.state), read)
-        vector: Vector | EmbeddingError | None = None
+        example, vector, problem = prepare_example(step), None, None
         if own.weighs or (own.use_episodes and settings["k"]):
             try:
-                vector = await embed_once(io, list(accesses.values()), example)
+                vector = await self._embed(step, example)
             except EmbeddingError as error:
-                vector = error
-
-        async def look(step: NodeCall) -> StateUpdate:
-            found = await retrieve(step, example, vector)
-            return await judging.assemble_guidelines(
-                replace(step, state={"judge_memory": found.to_json()})
-            )
-
-        looked, failed = await self._each(step, dict.fromkeys(accesses, step.state), look)
-        failed = {**unread, **failed}
-        self._check_any(looked, failed)
-        memories = {name: update["judge_memory"] for name, update in looked.items()}
-        vectors = [memory.pop("vector", None) for memory in memories.values()]
-        embedded = next(filter(None, vectors), None)
-        return {
-            "judge_run": {"example": example.to_json(), "settings": settings, "vector": embedded},
-            "judge_memories": memories,
-            "errors": {name: str(error) for name, error in failed.items()},
-        }
+                if own.on_embedding_error == "raise":
+                    raise
+                problem = str(error)
+        blank = dict.fromkeys(("aggregate", "feedback", *_GATHERED))
+        judge_run = {"example": example.to_json(), "settings": settings, "vector": vector}
+        return {**blank, "judge_run": {**judge_run, "embedding_error": problem}}
 
     async def judge_criteria(self, step: NodeCall) -> StateUpdate:
-        judge_run = require_channel(step.state, "judge_run")
-        known = {"vector": judge_run["vector"]}
-        states = {
-            name: {"judge_run": judge_run, "judge_memory": memory | known}
-            for name, memory in require_channel(step.state, "judge_memories").items()
-        }
-
-        async def judge_one(step: NodeCall) -> StateUpdate:
-            update = await judging.judge_example(step)
-            name, value = step.resources.criterion.name, update["judgment"]["value"]
-            step.runtime.stream_writer(
-                {"type": "panel_judgment", "criterion": name, "value": value}
-            )
-            return update
-
-        judged, failed = await self._each(step, states, judge_one)
-        self._check_any(judged, failed)
-        judgments = {name: update["judgment"] for name, update in judged.items()}
-        return {
-            "judgments": judgments,
-            "errors": step.state["errors"] | {name: str(error) for name, error in failed.items()},
-            "aggregate": self._aggregated(judgments, {}),
-            "broken_guidelines": {
-                name: update.get("broken_guidelines", []) for name, update in judged.items()
-            },
-            # What an earlier run on the same thread may have left is not this one's.
-            "feedback": None,
-            "learned": {},
-        }
+        """Make one score of the judgments; fail if there is none, and judge again when resumed."""
+        state = step.state
+        if state["judgments"]:
+            return {"aggregate": self._aggregated(state["judgments"], {})}
+        if is_resuming():
+            return {"errors": None, "judge_failures": None}
+        # The first in the panel's order, whichever failed first.
+        name = next(name for name in self.resources if name in state["errors"])
+        kind = ModelAnswerError if state["judge_failures"][name] == _NO_ANSWER else ChatModelError
+        count, reason = len(self.resources), state["errors"][name]
+        raise kind(f"None of the {count} criteria could be judged: {reason}")
 
     async def collect_feedback(self, step: NodeCall) -> StateUpdate:
         step.warn_without_checkpointer("panel")
@@ -352,94 +336,115 @@ class _Panel:
             access = self.resources[name].memory(step.access.store, step.settings)
             memory = await Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
-        said = panel_form(
+        replies = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
         ).ask(step.settings["namespace"])
-        if said is None:
+        if replies is None:
             return {"feedback": None}
-        feedback = {
-            name: feedback_json(fields, example, judgments.get(name), step)
-            for name, fields in said.items()
-        }
-        states = {name: {"feedback": word} for name, word in feedback.items() if word}
-        # One that fails is named when it is to learn.
-        later, _ = await self._each(step, states, lambda own: dated(own, own.state["feedback"]))
-        feedback |= later
+        feedback = {}
+        for name, fields in replies.items():
+            access = self.resources[name].memory(step.access.store, step.settings)
+            undated = feedback_json(fields, example, judgments.get(name), step)
+            feedback[name] = undated
+            # A memory that can't be read is named when it is to learn.
+            with _others_go_on(name):
+                feedback[name] = await dated(replace(step, access=access), undated)
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
-        io, judge_run = step.io, require_channel(step.state, "judge_run")
-        vector = judge_run["vector"]
-        if vector is None:
-            store, settings = step.access.store, step.settings
-            accesses = [resources.memory(store, settings) for resources in self.resources.values()]
-            embedded = await embed_once(io, accesses, step.example, always=True)
-            vector = None if embedded is None else encode_vector(embedded)
-        shared = {"judge_run": judge_run, "judge_memory": {"vector": vector}, "judge_lesson": {}}
-        states = {
-            name: {**shared, "feedback": fields} for name, fields in step.state["feedback"].items()
-        }
+        """Embed the example for the memories that are to learn, if judging did not."""
+        judge_run = require_channel(step.state, "judge_run")
+        if judge_run["vector"] is not None:
+            return {}
+        vector = await self._embed(step, step.example, always=True)
+        return {"judge_run": {**judge_run, "vector": vector}}
 
-        async def learn_one(step: NodeCall) -> StateUpdate:
-            if not step.feedback.agrees:
-                step = replace(step, state={**step.state, **await distill_feedback(step)})
-            return await commit_memory(step)
-
-        learned, failed = await self._each(step, states, learn_one)
-        errors = dict(step.state["errors"])
-        for name, error in failed.items():
-            # Before a model is asked, the feedback is stored.
-            is_kept = isinstance(error, ChatModelError | ModelAnswerError)
-            errors[name] = f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"
-        done = {name: update["learned"] for name, update in learned.items()}
-        for name, result in done.items():
-            if not result["episode_ids"]:
-                errors[name] = f"{_KEPT}: {' '.join(result['warnings'])}"
-        return {
-            "learned": {name: result for name, result in done.items() if result["episode_ids"]},
-            "errors": errors,
-        }
-
-    async def _each(
-        self,
-        step: NodeCall,
-        states: Mapping[str, State],
-        operation: Callable[[NodeCall], Coroutine[Any, Any, T]],
-    ) -> tuple[dict[str, T], dict[str, MemAlignError]]:
-        """Carry out an operation for each criterion; what fails for one harms no other."""
-        done, failed = dict[str, T](), dict[str, MemAlignError]()
-
-        async def attempt(name: str) -> None:
-            resources = self.resources[name]
+    async def _embed(self, step: NodeCall, example: Example, *, always: bool = False) -> str | None:
+        accesses = []
+        for name, resources in self.resources.items():
             access = resources.memory(step.access.store, step.settings)
-            io = with_trace_metadata(step.io, access, states[name])
-            own = replace(step, io=io, resources=resources, access=access, state=states[name])
-            try:
-                done[name] = await operation(own)
-            except (InvalidInputError, EmbeddingError, StoreError):
-                raise
-            except MemAlignError as error:
-                logger.warning("The panel goes on without %r: %s", name, error)
-                failed[name] = error
-
-        await step.io.gather(list(map(attempt, states)), step.max_concurrency)
-        ordered = {name: failed[name] for name in states if name in failed}
-        return {name: done[name] for name in states if name in done}, ordered
-
-    def _check_any(self, done: Mapping[str, Any], failed: Mapping[str, MemAlignError]) -> None:
-        if not done:
-            first = next(iter(failed.values()))
-            raise type(first)(
-                f"None of the {len(self.resources)} criteria could be judged: {first}"
-            )
+            with _others_go_on(name):
+                await access.refresh(step.io)
+                accesses.append(access)
+        vector = await embed_once(step.io, accesses, example, always=always)
+        return None if vector is None else encode_vector(vector)
 
     def _aggregated(
         self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]
     ) -> AggregateResult | None:
         """Make one score, in which an expert's value goes before a judge's."""
-        said = [*judgments.items(), *feedback.items()]
-        values = {name: fields["value"] for name, fields in said if fields["value"] is not None}
+        newest_last = [*judgments.items(), *feedback.items()]
+        values = {
+            name: fields["value"] for name, fields in newest_last if fields["value"] is not None
+        }
         return None if self.aggregate is None else self.aggregate(values)
+
+
+_GATHERED = (
+    *("judgments", "errors", "learned", "broken_guidelines"),
+    *("judge_memories", "judge_failures"),
+)
+_NO_ANSWER = ModelAnswerError.__name__
+
+
+@contextmanager
+def _others_go_on(name: str) -> Iterator[None]:
+    """Log what fails for one criterion alone; what would fail for all is raised."""
+    try:
+        yield
+    except (InvalidInputError, EmbeddingError, StoreError):
+        raise
+    except MemAlignError as error:
+        logger.warning("The panel goes on without %r: %s", name, error)
+
+
+async def judge_one(step: NodeCall) -> StateUpdate:
+    """Judge by one criterion, with its memory."""
+    name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
+    problem = judge_run["embedding_error"]
+    vector = EmbeddingError(problem) if problem else decode_optional_vector(judge_run["vector"])
+    try:
+        found = await retrieve(step, step.example, vector)
+        own = replace(step, state={**step.state, "judge_memory": found.to_json()})
+        memory = (await judging.assemble_guidelines(own))["judge_memory"]
+        known = {**memory, "vector": judge_run["vector"]}
+        update = await judging.judge_example(
+            replace(step, state={**step.state, "judge_memory": known})
+        )
+    except (InvalidInputError, EmbeddingError, StoreError):
+        raise
+    except MemAlignError as error:
+        logger.warning("The panel goes on without %r: %s", name, error)
+        return {"errors": {name: str(error)}, "judge_failures": {name: type(error).__name__}}
+    value = update["judgment"]["value"]
+    step.runtime.stream_writer({"type": "panel_judgment", "criterion": name, "value": value})
+    memory.pop("vector", None)
+    return {
+        "judgments": {name: update["judgment"]},
+        "broken_guidelines": {name: update.get("broken_guidelines", [])},
+        "judge_memories": {name: memory},
+    }
+
+
+async def learn_one(step: NodeCall) -> StateUpdate:
+    """Learn from what the expert said of one criterion."""
+    name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
+    own = {"feedback": step.state["feedback"][name], "judge_lesson": {}}
+    own |= {"judge_memory": {"vector": judge_run["vector"]}}
+    step = replace(step, state={**step.state, **own})
+    try:
+        if not step.feedback.agrees:
+            step = replace(step, state={**step.state, **await distill_feedback(step)})
+        learned = (await commit_memory(step))["learned"]
+    except (InvalidInputError, EmbeddingError, StoreError):
+        raise
+    except MemAlignError as error:
+        # Before a model is asked, the feedback is stored.
+        is_kept = isinstance(error, ChatModelError | ModelAnswerError)
+        return {"errors": {name: f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"}}
+    if not learned["episode_ids"]:
+        return {"errors": {name: f"{_KEPT}: {' '.join(learned['warnings'])}"}}
+    return {"learned": {name: learned}}
 
 
 def _judgments(state: State) -> dict[str, Judgment]:

@@ -247,6 +247,8 @@ class Node(Runnable[Any, Any]):
     """Whether it resolves the run's settings; LangGraph keeps no context across an interrupt."""
     tags: Sequence[str] = ()
     """Tags of the runs of its chat models."""
+    parallel: int = 1
+    """How many nodes like it a graph runs concurrently: they share the run's `max_concurrency`."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
@@ -273,6 +275,7 @@ class Node(Runnable[Any, Any]):
                 settings = require_channel(fields, "judge_run")["settings"]
             access = resources.memory(runtime.store, settings)
             limit = get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY
+            limit = max(1, limit // self.parallel)
             traced = with_trace_metadata(io(limit), access, fields, self.tags)
             call = NodeCall(traced, resources, runtime, settings, access, fields, limit)
             return await self.operation(call)

@@ -14,9 +14,11 @@ from memalign_graph import (
     InvalidInputError,
     Judgment,
     MemAlignWarning,
+    StoreError,
     create_feedback_graph,
     create_panel_graph,
 )
+from memalign_graph.nodes import judge as judging
 from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings
 from tests.integration_tests.gates.support import DOWN, models
 from tests.integration_tests.panels.support import (
@@ -243,6 +245,30 @@ async def test_run_broken_off_goes_on_without_judging_or_learning_again(bench: B
     assert await learned_texts(bench, THREE) == texts
     assert len(await bench.episodes(criterion=TONE)) == 1
     assert (len(distillings(bench.server)), judged_names(bench.server)) == (asked, sorted(NAMES))
+
+
+async def test_what_was_judged_before_a_run_broke_off_is_not_judged_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_example = judging.judge_example
+
+    async def breaks_off(step: Any) -> Any:
+        if step.resources.criterion.name == "facts":
+            raise StoreError("The store is down.")
+        return await judge_example(step)
+
+    graph = panel(bench).with_config(max_concurrency=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(judging, "judge_example", breaks_off)
+        with pytest.raises(StoreError, match="down"):
+            await bench.invoke(graph, CASE)
+    before = judged_names(bench.server)
+    given = await bench.invoke(graph, None)
+    assert given["judgments"].keys() == set(NAMES)
+    assert "facts" not in before
+    assert judged_names(bench.server) == sorted(NAMES)
+    given = await bench.invoke(panel(bench, [TONE]), OTHER)
+    assert given["judgments"].keys() == {"tone"}
 
 
 async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
