@@ -19,7 +19,7 @@ from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import BaseChatModel, OncePerLoop
-from memalign_graph.prompts.judge import answer_schema
+from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, mode_of, resolve_context
 from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
@@ -30,6 +30,9 @@ StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
 """The limit of concurrent model calls where the run's config has none."""
+
+_KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
+"""The options that change a judge's verdict."""
 
 # LangGraph has no public names for these two. A thread's id says nothing of a checkpointer.
 _CHECKPOINTER = "__pregel_checkpointer"
@@ -135,10 +138,19 @@ class JudgeResources:
         """What a run's context can change of it."""
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
+        self._judge_keys: OncePerLoop[dict[int, tuple[BaseChatModel, str]]] = OncePerLoop(dict)
 
     def memory(self, store: BaseStore, settings: ResolvedSettings) -> MemoryAccess:
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
         return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
+
+    def judge_key(self, model: BaseChatModel) -> str:
+        """Return the key of the judge with this chat model, which verdicts are stored under."""
+        keys = self._judge_keys.get()
+        if id(model) not in keys:
+            options = self.judge.model_dump(include=_KEY_OPTIONS)
+            keys[id(model)] = model, models.judge_key(model, options, PROMPT_VERSION)
+        return keys[id(model)][1]
 
 
 @dataclass(frozen=True)

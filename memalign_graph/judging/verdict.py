@@ -15,9 +15,8 @@ from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
 from memalign_graph.judging.small_model import ask_value_only
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.models import is_small_model, judge_key, max_input_tokens
+from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.prompts.judge import (
-    PROMPT_VERSION,
     judge_prompt,
     parse_answer,
     parse_broken_guidelines,
@@ -26,9 +25,6 @@ from memalign_graph.scales import Pairwise, Value
 from memalign_graph.types import Check, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
-
-_KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
-"""The options that change a judge's verdict."""
 
 _REFUSED = "The case was judged without similar cases, since a prompt with them was refused: {}"
 
@@ -41,7 +37,7 @@ async def run_judge(case: Case) -> Judgment:
     """Ask the judge, decide by the evidence where that is wanted, and keep the judgment."""
     call, judge, retrieved = case.call, case.call.judge, case.retrieved
     scale = call.resources.criterion.scale
-    key = judge_key(call.chat_model, judge.model_dump(include=_KEY_OPTIONS), PROMPT_VERSION)
+    key = call.resources.judge_key(call.chat_model)
     decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
     version_warning = None
     if judge.measures:

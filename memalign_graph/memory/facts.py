@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -256,7 +257,12 @@ def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> d
 
 
 def revision_of(guideline: Guideline) -> str:
-    return digest([guideline.text, guideline.origin, guideline.author])
+    return _revision(guideline.text, guideline.origin, guideline.author)
+
+
+@lru_cache(maxsize=10_000)
+def _revision(text: str, origin: str, author: str | None) -> str:
+    return digest([text, origin, author])
 
 
 def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
