@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,6 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
-from langgraph.store.memory import InMemoryStore
 from langsmith import tracing_context
 
 from memalign_graph.errors import (
@@ -29,21 +28,18 @@ from memalign_graph.errors import (
     MemAlignError,
     excerpt,
 )
-from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.judging.case import Case, prepare_example, retrieve
+from memalign_graph.judging.pinned import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.verdict import run_judge
-from memalign_graph.memory.access import HEAD, MemoryAccess
-from memalign_graph.memory.cache import get_view
-from memalign_graph.memory.embedding import embed, index_missing, stored_vectors
+from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall
@@ -119,7 +115,7 @@ def prepare_batch(
     batch = _Batch(judge, store, namespace)
     with ExitStack() as stack:
         lines, requests = (stack.enter_context(_new_file(file)) for file in (cases, path))
-        memory = run_sync(memory_now(SYNC, judge, batch.access))
+        memory = run_sync(prepare_memory(SYNC, judge, batch.access))
         _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.described()})
         rows = _rows(examples)
         while some := list(islice(rows, _AT_ONCE)):
@@ -333,7 +329,7 @@ class _Batch:
         vectors: dict[str, Vector] = {}
         failed = None
         try:
-            if _embeds(self.judge, self.access):
+            if compares_cases(self.judge, self.access):
                 vectors = await embed(io, self.access, texts)
         except EmbeddingError as error:
             if self.judge.on_embedding_error == "raise":
@@ -355,7 +351,7 @@ class _Batch:
         self._header = header
         if again is not None and header["newest"]:
             await record_batch_file(io, self.access, Path(again.name))
-        self._pinned = await pinned(
+        self._pinned = await pin_memory(
             io, self.access, newest=header["newest"], version=header["version"]
         )
 
@@ -377,63 +373,6 @@ class _Batch:
         judgment = judgment.model_copy(update={"id": key})
         keep_for = self.judge.keep_judgments
         return await keep_judgment(io, self.access, judgment, example, retrieved.vector, keep_for)
-
-
-async def memory_now(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
-    """Give a memory the questions and vectors that a judge needs, and tell which it is."""
-    view = await access.refresh(io)
-    clients = Clients(judge.embeddings)
-    if asks_checks(judge.checks, clients.judge_model(judge)):
-        from memalign_graph.evidence.checks import fill_questions
-
-        rules = [rule for rule in await access.guidelines(io) if rule.question is None]
-        model = clients.distill_model(judge)
-        if why := await fill_questions(io, access, model, judge.criterion, rules):
-            raise ChatModelError(f"checks: {why}")
-    try:
-        if _embeds(judge, access):
-            await index_missing(io, access, view)
-    except EmbeddingError:
-        if judge.on_embedding_error == "raise":
-            raise
-    return {"version": view.version, "newest": view.latest}
-
-
-def _embeds(judge: Judge, access: MemoryAccess) -> bool:
-    """Tell whether cases are compared with those in memory."""
-    shows = judge.use_episodes and judge.k > 0
-    return (shows or judge.weighs) and not access.view.is_empty
-
-
-async def pinned(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
-    """Read a memory as it was when a fact was the newest: whatever is written changes it no more.
-
-    What was purged since stays away; the log tells.
-    """
-    reader = replace(access)
-    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
-    await reader.refresh(io)
-    if view.latest != newest:
-        facts, words = view.facts()
-        now, view = view.index, MemoryView(access.embedder.id)
-        view.add([fact for fact in facts if fact.id <= newest], words)
-        missing = view.missing_texts()
-        vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
-        vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
-        view.add_vectors(vectors)
-    # Its store tells that nothing is new.
-    own = replace(access, store=InMemoryStore())
-    await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
-    view.is_loaded, view.head = True, newest
-    vars(own)["view"] = get_view(own.store, own.layout, own.embedder.id, made=view)
-    if view.version != version:
-        logger.warning(
-            "The memory of %r is not any more what it was in version %s: some of that was purged. "
-            "Cases are judged with what is left; those that were asked with more are asked again.",
-            access.criterion.name,
-            version[:8],
-        )
-    return own
 
 
 def _judged(

@@ -7,10 +7,10 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.bulk import memory_now, pinned
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_judge_graph
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.local import open_store
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE
@@ -57,8 +57,8 @@ class _Worker:
         opened = store() if callable(store) else open_store(store)
         with nullcontext(opened) if isinstance(opened, BaseStore) else opened as base:
             memory = JudgeMemory(base, made.criterion, namespace=name, embeddings=made.embeddings)
-            self.version = version or run_sync(memory_now(SYNC, made, memory.access))
-            pin = run_sync(pinned(SYNC, memory.access, **self.version))
+            self.version = version or run_sync(prepare_memory(SYNC, made, memory.access))
+            pin = run_sync(pin_memory(SYNC, memory.access, **self.version))
         value = _ARROW_TYPES.get(made.criterion.scale.value_schema().get("type", ""), "string")
         self._types = {"value": value, "confidence": "float64"}
         self._graph = create_judge_graph(made.criterion, **made.options).compile(store=pin.store)

@@ -22,11 +22,10 @@ from memalign_graph import (
 from memalign_graph.bulk import (
     UnansweredError,
     collect_batch,
-    memory_now,
-    pinned,
     prepare_batch,
 )
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import Embedder
@@ -326,7 +325,7 @@ async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on:
     judge = Judge(criterion=CRITERION, model="local", embeddings=bench.server.embedder())
     layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))
     access = MemoryAccess(bench.store, CRITERION, layout, Embedder(judge.embeddings))
-    told = run_sync(memory_now(SYNC, judge, access))
+    told = run_sync(prepare_memory(SYNC, judge, access))
     expected = memory.recall(CASES[0], 2)
 
     def change() -> None:
@@ -335,7 +334,7 @@ async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on:
 
     if moved_on:
         change()
-    own = run_sync(pinned(SYNC, access, **told))
+    own = run_sync(pin_memory(SYNC, access, **told))
     if not moved_on:
         change()
         run_sync(access.refresh(SYNC))

@@ -1,0 +1,75 @@
+"""A memory as it stood, to judge with elsewhere or later."""
+
+import logging
+from dataclasses import replace
+
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph.errors import ChatModelError, EmbeddingError
+from memalign_graph.evidence.logprobs import asks_checks
+from memalign_graph.io import IO
+from memalign_graph.memory.access import HEAD, MemoryAccess
+from memalign_graph.memory.cache import get_view
+from memalign_graph.memory.embedding import index_missing, stored_vectors
+from memalign_graph.memory.view import MemoryView
+from memalign_graph.runtime import Clients
+from memalign_graph.settings import Judge
+
+logger = logging.getLogger(__name__)
+
+
+async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
+    """Add the questions and vectors that a judge needs; returns the version and newest fact."""
+    view = await access.refresh(io)
+    clients = Clients(judge.embeddings)
+    if asks_checks(judge.checks, clients.judge_model(judge)):
+        from memalign_graph.evidence.checks import fill_questions
+
+        missing = [item for item in await access.guidelines(io) if item.question is None]
+        model = clients.distill_model(judge)
+        if why := await fill_questions(io, access, model, judge.criterion, missing):
+            raise ChatModelError(f"checks: {why}")
+    try:
+        if compares_cases(judge, access):
+            await index_missing(io, access, view)
+    except EmbeddingError:
+        if judge.on_embedding_error == "raise":
+            raise
+    return {"version": view.version, "newest": view.latest}
+
+
+def compares_cases(judge: Judge, access: MemoryAccess) -> bool:
+    """Return whether cases are compared with those in memory."""
+    shows = judge.use_episodes and judge.k > 0
+    return (shows or judge.weighs) and not access.view.is_empty
+
+
+async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
+    """Return the memory as it was when a fact was the newest; later writes do not change it.
+
+    What was purged since is gone; a warning is logged.
+    """
+    reader = replace(access)
+    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
+    await reader.refresh(io)
+    if view.latest != newest:
+        facts, words = view.facts()
+        now, view = view.index, MemoryView(access.embedder.id)
+        view.add([fact for fact in facts if fact.id <= newest], words)
+        missing = view.missing_texts()
+        vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
+        vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
+        view.add_vectors(vectors)
+    # Its store tells that nothing is new.
+    own = replace(access, store=InMemoryStore())
+    await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
+    view.is_loaded, view.head = True, newest
+    vars(own)["view"] = get_view(own.store, own.layout, own.embedder.id, made=view)
+    if view.version != version:
+        logger.warning(
+            "The memory of %r is not any more what it was in version %s: some of that was purged. "
+            "Cases are judged with what is left; those that were asked with more are asked again.",
+            access.criterion.name,
+            version[:8],
+        )
+    return own
