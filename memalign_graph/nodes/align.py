@@ -47,10 +47,7 @@ from memalign_graph.memory.feedback import (
     unjudged_cases,
 )
 from memalign_graph.memory.learning import learn
-from memalign_graph.models import (
-    is_small_model,
-    max_input_tokens,
-)
+from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.review import read_saved, saved
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
@@ -175,9 +172,8 @@ async def remember_feedback(step: _Call) -> StateUpdate:
             "feedback: give a list of Feedback or of its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    window = max_input_tokens(
-        step.distill_chat_model
-    )  # before anything is stored: it may be unusable
+    # Before anything is stored: the model may be unusable.
+    window = max_input_tokens(step.distill_chat_model)
     feedback: list[Feedback] = []
     rejected: list[Lesson] = []
     for index, record in enumerate(records):
@@ -190,10 +186,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     guidelines = await access.guidelines(io)
     stored = await remember(io, access, feedback, is_table=True, note_threads=False)
     step.progress("remember", len(feedback), len(feedback))
-    rows = (await access.refresh(io)).rows()
-    per_case = Counter(row.vector_key for row in rows)
-    several = [row.id for row in rows if per_case[row.vector_key] > 1]
-    agreement = expert_agreement((await access.episodes(io, several)).values(), criterion.scale)
+    agreement = expert_agreement(await access.all_episodes(io), criterion.scale)
     new, changed = len(stored.new), len(stored.changed)
     by_id = {episode.id: episode for episode in stored.episodes}
     outdated = sum(_is_outdated(item, by_id.get(item.episode_id)) for item in feedback)
@@ -258,28 +251,27 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     """Pack what is pending: feedback, and guidelines that lost a source; warn of what is not."""
     io, access, chat = step.io, step.access, step.distill_chat_model
     pending = (await access.episodes(io, (await access.refresh(io)).pending())).values()
-    guidelines = await access.guidelines(io)
     outdated = await access.pending_guidelines(io)
-    batched = [episode for episode in pending if can_be_tried(access, chat, episode)]
-    reworded = [guideline.id for guideline in outdated if can_be_tried(access, chat, guideline)]
-    for kind, waiting, tried in (
-        ("piece(s) of feedback", pending, {episode.id for episode in batched}),
-        ("pending guideline(s)", outdated, {*reworded}),
+    to_distill = [episode for episode in pending if can_be_tried(access, chat, episode)]
+    to_reword = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)]
+    for kind, ids in (
+        ("piece(s) of feedback", {item.id for item in pending} - {item.id for item in to_distill}),
+        ("pending guideline(s)", {item.id for item in outdated} - {item.id for item in to_reword}),
     ):
-        if given_up := sorted({item.id for item in waiting} - tried):
-            ids = _enumerate(given_up)
-            warnings.append(_GIVEN_UP.format(len(given_up), kind, MAX_ATTEMPTS, ids))
+        if ids:
+            given_up = _enumerate(sorted(ids))
+            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, given_up))
     batches = pack_batches(
-        batched,
+        to_distill,
         access.criterion,
-        guidelines,
+        await access.guidelines(io),
         max_input_tokens=window,
         max_batch_size=step.options.batch_size,
         is_small=is_small_model(chat),
     )
     return [
         *({"episode_ids": ids} for ids in batches),
-        *({"guideline_id": key} for key in reworded),
+        *({"guideline_id": guideline.id} for guideline in to_reword),
     ]
 
 
@@ -300,44 +292,34 @@ async def judge_cases(step: _Call) -> StateUpdate:
     guidelines = await access.guidelines(io)
     episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in episodes.values()}
-    # Cases are judged concurrently: all of them together keep to the limit.
-    limit = max(step.max_concurrency // max(len(cases), 1), 1)
     step.progress("judge", 0, len(cases))
     add_progress = step.progress_counter("judge", len(cases))
+    failures: list[Exception] = []
 
-    async def judge_case(example: Example) -> Judgment | ChatModelError | ModelAnswerError:
-        this_case = frozenset(view.episode_ids_for_vector(key_of(access, example)))
+    async def judge_case(example: Example) -> Judgment | None:
+        own = frozenset(view.episode_ids_for_vector(key_of(access, example)))
         # As if it were new: without what rests on its episodes alone.
-        independent = [
-            guideline
-            for guideline in guidelines
-            if not guideline.episode_ids or {*guideline.episode_ids} - this_case
-        ]
-        outcome: Judgment | ChatModelError | ModelAnswerError
+        others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
         try:
-            outcome = await judge_leaving_out(
-                judging,
-                example,
-                guidelines=independent,
-                excluded_episode_ids=this_case,
-                limit=limit,
+            return await judge_leaving_out(
+                judging, example, guidelines=others, excluded_episode_ids=own
             )
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise
-            outcome = error
-        add_progress()
-        return outcome
+            failures.append(error)
+            return None
+        finally:
+            add_progress()
 
-    outcomes = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
+    judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
     # Without its words: they may repeat other cases', which a purge of those would miss.
     judgments = {
-        key: outcome.model_copy(update={"rationale": ""})
-        for key, outcome in zip(examples, outcomes, strict=True)
-        if isinstance(outcome, Judgment)
+        key: judgment.model_copy(update={"rationale": ""})
+        for key, judgment in zip(examples, judged, strict=True)
+        if judgment is not None
     }
     await record_judgments(io, access, judgments)
-    failures = [outcome for outcome in outcomes if not isinstance(outcome, Judgment)]
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
         *step.lesson["warnings"],
@@ -383,11 +365,9 @@ async def distill_batches(step: _Call) -> StateUpdate:
         _LEFT_OUT.format(number + 1, len(batches), error)
         for number, error in sorted(errors.items())
     ]
-    for warning in left_out:
-        logger.warning("%s", warning)
-    is_rewording = ["guideline_id" in batch for batch in batches]
-    rewordings = [results[number] for number in sorted(results) if is_rewording[number]]
-    proposals = [results[number] for number in sorted(results) if not is_rewording[number]]
+    rewordings, proposals = list[DistillResult](), list[DistillResult]()
+    for number, result in sorted(results.items()):
+        (rewordings if "guideline_id" in batches[number] else proposals).append(result)
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
     truncated = distilled.truncated_ids
     return step.learned(
@@ -398,8 +378,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
         warnings=[
-            *step.lesson["warnings"],
-            *left_out,
+            *step.warnings(*left_out),
             *distilled.warnings,
             *reworded.warnings,
             *([_CUT.format(len(truncated), _enumerate(truncated))] if truncated else []),
@@ -506,19 +485,20 @@ async def replay_cases(step: _Call) -> StateUpdate:
 async def commit_alignment(step: _Call) -> StateUpdate:
     """Commit what was learned, and report; again, it changes nothing more."""
     io, lesson, access = step.io, step.lesson, step.access
-    operations, read, failed_attempts = (
-        read_saved(lesson["operations"]),
-        lesson["read"],
-        lesson["failed_attempts"],
-    )
+    operations, read = read_saved(lesson["operations"]), lesson["read"]
     learned: list[Lesson] = []
     if rewordings := read_saved(lesson["rewordings"]):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
-    if read or operations or failed_attempts:
-        prompts = lesson["prompts"]
+    if read or operations or lesson["failed_attempts"]:
         aligned = await learn(
-            io, access, operations, read, prompts=prompts, failed=failed_attempts, reason="align"
+            io,
+            access,
+            operations,
+            read,
+            prompts=lesson["prompts"],
+            failed=lesson["failed_attempts"],
+            reason="align",
         )
         learned += aligned["guidelines"]
     await clear_cached_replies(io, access)
