@@ -1,6 +1,7 @@
 """Learning from much feedback at once: the nodes of the alignment graph, in their order."""
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -158,9 +159,14 @@ class _Call(NodeCall):
         self.runtime.stream_writer(event)
 
     def progress_counter(self, stage: str, of: int) -> Callable[..., None]:
-        """Return a function that streams that one more is done."""
-        numbers = count(1)
-        return lambda **more: self.progress(stage, next(numbers), of, **more)
+        """Return a function that streams that one more is done, in order also from threads."""
+        lock, numbers = threading.Lock(), count(1)
+
+        def add(**more: Any) -> None:
+            with lock:
+                self.progress(stage, next(numbers), of, **more)
+
+        return add
 
 
 async def remember_feedback(step: _Call) -> StateUpdate:
