@@ -21,14 +21,9 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.feedback import clear_cached_replies
-from memalign_graph.memory.guidelines import (
-    GuidelineTable,
-)
+from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.learning import learn
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-    normalize_text,
-)
+from memalign_graph.memory.operations import GuidelineOperation, normalize_text
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
 from memalign_graph.prompts.compare import (
     Relations,

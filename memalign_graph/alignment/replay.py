@@ -18,12 +18,8 @@ from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_pro
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, key_of
-from memalign_graph.memory.guidelines import (
-    applied,
-)
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
+from memalign_graph.memory.guidelines import applied
+from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.prompts.distill import group_by_example
 from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.scales import Scale, Value

@@ -21,11 +21,7 @@ from memalign_graph.alignment.distill import (
     pack_batches,
     reword,
 )
-from memalign_graph.alignment.merge import (
-    merge_proposals,
-    resolve_conflicts,
-    unresolved_warnings,
-)
+from memalign_graph.alignment.merge import merge_proposals, resolve_conflicts, unresolved_warnings
 from memalign_graph.alignment.replay import replay
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.alignment.report import AlignmentReport, Conflict, compare_guidelines, sum_usage
