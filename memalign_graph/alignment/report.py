@@ -28,14 +28,14 @@ class FeedbackCounts(_ReportModel):
     """What became of the feedback."""
 
     new: int
-    """Words of an expert that were not there before."""
+    """Feedback that memory did not have."""
 
     changed: int
-    """Words that replaced what the same expert said of the same example before."""
+    """Feedback that replaced earlier feedback of the same expert on the same example."""
 
     unchanged: int
-    """Words that were there already. Those that a newer word of the same expert on the same example
-    outdates count nowhere; a warning tells of them."""
+    """Feedback that memory had already. What newer feedback of the same expert on the same example
+    outdates counts nowhere; a warning names how much that is."""
 
     rejected: int
     """Records that can't be used."""
@@ -73,14 +73,14 @@ class GuidelineChanges(_ReportModel):
     """Those with another wording or other sources."""
 
     retired: list[GuidelineChange]
-    """Those that stand no more: contradicted, merged into another, or gone."""
+    """Those that are no longer active: contradicted, merged into another, or without sources."""
 
 
 class Cost(Usage):
     """What it cost."""
 
     seconds: float
-    """How long something was under way, without the time that a run waited to go on."""
+    """How long its nodes ran, without the time that the run waited to be resumed."""
 
 
 class BrokenCase(_ReportModel):
@@ -153,7 +153,7 @@ class ConflictSide(_ReportModel):
     """How many experts gave its sources."""
 
     said: list[str] = []
-    """The newest words behind it: who, when, and what."""
+    """The newest comments behind it: who, when, and what."""
 
 
 class Conflict(_ReportModel):

@@ -71,7 +71,9 @@ def read_relations(answer: dict[str, Any], count: int) -> Relations:
     def agrees(group: list[int]) -> bool:
         return opposed.keys().isdisjoint(combinations(sorted(group), _PAIR))
 
-    return Relations([one for one in groups if len(one) >= _PAIR and agrees(one)], list(opposed))
+    return Relations(
+        [item for item in groups if len(item) >= _PAIR and agrees(item)], list(opposed)
+    )
 
 
 def _read_groups(answer: dict[str, Any], name: str, count: int) -> list[list[int]]:

@@ -43,8 +43,8 @@ def feedback_in(request: ChatRequest) -> dict[str, str]:
         block = text[start.start() : end.start() if end else len(text)]
         handles = start[1].split(", ")
         for pattern in (_LABEL, _REASON):
-            for one in pattern.finditer(block):
-                found[one[1] or handles[0]] = " ".join(one[2].split())
+            for item in pattern.finditer(block):
+                found[item[1] or handles[0]] = " ".join(item[2].split())
     return dict(sorted(found.items(), key=lambda one: int(one[0][1:])))
 
 

@@ -62,11 +62,11 @@ async def align(
 
 
 def by_text(changes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    return {one["text"]: len(one["episode_ids"]) for one in changes}
+    return {change["text"]: len(change["episode_ids"]) for change in changes}
 
 
 def sources(guidelines: Iterable[Guideline]) -> dict[str, int]:
-    return {one.text: len(one.episode_ids) for one in guidelines}
+    return {guideline.text: len(guideline.episode_ids) for guideline in guidelines}
 
 
 async def version(bench: Bench, **options: Any) -> str:
@@ -86,7 +86,7 @@ def embedded(bench: Bench) -> list[str]:
 def progress_of(events: Iterable[Any], stage: str) -> list[tuple[int, int]]:
     """How far a stage was, event by event."""
     return [
-        (one["done"], one["of"])
-        for one in events
-        if one.get("type") == "alignment_progress" and one["stage"] == stage
+        (event["done"], event["of"])
+        for event in events
+        if event.get("type") == "alignment_progress" and event["stage"] == stage
     ]

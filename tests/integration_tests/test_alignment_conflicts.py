@@ -38,10 +38,10 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     graph, interrupt = await ask(bench)
     assert set(interrupt.value) == {"action_requests", "review_configs"}
     requests = interrupt.value["action_requests"]
-    assert [one["name"] for one in requests] == ["settle_conflict"] * 2
+    assert [request["name"] for request in requests] == ["settle_conflict"] * 2
     args = [{"conflict": conflict, "keep": "second"} for conflict in ("C1", "C2")]
-    assert [one["args"] for one in requests] == args
-    first, second = (one["description"] for one in requests)
+    assert [request["args"] for request in requests] == args
+    first, second = (request["description"] for request in requests)
     assert OLD_A in first
     assert NEW_A in first
     assert first.index(OLD_A) < first.index(NEW_A)
@@ -55,7 +55,7 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     assert schema["properties"]["C1"]["enum"] == ["first", "second", "both"]
     # Nothing is committed while it waits.
     assert await bench.guidelines() == []
-    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert {episode.status for episode in await bench.episodes()} == {"pending"}
     report = (await bench.resume(graph, "newer"))["report"]
     assert set(by_text(report["guidelines"]["added"])) == {NEW_A, NEW_B, OTHER}
 
@@ -95,14 +95,14 @@ async def test_reply_settles_the_conflicts(bench: Bench, reply: str) -> None:
     chats = len(bench.server.chats)
     texts = len(bench.server.embeddings)
     report = (await bench.resume(graph, given))["report"]
-    assert {one.text for one in await bench.guidelines()} == standing
+    assert {guideline.text for guideline in await bench.guidelines()} == standing
     assert set(by_text(report["guidelines"]["added"])) == standing
     assert set(report["decisions"]) == {"C1", "C2"}
-    assert [one["id"] for one in report["conflicts"]] == ["C1", "C2"]
+    assert [conflict["id"] for conflict in report["conflicts"]] == ["C1", "C2"]
     # No model is called again.
     assert len(bench.server.chats) == chats == report["cost"]["chat_calls"]
     assert len(bench.server.embeddings) == texts
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 INVALID: dict[str, tuple[Any, str]] = {
@@ -124,7 +124,7 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     assert still.value == interrupt.value
     assert await bench.guidelines() == []
     await bench.resume(graph, "newer")
-    assert {one.text for one in await bench.guidelines()} == NEWER
+    assert {guideline.text for guideline in await bench.guidelines()} == NEWER
     assert len(bench.server.chats) == chats
 
 
@@ -175,10 +175,10 @@ async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
     assert (agreement["level"], agreement["examples"]) == ("nominal", 3)
     [found] = agreement["disagreements"]
     assert found["majority"] is False
-    values = {one["author"]: one["value"] for one in found["given"]}
+    values = {item["author"]: item["value"] for item in found["given"]}
     assert values == {"ann": False, "bob": True, "carl": False}
-    ids = {one.id for one in await bench.episodes()}
-    assert {one["episode_id"] for one in found["given"]} <= ids
+    ids = {episode.id for episode in await bench.episodes()}
+    assert {item["episode_id"] for item in found["given"]} <= ids
 
 
 async def test_guideline_of_more_experts_outlasts_newer_feedback_and_the_report_says_so(
@@ -189,7 +189,10 @@ async def test_guideline_of_more_experts_outlasts_newer_feedback_and_the_report_
     newer = [said(4, NEW_A, author="cy"), said(5, NEW_B, author="cy")]
     report = await align(bench, newer, alignment(bench, batch_size=1), "u")
     assert sources(await bench.guidelines()) == {OLD_A: 2, NEW_A: 1, NEW_B: 1}
-    sides = [(one["first"]["experts"], one["second"]["experts"]) for one in report["conflicts"]]
+    sides = [
+        (conflict["first"]["experts"], conflict["second"]["experts"])
+        for conflict in report["conflicts"]
+    ]
     assert sides == [(2, 1), (1, 1)]
     [warning] = report["warnings"]
     assert warning.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")

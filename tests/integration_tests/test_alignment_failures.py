@@ -43,13 +43,13 @@ def patient(bench: Bench, **options: Any) -> Graph:
 
 async def nothing_is_learned(bench: Bench, count: int = 12) -> None:
     assert await bench.guidelines() == []
-    assert [one.status for one in await bench.episodes()] == ["pending"] * count
+    assert [episode.status for episode in await bench.episodes()] == ["pending"] * count
     assert await commits(bench) == 1
 
 
 async def all_is_learned(bench: Bench) -> None:
-    assert sum(len(one.episode_ids) for one in await bench.guidelines()) == 12
-    assert [one.status for one in await bench.episodes()] == ["distilled"] * 12
+    assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 12
+    assert [episode.status for episode in await bench.episodes()] == ["distilled"] * 12
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
@@ -58,11 +58,13 @@ async def test_one_failing_case_alone_stays_pending(bench: Bench, failure: str) 
     bench.server.responder = failing(fault)
     graph = patient(bench)
     report = await align(bench, GIVEN, graph)
-    waiting = [one for one in await bench.episodes() if one.status == "pending"]
+    waiting = [episode for episode in await bench.episodes() if episode.status == "pending"]
     # A model that can't be asked is no case's fault: then its batch waits as a whole.
     assert len(waiting) == (2 if kind is ChatModelError else 1)
-    assert any("case 5" in (one.rationale or "") for one in waiting)
-    assert sum(len(one.episode_ids) for one in await bench.guidelines()) == 12 - len(waiting)
+    assert any("case 5" in (item.rationale or "") for item in waiting)
+    assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 12 - len(
+        waiting
+    )
     [warning] = report["warnings"]
     assert bench.server.chat_model().model_name in warning
     if kind is ModelAnswerError:
@@ -118,10 +120,10 @@ async def test_wrong_comparison_twice_fails_the_run_and_loses_nothing(bench: Ben
     assert again.messages[: len(first.messages)] == first.messages
     assert "can't be used" in again.messages[-1]["content"]
     assert await bench.guidelines() == []
-    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert {episode.status for episode in await bench.episodes()} == {"pending"}
     assert await commits(bench) == 1
     bench.server.responder = Model()
     report = (await bench.invoke(graph, None))["report"]
     assert len(report["guidelines"]["added"]) == 3
     assert len(asked(bench, DISTIL)) == 3
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}

@@ -80,13 +80,13 @@ def outcome(folder: Path) -> Any:
     connection = connect(folder / "store.db")
     memory = JudgeMemory(SqliteStore(connection), CRITERION)
     episodes = memory.episodes()
-    inputs = {one.id: one.example.inputs for one in episodes}
+    inputs = {episode.id: episode.example.inputs for episode in episodes}
     found = (
         [
-            (one.text, one.status, [inputs[key] for key in one.episode_ids])
-            for one in memory.guidelines()
+            (guideline.text, guideline.status, [inputs[key] for key in guideline.episode_ids])
+            for guideline in memory.guidelines()
         ],
-        sorted((one.example.inputs, one.status) for one in episodes),
+        sorted((episode.example.inputs, episode.status) for episode in episodes),
         [
             row[0]
             for row in connection.execute("SELECT key FROM store WHERE prefix LIKE '%drafts%'")

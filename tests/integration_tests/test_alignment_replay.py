@@ -66,7 +66,7 @@ GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 @EVERY_WAY
 async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
     await seed(bench, 6)
-    cases = {one.example_id: [one.id] for one in await bench.episodes()}
+    cases = {episode.example_id: [episode.id] for episode in await bench.episodes()}
     bench.server.responder = teaching()
     rule = "On #vague it is false of cases 2 3 4."
     given = [words(101, rule)]
@@ -74,13 +74,13 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
     broken = report["replay"]["broken"]
-    assert len({one["example_id"] for one in broken}) == 3
-    for one in broken:
-        assert one["episode_ids"] == cases[one["example_id"]]
-        assert (one["expected"], one["got"]) == (True, False)
-        assert (one["guideline"], one["outcome"]) == (rule, "dropped")
+    assert len({case["example_id"] for case in broken}) == 3
+    for case in broken:
+        assert case["episode_ids"] == cases[case["example_id"]]
+        assert (case["expected"], case["got"]) == (True, False)
+        assert (case["guideline"], case["outcome"]) == (rule, "dropped")
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 7
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
     again = await align(bench, given, guarded(bench), "u")
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
 
@@ -192,7 +192,11 @@ def turned_by(episode: int, case: int, rules: Any = None) -> Any:
 
 async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench) -> None:
     await seed(bench, 6)
-    [turned] = [one for one in await bench.episodes() if "Question 2:" in str(one.example.inputs)]
+    [turned] = [
+        episode
+        for episode in await bench.episodes()
+        if "Question 2:" in str(episode.example.inputs)
+    ]
     bench.server.responder = teaching(judge=turned_by(101, 2))
     report = await align(bench, [words(101, HARMLESS)], guarded(bench, k=20))
     replay = report["replay"]
@@ -205,7 +209,7 @@ async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench
 async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench) -> None:
     """The scale was changed since: what experts said by the old one can't be compared."""
     scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
-    old, new = (Criterion(name="grade", instructions="How good?", scale=one) for one in scales)
+    old, new = (Criterion(name="grade", instructions="How good?", scale=item) for item in scales)
     await seed(bench, 3, criterion=old, value=7.5)
     bench.server.responder = teaching(judge=lambda _: False)
     report = await align(bench, [words(101, HARMLESS, value=False)], guarded(bench, new))
@@ -223,9 +227,9 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
     given = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
     bench.server.responder = teaching()
     report = await align(bench, given, guarded(bench))
-    assert set(sources(await bench.guidelines())) == {one["rationale"] for one in good}
-    found = {one["guideline"] for one in report["replay"]["broken"]}
-    assert found == {one["rationale"] for one in bad}
+    assert set(sources(await bench.guidelines())) == {record["rationale"] for record in good}
+    found = {case["guideline"] for case in report["replay"]["broken"]}
+    assert found == {record["rationale"] for record in bad}
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 7
@@ -271,4 +275,6 @@ async def test_refused_case_is_left_out_of_the_replay(bench: Bench) -> None:
     replay = report["replay"]
     assert len(replay["failed"]) == 1
     assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (12, 11, 11)
-    assert any("1 seen case(s) could not be judged again" in one for one in report["warnings"])
+    assert any(
+        "1 seen case(s) could not be judged again" in warning for warning in report["warnings"]
+    )

@@ -46,15 +46,15 @@ async def test_report_tells_what_became_of_new_feedback(bench: Bench) -> None:
     assert (report["conflicts"], report["decisions"], report["replay"]) == ([], None, None)
     episodes = await bench.episodes()
     guidelines = await bench.guidelines()
-    assert {one.status for one in episodes} == {"distilled"}
+    assert {episode.status for episode in episodes} == {"distilled"}
     assert report["guidelines"]["revised"] == report["guidelines"]["retired"] == []
     nothing = {"before": None, "superseded_by": None, "reason": None}
     assert report["guidelines"]["added"] == [
-        {"id": one.id, "text": one.text, "episode_ids": one.episode_ids, **nothing}
-        for one in guidelines
+        {"id": item.id, "text": item.text, "episode_ids": item.episode_ids, **nothing}
+        for item in guidelines
     ]
-    assert [one.text for one in guidelines] == [record(n)["rationale"] for n in range(3)]
-    by_number = {one.example.inputs: one.id for one in episodes}
+    assert [item.text for item in guidelines] == [record(n)["rationale"] for n in range(3)]
+    by_number = {episode.example.inputs: episode.id for episode in episodes}
     for topic, guideline in enumerate(guidelines):
         wanted = [by_number[record(n)["inputs"]] for n in range(topic, 12, 3)]
         assert guideline.episode_ids == wanted
@@ -69,11 +69,11 @@ async def test_cost_is_what_the_server_counted(bench: Bench) -> None:
     chats = bench.server.chats
     assert (len(asked(bench, DISTIL)), len(asked(bench, COMPARE)), len(chats)) == (4, 1, 5)
     answers = [answer("Well."), *map(answered, chats[1:])]
-    counted = [tokens_of(chat, one) for chat, one in zip(chats, answers, strict=True)]
+    counted = [tokens_of(chat, item) for chat, item in zip(chats, answers, strict=True)]
     cost = report["cost"]
     assert cost["chat_calls"] == 5
-    assert cost["input_tokens"] == sum(one["prompt_tokens"] for one in counted)
-    assert cost["output_tokens"] == sum(one["completion_tokens"] for one in counted)
+    assert cost["input_tokens"] == sum(item["prompt_tokens"] for item in counted)
+    assert cost["output_tokens"] == sum(item["completion_tokens"] for item in counted)
     assert (cost["embedding_calls"], cost["texts_embedded"]) == (1, 12)
     assert len(embedded(bench)) == 12
     assert cost["seconds"] > 0
@@ -90,7 +90,9 @@ async def test_report_tells_of_revised_and_retired_guidelines(bench: Bench) -> N
     ]
     bench.server.responder = Model(distil=lambda _: {"operations": changes})
     report = await align(bench, [record(3), record(4)])
-    three, four = [one.id for one in await bench.episodes() if one.id not in _ids(first)]
+    three, four = [
+        episode.id for episode in await bench.episodes() if episode.id not in _ids(first)
+    ]
     [added] = report["guidelines"]["added"]
     [revised] = report["guidelines"]["revised"]
     [retired] = report["guidelines"]["retired"]
@@ -112,7 +114,7 @@ def answered(request: ChatRequest) -> Answer:
 
 
 def _ids(report: dict[str, Any]) -> set[str]:
-    return {key for one in report["guidelines"]["added"] for key in one["episode_ids"]}
+    return {key for change in report["guidelines"]["added"] for key in change["episode_ids"]}
 
 
 async def test_unchanged_feedback_costs_nothing(bench: Bench) -> None:
@@ -153,12 +155,12 @@ async def test_learn_from_labels_or_words_alone(
     graph = alignment(bench, learn_from=learn_from)
     report = await align(bench, [*LABELS, *WORDS, *BOTH], graph)
     assert report["feedback"] == {"new": 8, "changed": 0, "unchanged": 0, "rejected": 4}
-    assert [one["index"] for one in report["rejected"]] == list(range(first, first + 4))
-    for one in report["rejected"]:
-        assert one["reason"].startswith(problem)
-        assert f"learn_from='{learn_from}'" in one["reason"]
+    assert [record["index"] for record in report["rejected"]] == list(range(first, first + 4))
+    for rejected in report["rejected"]:
+        assert rejected["reason"].startswith(problem)
+        assert f"learn_from='{learn_from}'" in rejected["reason"]
     left_out = "rationale" if learn_from == "labels" else "value"
-    assert {getattr(one, left_out) for one in await bench.episodes()} == {None}
+    assert {getattr(episode, left_out) for episode in await bench.episodes()} == {None}
     assert absent not in asked(bench, DISTIL)[0].text
     again = await align(bench, [*LABELS, *WORDS, *BOTH], graph)
     assert (again["feedback"]["unchanged"], again["cost"]["chat_calls"]) == (8, 0)
@@ -174,7 +176,7 @@ async def test_a_word_that_a_newer_one_outdates_is_told(bench: Bench) -> None:
     assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 0, "rejected": 0}
     [warning] = report["warnings"]
     assert warning.startswith("1 record(s) do not count")
-    assert [one.rationale for one in await bench.episodes()] == ["Too cold."]
+    assert [episode.rationale for episode in await bench.episodes()] == ["Too cold."]
 
 
 DEPTH: Any = "end"
@@ -224,7 +226,7 @@ async def test_what_the_model_proposes_and_teaches_nothing_is_told(bench: Bench)
         distil=lambda _: {"operations": [parrot, add("Name the order.", "F2")]}
     )
     report = await align(bench, [record(1), record(2)])
-    assert [one["text"] for one in report["guidelines"]["added"]] == ["Name the order."]
+    assert [change["text"] for change in report["guidelines"]["added"]] == ["Name the order."]
     [warning] = report["warnings"]
     assert warning.startswith(
         f'The model\'s guideline "{record(1)["outputs"]}" was not kept, since'

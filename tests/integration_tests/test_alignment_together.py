@@ -85,7 +85,7 @@ async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     assert len(asked(bench, DISTIL)) == report["batches"] > 10
     assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
     assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 150
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
     # Only the longest are longer than what is shown of a record.
     assert report["warnings"][0].startswith("30 record(s) were too long")
 
@@ -96,7 +96,7 @@ async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None
     with pytest.raises(ChatModelError, match="max_input_tokens") as caught:
         await align(bench, given)
     assert "profile" in str(caught.value)
-    assert {one.status for one in await bench.episodes()} == {"pending"}
+    assert {episode.status for episode in await bench.episodes()} == {"pending"}
     assert await bench.guidelines() == []
     told = alignment(bench, model=bench.server.chat_model(profile=SMALL))
     report = await align(bench, given, told, "u")
@@ -120,11 +120,16 @@ async def outcome(bench: Bench, seed: int) -> Any:
     context = {"namespace": [f"run{seed}"]}
     report = await align(bench, given, alignment(bench, batch_size=4), f"t{seed}", context=context)
     namespace = (f"run{seed}",)
-    inputs = {one.id: one.example.inputs for one in await bench.episodes(namespace=namespace)}
+    inputs = {
+        episode.id: episode.example.inputs for episode in await bench.episodes(namespace=namespace)
+    }
     rules = await bench.guidelines(namespace=namespace)
     conflicts = report["conflicts"]
     return (
-        [(one["first"]["text"], one["second"]["text"], one["newer"]) for one in conflicts],
+        [
+            (conflict["first"]["text"], conflict["second"]["text"], conflict["newer"])
+            for conflict in conflicts
+        ],
         [(rule.text, [inputs[key] for key in rule.episode_ids]) for rule in rules],
     )
 
@@ -159,7 +164,9 @@ def meanwhile(bench: Bench, action: Any, at: str) -> Any:
 
 def episode_id(memory: JudgeMemory, number: int) -> str:
     return next(
-        one.id for one in memory.episodes() if f"Question {number}:" in str(one.example.inputs)
+        episode.id
+        for episode in memory.episodes()
+        if f"Question {number}:" in str(episode.example.inputs)
     )
 
 
@@ -186,9 +193,9 @@ async def test_cancelled_at_any_moment_it_goes_on(bench: Bench) -> None:
     for wait in (0.005, 0.02, 0.04, 0.06, 0.08, 0.11, 0.15):
         with suppress(TimeoutError):
             await asyncio.wait_for(align(bench, given, graph, f"t{wait}"), wait)
-        statuses = {one.status for one in await bench.episodes()}
+        statuses = {episode.status for episode in await bench.episodes()}
         assert statuses in ({"pending"}, {"distilled"}, set())
-        learned = [key for one in await bench.guidelines() for key in one.episode_ids]
+        learned = [key for guideline in await bench.guidelines() for key in guideline.episode_ids]
         assert len(learned) == (40 if statuses == {"distilled"} else 0)
     report = await align(bench, given, graph, "last")
     assert report["feedback"]["new"] + report["feedback"]["unchanged"] == 40
@@ -225,7 +232,7 @@ def align_at_once(
 
 def sources_of(memory: JudgeMemory) -> Counter[str]:
     """In how many guidelines each case stands."""
-    inputs = {one.id: str(one.example.inputs) for one in memory.episodes()}
+    inputs = {episode.id: str(episode.example.inputs) for episode in memory.episodes()}
     found: Counter[str] = Counter()
     for guideline in memory.guidelines():
         found.update(inputs[key] for key in guideline.episode_ids)
@@ -240,12 +247,12 @@ def test_two_processes_at_once(
     memory = align_at_once(server, tmp_path, hundred(0), hundred(first), awaits=awaits)
     episodes = memory.episodes()
     assert len(episodes) == 100 + first
-    assert {one.status for one in episodes} == {"distilled"}
-    assert sources_of(memory) == {one.example.inputs: 1 for one in episodes}
+    assert {episode.status for episode in episodes} == {"distilled"}
+    assert sources_of(memory) == {episode.example.inputs: 1 for episode in episodes}
     if first:
         assert set(texts(server).values()) == {1}
         assert len(texts(server)) == 200
-    wordings = [one.text for one in memory.guidelines()]
+    wordings = [guideline.text for guideline in memory.guidelines()]
     assert len(set(wordings)) == len(wordings)
     assert first or len(wordings) == 10
     memory.access.store.conn.close()  # type: ignore[attr-defined]

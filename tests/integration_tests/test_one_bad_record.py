@@ -263,7 +263,7 @@ async def test_guidelines_that_a_model_will_not_compare_are_kept(bench: Bench) -
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2)
     report = await align(bench, records(6, topics=3), graph)
     assert len(await bench.guidelines()) >= 3
-    assert any("were not compared with each other" in one for one in report["warnings"])
+    assert any("were not compared with each other" in warning for warning in report["warnings"])
 
 
 async def test_a_guideline_that_is_not_worded_anew_stays(bench: Bench) -> None:

@@ -55,13 +55,13 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
     # What has a value alone is shown by its outputs.
     assert "- (true) <outputs>\nAnswer 17: it is on its way" in second.text
     assert "Question" not in second.text
-    words = {one.id: one.rationale for one in await bench.episodes()}
+    words = {episode.id: episode.rationale for episode in await bench.episodes()}
     found = {
         rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
     }
     assert found == {PLANES: {told[0], told[2], told[-1]}, APPLICATIONS: {told[1]}}
     assert (len(report["warnings"]), report["batches"]) == (3, 2)
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 @dataclass

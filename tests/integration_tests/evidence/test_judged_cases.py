@@ -52,16 +52,16 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
     assert judged(bench) == list(range(6))
     episodes = await bench.episodes()
     assert len(episodes) == 7
-    for one in episodes:
-        number = int(str(one.example.inputs).split()[1].rstrip(":"))
-        assert one.judgment is not None
-        assert one.judgment.value is (number % 2 == 0)
-        assert (one.judgment.rationale, one.judgment.example_id) == ("", one.example_id)
-        assert one.id not in one.judgment.episode_ids
-        assert one.judgment.confidence_source == "logprobs"
-        assert one.judgment.probabilities is not None
-        assert one.judgment.probabilities["true"] == pytest.approx(0.1 * number + 0.2)
-        assert one.value is (False if one.author == "bob" else number % 4 < 2)
+    for episode in episodes:
+        number = int(str(episode.example.inputs).split()[1].rstrip(":"))
+        assert episode.judgment is not None
+        assert episode.judgment.value is (number % 2 == 0)
+        assert (episode.judgment.rationale, episode.judgment.example_id) == ("", episode.example_id)
+        assert episode.id not in episode.judgment.episode_ids
+        assert episode.judgment.confidence_source == "logprobs"
+        assert episode.judgment.probabilities is not None
+        assert episode.judgment.probabilities["true"] == pytest.approx(0.1 * number + 0.2)
+        assert episode.value is (False if episode.author == "bob" else number % 4 < 2)
     drafts = bench.memory().access.layout.of("drafts")
     assert await items_in(bench, drafts) == []
     again = await learn(bench, given, "again", confidence=True)
@@ -89,8 +89,10 @@ async def test_only_cases_that_tell_something_and_have_no_judgment_are_judged(be
     bench.server.responder = Judge()
     await learn(bench, [], "t")
     await bench.resume(graph, {"value": False, "author": "bob"}, "review")
-    said = [one for one in await bench.episodes() if one.example.inputs == case(4)["inputs"]]
-    assert {one.author: one.judgment.value for one in said if one.judgment} == {
+    said = [
+        episode for episode in await bench.episodes() if episode.example.inputs == case(4)["inputs"]
+    ]
+    assert {episode.author: episode.judgment.value for episode in said if episode.judgment} == {
         "ann": True,
         "bob": False,
     }
@@ -117,7 +119,7 @@ async def test_the_prompt_is_the_judges_own(bench: Bench, options: dict[str, Any
     other = Bench(bench.server, InMemoryStore(), bench.saver, awaits=False)
     for text in rules:
         await other.add_guideline(text)
-    await other.remember(*(one for one in words(7) if one != word(5)))
+    await other.remember(*(record for record in words(7) if record != word(5)))
     await other.invoke(other.judge_graph(**options), case(5))
     [own] = judgings(bench.server)
     assert asked[5].messages == own.messages
@@ -140,7 +142,7 @@ async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Be
     bench.server.responder = Judge(distil=distil)
     given = words(2, rationale="Too vague, as so often.")
     await learn(bench, given, judge_cases=False, distill=True)
-    sources = {one.text: one.episode_ids for one in await bench.guidelines()}
+    sources = {guideline.text: guideline.episode_ids for guideline in await bench.guidelines()}
     assert len(sources) == 3
     episodes = by_number(await bench.episodes())
     bench.server.chats.clear()
@@ -183,7 +185,7 @@ async def test_a_case_without_an_answer_is_left_without(bench: Bench) -> None:
     assert "I would rather not." in warning
     episodes = by_number(await bench.episodes())
     assert [episodes[number].judgment is None for number in range(3)] == [False, True, False]
-    assert {one.status for one in episodes.values()} == {"distilled"}
+    assert {episode.status for episode in episodes.values()} == {"distilled"}
     odd["prose"] = False
     bench.server.chats.clear()
     assert (await learn(bench, [], "again"))["judged_cases"] == 1
@@ -207,8 +209,8 @@ async def test_how_sure_it_is_by_samples_is_said_and_its_calls_are_bounded(bench
     assert progress_of(events, "judge") == [(done, 4) for done in range(5)]
     assert len(judgings(bench.server)) == 4 * 4
     assert bench.server.peak_chats == 2
-    kept: Any = [one.judgment for one in await bench.episodes()]
-    assert {one.confidence_source for one in kept} == {"samples"}
+    kept: Any = [episode.judgment for episode in await bench.episodes()]
+    assert {item.confidence_source for item in kept} == {"samples"}
     bench.server.responder = without_logprobs(Judge())
     report = await learn(bench, [word(5), word(6)], "more", confidence=True)
     [said] = report["warnings"]

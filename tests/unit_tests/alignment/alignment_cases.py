@@ -54,7 +54,9 @@ def retire(guideline: Guideline, text: str | None, *sources: str) -> GuidelineOp
 
 
 def relations(duplicates: Any = (), contradictions: Any = ()) -> Relations:
-    return Relations([list(one) for one in duplicates], [tuple(one) for one in contradictions])
+    return Relations(
+        [list(group) for group in duplicates], [tuple(pair) for pair in contradictions]
+    )
 
 
 NONE = relations()
@@ -70,7 +72,9 @@ def merge(
 ) -> MergeResult:
     dates = dated() if given_at is None else given_at
     by = BY_ANN if authors is None else authors
-    merging = ProposalMerger(list(guidelines), [list(one) for one in proposals], dates, by)
+    merging = ProposalMerger(
+        list(guidelines), [list(proposal) for proposal in proposals], dates, by
+    )
     return merging.merge(found, **options)
 
 
@@ -81,12 +85,14 @@ def after(
 ) -> dict[str, Guideline]:
     """What a memory's guidelines are when all of it is committed, by text."""
     operations = [*merged.operations, *resolve_conflicts(merged.conflicts, decisions)]
-    return {one.text: one for one in applied(guidelines, operations)}
+    return {operation.text: operation for operation in applied(guidelines, operations)}
 
 
 def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
     """The guidelines that the judge would be given, with their sources."""
-    return {text: set(one.episode_ids) for text, one in found.items() if one.status == "standing"}
+    return {
+        text: set(item.episode_ids) for text, item in found.items() if item.status == "standing"
+    }
 
 
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:

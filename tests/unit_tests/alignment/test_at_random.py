@@ -74,32 +74,32 @@ def test_whatever_is_proposed_the_outcome_is_sound() -> None:
         assert merged == merge(guidelines, *proposals, found=found)
         left = after(guidelines, merged)
         # An expert's own guidelines are as they were.
-        for one in guidelines:
-            if one.origin == "expert":
-                assert left[one.text] == one, seed
+        for guideline in guidelines:
+            if guideline.origin == "expert":
+                assert left[guideline.text] == guideline, seed
         # Of two that contradict each other and are touched one goes, or both lost to others.
-        ids = [one.id for one in left.values()]
+        ids = [item.id for item in left.values()]
         assert len(set(ids)) == len(ids)
         for conflict in merged.conflicts:
             assert conflict.first.guideline_id != conflict.second.guideline_id, seed
         alive = stands(left)
-        hand = {one.text for one in guidelines if one.origin == "expert"}
+        hand = {guideline.text for guideline in guidelines if guideline.origin == "expert"}
         for conflict in merged.conflicts:
             both = {conflict.first.text, conflict.second.text}
             assert not both <= set(alive) or both <= hand, seed
         # No source of a rule that was added is lost, unless its rule lost or is an expert's.
-        proposed = [one for batch in proposals for one in batch]
+        proposed = [item for batch in proposals for item in batch]
         words = {normalize_text(text) for text in hand}
-        by_hand = {one.id for one in guidelines if one.origin == "expert"}
-        told = [one for one in proposed if one.text and normalize_text(one.text) not in words]
-        kept = {key for one in left.values() for key in one.episode_ids}
+        by_hand = {guideline.id for guideline in guidelines if guideline.origin == "expert"}
+        told = [item for item in proposed if item.text and normalize_text(item.text) not in words]
+        kept = {key for item in left.values() for key in item.episode_ids}
         for conflict in merged.conflicts:
             kept |= {*conflict.first.episode_ids, *conflict.second.episode_ids}
-        lost = any(one.action == "retire" and not one.text for one in proposed) or any(
-            one.superseded_by in by_hand for one in merged.operations
+        lost = any(item.action == "retire" and not item.text for item in proposed) or any(
+            operation.superseded_by in by_hand for operation in merged.operations
         )
         if not found.duplicates and not lost:
-            assert {key for one in told for key in one.episode_ids} <= kept, seed
+            assert {key for item in told for key in item.episode_ids} <= kept, seed
 
 
 TEXTS = [f"Rule {letter}." for letter in "abcdefgh"]
@@ -130,7 +130,7 @@ def some_operations(
 def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
     opener = in_memory()
     memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-    ids = [one.id for one in memory.remember([said(f"q{number}") for number in range(10)])]
+    ids = [episode.id for episode in memory.remember([said(f"q{number}") for number in range(10)])]
     for text in chance.sample(TEXTS, chance.randrange(3)):
         memory.add_guideline(text)
     learned(memory, some_operations(chance, [], ids[:5], "add"), ids[:5])
@@ -138,16 +138,19 @@ def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
 
 
 def learned(memory: JudgeMemory, operations: list[GuidelineOperation], ids: list[str]) -> Any:
-    words = {one.id: one.word for one in memory.episodes() if one.id in ids}
+    words = {episode.id: episode.word for episode in memory.episodes() if episode.id in ids}
     return run_sync(learn(SYNC, memory.access, operations, words))
 
 
 def shown(guidelines: list[Guideline]) -> list[Any]:
-    return [(one.text, set(one.episode_ids), one.origin, one.status) for one in guidelines]
+    return [
+        (guideline.text, set(guideline.episode_ids), guideline.origin, guideline.status)
+        for guideline in guidelines
+    ]
 
 
 def named(guidelines: list[Guideline]) -> set[str]:
-    return {key for one in guidelines for key in one.episode_ids}
+    return {key for guideline in guidelines for key in guideline.episode_ids}
 
 
 def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> None:
@@ -155,7 +158,7 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         chance = random.Random(seed)  # noqa: S311 - nothing secret
         memory, opener, ids = taught(chance)
         before = memory.guidelines()
-        by_hand = [one for one in before if one.origin == "expert"]
+        by_hand = [item for item in before if item.origin == "expert"]
         # Merges last: their losers' sources stay with the winners.
         actions = ACTIONS if seed % 3 else ACTIONS[:-1]
         operations = some_operations(chance, before, ids, *actions)
@@ -164,10 +167,10 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         after = memory.guidelines()
         assert shown(after) == shown(sorted(expected, key=lambda one: one.position)), seed
         # An expert's own guidelines are as they were, and no two rules say the same.
-        assert [one for one in after if one.origin == "expert"] == by_hand, seed
-        assert len({normalize_text(one.text) for one in after}) == len(after), seed
+        assert [item for item in after if item.origin == "expert"] == by_hand, seed
+        assert len({normalize_text(item.text) for item in after}) == len(after), seed
         # Nothing was made of nothing.
-        assert all(one.episode_ids for one in after if one.origin == "distilled"), seed
+        assert all(item.episode_ids for item in after if item.origin == "distilled"), seed
         # Another process sees the same, and to learn it again changes nothing.
         other = JudgeMemory(opener(), CRITERION, embeddings=hashed)
         assert (other.guidelines(), other.version()) == (after, memory.version()), seed
@@ -175,8 +178,10 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         assert other.version() == memory.version(), seed
         # Without its sources what it retired comes back; what it worded is to be worded anew.
         memory.forget(ids)
-        left, there = memory.guidelines(), {(one.id, one.text) for one in before}
-        assert [one for one in left if one.origin == "expert"] == by_hand, seed
+        left, there = memory.guidelines(), {(item.id, item.text) for item in before}
+        assert [item for item in left if item.origin == "expert"] == by_hand, seed
         if actions != ACTIONS:
             assert named(left) == named(before), seed
-            assert all((one.id, one.text) in there or one.status == "pending" for one in left), seed
+            assert all(
+                (item.id, item.text) in there or item.status == "pending" for item in left
+            ), seed

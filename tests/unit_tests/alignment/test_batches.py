@@ -3,16 +3,21 @@
 import random
 from typing import Any
 
-from memalign_graph.alignment.distill import pack_batches
+import pytest
+
+from memalign_graph import ChatModelError, ModelAnswerError
+from memalign_graph.alignment.distill import failed, pack_batches
 from memalign_graph.prompts.distill import distill_prompt
+from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.types import Episode
+from tests.loopback import LoopbackServer
 from tests.unit_tests.alignment.alignment_cases import CRITERION, by_hand, episode, standing
 
 
 def packed(episodes: Any, **options: Any) -> Any:
     batches = pack_batches(episodes, CRITERION, [], max_input_tokens=100_000, **options)
-    numbers = {one.id: int(one.example.inputs.split()[-1]) for one in episodes}
+    numbers = {episode.id: int(episode.example.inputs.split()[-1]) for episode in episodes}
     return [[numbers[key] for key in batch] for batch in batches]
 
 
@@ -21,7 +26,7 @@ def test_oldest_first_and_the_same_in_any_order() -> None:
     assert packed(episodes, max_batch_size=3) == [[0, 1, 2], [3, 4, 5], [6]]
     mixed = random.Random(1).sample(episodes, 7)  # noqa: S311 - nothing secret
     assert packed(mixed, max_batch_size=3) == packed(episodes, max_batch_size=3)
-    assert [len(one) for one in packed([episode(n) for n in range(120)])] == [50, 50, 20]
+    assert [len(item) for item in packed([episode(n) for n in range(120)])] == [50, 50, 20]
     assert packed([]) == []
 
 
@@ -57,7 +62,7 @@ def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
             )
             for number in range(chance.choice([0, 3, 60]))
         ]
-        episodes = {one.id: one for one in some_feedback(chance)}
+        episodes = {item.id: item for item in some_feedback(chance)}
         batches = pack_batches(
             list(episodes.values()), CRITERION, guidelines, max_input_tokens=window
         )
@@ -69,7 +74,29 @@ def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
                 episodes=[episodes[key] for key in batch],
                 max_input_tokens=window,
             )
-            assert sum(estimate_tokens(one.text) for one in prompt.messages) <= window
+            assert sum(estimate_tokens(message.text) for message in prompt.messages) <= window
             assert len(prompt.episodes) == len(batch)
-            cut = {one.id for one in prompt.episodes.values() if len(one.rationale or "") > 3000}
+            cut = {
+                episode.id
+                for episode in prompt.episodes.values()
+                if len(episode.rationale or "") > 3000
+            }
             assert cut <= set(prompt.truncated_ids)
+
+
+def refused() -> ChatModelError:
+    error = ChatModelError("Refused.")
+    error.is_refusal = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(ChatModelError("Down."), 0), (refused(), 1), (ModelAnswerError("Prose."), 1)],
+)
+def test_an_attempt_counts_only_where_the_model_could_be_asked(
+    server: LoopbackServer, error: ModelError, attempts: int
+) -> None:
+    result = failed(episode(1), server.chat_model(), error)
+    assert len(result.failed_attempts) == attempts
+    assert "could not be distilled and stays pending" in result.warnings[0]

@@ -120,8 +120,8 @@ def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
     merged = merge([], FOUR, found=relations(duplicates, [(0, 1)]))
     assert len(merged.conflicts) == 1
     both = after([], merged, {"C1": "both"})
-    assert not any({"e3", "e4"} <= set(one.episode_ids) for one in both.values())
-    assert {key for one in both.values() for key in one.episode_ids} == {"e3", "e4", "e5", "e6"}
+    assert not any({"e3", "e4"} <= set(item.episode_ids) for item in both.values())
+    assert {key for item in both.values() for key in item.episode_ids} == {"e3", "e4", "e5", "e6"}
 
 
 def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
@@ -145,14 +145,17 @@ def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> N
 
 def conflict(number: int, first: str, second: str, newer: Any = "second") -> Conflict:
     sides = [
-        ConflictSide(guideline_id=one, text=f"Rule {one}.", episode_ids=["e1"])
-        for one in (first, second)
+        ConflictSide(guideline_id=item, text=f"Rule {item}.", episode_ids=["e1"])
+        for item in (first, second)
     ]
     return Conflict(id=f"C{number}", first=sides[0], second=sides[1], newer=newer)
 
 
 def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None]:
-    return {one.guideline_id: one.superseded_by for one in resolve_conflicts(conflicts, decisions)}
+    return {
+        conflict.guideline_id: conflict.superseded_by
+        for conflict in resolve_conflicts(conflicts, decisions)
+    }
 
 
 def test_what_has_lost_decides_nothing() -> None:
@@ -201,3 +204,5 @@ def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None
     hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]), changed_only=False)
     assert merged.conflicts == []
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}
+    # Unless an expert decides otherwise.
+    assert set(stands(after([TEN, HAND], hand, {"C1": "first"}))) == {TEN.text}

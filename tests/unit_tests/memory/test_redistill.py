@@ -200,7 +200,7 @@ async def rules(bench: Bench, *texts: str) -> tuple[list[Any], list[Guideline]]:
         said(f"case {place}", given_at=START + timedelta(days=place)) for place in range(len(texts))
     ]
     episodes = await bench.remember(*words)
-    changes = [op("add", one, text=text) for one, text in zip(episodes, texts, strict=True)]
+    changes = [op("add", item, text=text) for item, text in zip(episodes, texts, strict=True)]
     await bench.learn(*changes)
     return episodes, await bench.do("guidelines")
 

@@ -46,7 +46,10 @@ def properties(given: DistillPrompt) -> dict[str, Any]:
 
 
 def test_handles_stand_for_what_is_shown() -> None:
-    assert {handle: one.id for handle, one in BOTH.guidelines.items()} == {"G1": "a", "G2": "b"}
+    assert {handle: guideline.id for handle, guideline in BOTH.guidelines.items()} == {
+        "G1": "a",
+        "G2": "b",
+    }
     assert BOTH.episodes == {"F1": FIRST, "F2": SECOND}
     system, human = (message.text for message in BOTH.messages)
     assert "G1: Rule a.\nG2: Rule b.\n" in human
@@ -281,11 +284,14 @@ async def test_what_teaches_nothing_is_asked_for_again_and_then_told(bench: Benc
         bench.server.script(*answers)
         said = {**COLD, "rationale": f"{COLD['rationale']} {on}"}
         given = await bench.resume(graph, said, on)
-    assert [one.text for one in await bench.guidelines()] == [SORRY, "Thank the customer."]
+    assert [guideline.text for guideline in await bench.guidelines()] == [
+        SORRY,
+        "Thank the customer.",
+    ]
     assert given["learned"]["guidelines"] == []
     [warning] = given["learned"]["warnings"]
     assert f"was not kept, since {OUTPUT}" in warning
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
     _, first, again, *last = distillings(bench.server)
     assert again.messages[:2] == first.messages
     assert OUTPUT in again.messages[3]["content"]
