@@ -17,7 +17,6 @@ from pydantic import ConfigDict, PlainValidator, RootModel, WithJsonSchema, crea
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
-from memalign_graph.prompts.clarify import Question
 from memalign_graph.prompts.fences import as_text, headline
 from memalign_graph.transcript import transcripts_in
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
@@ -357,10 +356,8 @@ _CLARIFY_SHAPES = (
 )
 
 
-def clarify_form(
-    criterion: Criterion, feedback: Feedback, question: Question
-) -> Form[dict[str, Any]]:
-    """Ask what an expert's words mean; what is read are fields that `clarified` joins to them."""
+def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> Form[dict[str, Any]]:
+    """Ask what an expert's words mean; `merge_clarification` joins what is read to them."""
     answer = {"type": "string", "description": "Your answer, in your own words."}
     value = {"description": _WANTED, **criterion.scale.value_schema()}
     show, judgment = criterion.scale.show, feedback.judgment
@@ -368,7 +365,7 @@ def clarify_form(
         f"## {criterion.name}: a question back",
         _WHY_ASKED,
         "### Question",
-        *(escape(part) for part in (question.question, question.example) if part),
+        escape(question),
         "### The expert said" + ("" if feedback.value is None else f": {show(feedback.value)}"),
         show_block(feedback.rationale),
         *describe_example(feedback.example),
@@ -388,7 +385,7 @@ def clarify_form(
             [criterion],
             feedback.example,
             [judgment] if judgment else [],
-            asked=[part for part in (question.question, question.example) if part],
+            asked=[question],
             said=feedback.model_dump(mode="json", include={"value", "rationale", "author"}),
         ),
         read=lambda reply: _read_answer(reply, criterion, feedback),

@@ -91,7 +91,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
     """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
-    known = clarify.said_before(feedback, (await access.episodes(io, [key])).get(key))
+    known = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
     if known is not None:
         return {"feedback": known.to_json(), "judge_lesson": {}}
     guidelines = await access.guidelines(io)
@@ -105,7 +105,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
             io,
             step.resources.clients.structured_model(chat, _QUESTION),
             prompt.messages,
-            lambda answer, last: clarify.read_question(answer, prompt, last=last),
+            lambda answer, _last: clarify.parse_question(answer, prompt),
             purpose="see whether the expert's words make a rule",
         )
     except MemAlignError as error:
@@ -115,18 +115,22 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
     if question is None:
         return {"judge_lesson": {}}
     # The id tells a purge that this thread carries the expert's words.
-    asked = {"question": question.question, "example": question.example, "episode_id": key}
+    asked = {"question": question, "episode_id": key}
     return {"judge_lesson": {"clarification": asked}}
 
 
 async def clarify_feedback(step: NodeCall) -> StateUpdate:
     feedback = step.feedback
     asked = require_channel(step.state, "judge_lesson")["clarification"]
-    question = clarify.Question(asked["question"], asked["example"])
+    # Earlier releases asked about an example, too.
+    question = " ".join(filter(None, (asked["question"], asked.get("example"))))
     answer = clarify_form(step.resources.criterion, feedback, question).ask(
         step.settings["namespace"]
     )
-    return {"feedback": clarify.clarified(feedback, question, answer).to_json(), "judge_lesson": {}}
+    return {
+        "feedback": clarify.merge_clarification(feedback, question, answer).to_json(),
+        "judge_lesson": {},
+    }
 
 
 async def find_the_judgment(step: NodeCall) -> StateUpdate:

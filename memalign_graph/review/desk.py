@@ -36,8 +36,7 @@ from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE
-from memalign_graph.prompts.clarify import Question as AskedBack
-from memalign_graph.prompts.clarify import clarified
+from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
 from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
@@ -519,7 +518,7 @@ def feedback_of(case: Case, reply: Mapping[str, Any]) -> dict[str, Feedback]:
         one = reply.get(name) if case["kind"] == "panel" else reply
         if case["kind"] == "question":
             asked = Feedback.model_validate({**case["said"], **about})
-            said[name] = clarified(asked, AskedBack(" ".join(case["asked"]), ""), reply)
+            said[name] = merge_clarification(asked, " ".join(case["asked"]), reply)
         elif one:
             said[name] = Feedback.model_validate({"author": reply.get("author"), **one, **about})
     return said

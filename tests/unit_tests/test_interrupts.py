@@ -23,7 +23,6 @@ from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, clarify_form, conflict_form, review_form
 from memalign_graph.panel import panel_form
-from memalign_graph.prompts.clarify import Question
 from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
 
@@ -71,7 +70,7 @@ def conflict(number: int, newer: Any) -> Conflict:
 
 
 CONFLICTS = [conflict(1, "second"), conflict(2, "first")]
-QUESTION = Question("What makes it short?", "")
+QUESTION = "What makes it short?"
 FEEDBACK = Feedback(example=EXAMPLE, rationale="Bad.")
 BY_ANN = Feedback(example=EXAMPLE, rationale="Bad.", author="ann")
 

@@ -41,18 +41,10 @@ from tests.unit_tests.memory.purging import (
 
 SCHEMA = "feedback_question"
 VAGUE: dict[str, Any] = {"value": False, "rationale": "Too cold.", "author": "ann"}
-ASKS: dict[str, Any] = {
-    "look_for": "",
-    "checkable": False,
-    "question": "What makes it too cold?",
-    "example": 'Would "Sorry, check the page." be too cold, too?',
-}
-CLEAR = {"look_for": "too cold", "checkable": True, "question": "", "example": ""}
+ASKS: dict[str, Any] = {"question": "What makes it too cold?"}
+CLEAR = {"question": ""}
 ANSWER = "Yes: a date is needed."
-JOINED = (
-    'Too cold.\n(Asked back: "What makes it too cold? '
-    f"Would 'Sorry, check the page.' be too cold, too?\")\n{ANSWER}"
-)
+JOINED = f'Too cold.\n(Asked back: "What makes it too cold?")\n{ANSWER}'
 APPROVE = {"decisions": [{"type": "approve"}]}
 DOWN = error(500, "It broke.", retry_after=0)
 
@@ -101,7 +93,7 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
     graph = clarifying_graph(bench)
     await bench.add_guideline("A reply without regret is not appropriate.")
     given = await until_asked(bench, graph)
-    for shown in (ASKS["example"], VAGUE["rationale"], *CASE.values()):
+    for shown in (VAGUE["rationale"], *CASE.values()):
         assert shown in action(given)["description"]
     [chat] = questions(bench.server)
     for shown in (
@@ -154,7 +146,7 @@ async def test_who_is_not_asked(bench: Bench) -> None:
     await bench.review(bench.review_graph(), VAGUE, on="off")
     assert "clarify_feedback" not in bench.review_graph().nodes
     assert questions(bench.server) == []
-    bench.server.rules = answers({**CLEAR, "look_for": "whether it says sorry"})
+    bench.server.rules = answers(CLEAR)
     done = await bench.review(graph, COLD, on="clear")
     assert "__interrupt__" not in done
     assert (done["feedback"]["rationale"], done["learned"]["warnings"]) == (COLD["rationale"], [])
@@ -201,9 +193,9 @@ async def test_streamed_updates_name_each_node(bench: Bench) -> None:
 
 FAILURES: dict[str, Any] = {
     "prose": "Well.",
-    "no question": {**ASKS, "question": ""},
+    "no question": {"question": None},
     "a megabyte": {**ASKS, "question": "Why? " * 200_000},
-    "surrogate": '{"look_for": "", "checkable": false, "question": "\\ud83d?", "example": ""}',
+    "surrogate": '{"question": "\\ud83d?"}',
 }
 
 
@@ -290,7 +282,7 @@ async def test_agents_tool_asks_back(bench: Bench) -> None:
     assert len(questions(bench.server)) == 1
 
 
-PLANTED = {**ASKS, "question": "What is zqxask of it?", "example": "Would zqxsay be so, too?"}
+PLANTED = {"question": "What is zqxask of it?"}
 SAID = {"value": False, "rationale": "So zqxwhy.", "author": "zqxann"}
 QUOTING = {"operations": [{"text": "Never be zqxask, nor zqxyes.", "action": "add"}]}
 

@@ -28,7 +28,7 @@ from tests.loopback import Rule, error
 
 __all__ = ["office"]
 
-ASKS = {"look_for": "", "checkable": False, "question": "What is cold in it?", "example": ""}
+ASKS = {"question": "What is cold in it?"}
 
 
 def refusal(kind: Any, status: int) -> Exception:
