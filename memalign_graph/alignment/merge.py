@@ -224,7 +224,7 @@ class ProposalMerger:
                 *self._contradictions,
                 *((ids[a], ids[b]) for a, b in relations.contradictions),
             ]
-            if {*map(self._table.keeper, pair)} <= self._table.after.keys()
+            if {*map(self._table.successor, pair)} <= self._table.after.keys()
         ]
         for group in relations.duplicates:
             self._merge_duplicates([ids[place] for place in group], pairs)
@@ -238,7 +238,7 @@ class ProposalMerger:
             if normalize_text(operation.text or "") == normalize_text(target.text):
                 operation = operation.model_copy(update={"text": target.text})
             self._table.apply(operation)
-            self._changed_ids.add(self._table.keeper(target.id))
+            self._changed_ids.add(self._table.successor(target.id))
             return
         # Also a guideline that another batch has reworded already, or that is not there any more.
         new = operation.model_copy(update={"action": "add", "guideline_id": None})
@@ -268,8 +268,8 @@ class ProposalMerger:
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
         """Make duplicates one guideline, unless two of them contradict each other."""
-        merged = list(dict.fromkeys(map(self._table.keeper, ids)))
-        if any({*map(self._table.keeper, pair)} <= {*merged} for pair in opposed):
+        merged = list(dict.fromkeys(map(self._table.successor, ids)))
+        if any({*map(self._table.successor, pair)} <= {*merged} for pair in opposed):
             return
         winner = min(merged, key=self._rank)
         for key in merged:
@@ -309,8 +309,8 @@ class ProposalMerger:
             operation = GuidelineOperation(
                 action="retire" if gone.by is None else "merge",
                 guideline_id=key,
-                superseded_by=None if gone.by is None else self._table.keeper(key),
-                episode_ids=self._table.callers(key),
+                superseded_by=None if gone.by is None else self._table.successor(key),
+                episode_ids=self._table.retirement_sources(key),
                 reason=gone.reason,
             )
             operations.append(operation)
@@ -320,7 +320,7 @@ class ProposalMerger:
         order = list(self._table.after)
         conflicts: dict[tuple[str, ...], Conflict] = {}
         for pair in pairs:
-            ids = tuple(sorted({*map(self._table.keeper, pair)}, key=order.index))
+            ids = tuple(sorted({*map(self._table.successor, pair)}, key=order.index))
             if len(ids) == 1 or ids in conflicts:
                 continue
             first, second = (self._table.after[key] for key in ids)

@@ -52,11 +52,10 @@ def is_answer_to(asked: str, question: str) -> bool:
 
 def _derived(view: MemoryView, key: object, version: str, compute: Callable[[], T]) -> T:
     """Return what is computed from a version of a memory, once."""
-    cached = view.derived_cache.get(key)
+    cached: tuple[str, T] | None = view.derived_cache.get(key)
     if cached is None or cached[0] != version:
         cached = view.derived_cache[key] = version, compute()
-    result: T = cached[1]
-    return result
+    return cached[1]
 
 
 def _answers(view: MemoryView) -> CheckAnswers:

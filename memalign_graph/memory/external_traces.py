@@ -32,9 +32,11 @@ def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
 
 
 async def erase_threads(
-    io: IO, checkpointer: object, markers: set[TraceMarker], known: Sequence[str]
+    io: IO,
+    saver: BaseCheckpointSaver[Any] | None,
+    markers: set[TraceMarker],
+    known: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    saver = check_checkpointer(checkpointer)
     if saver is None:
         where = f" (known: {', '.join(known)})" if known else ""
         unseen = (

@@ -162,7 +162,7 @@ class GuidelineTable:
         self.retired: dict[str, GuidelineTombstone] = {}
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
-        self._callers: dict[str, list[str]] = {}
+        self._retirement_sources: dict[str, list[str]] = {}
         self._usable_sources = usable_sources
         self._is_redistilling = is_redistilling
         self._now = datetime.now(UTC)
@@ -199,16 +199,16 @@ class GuidelineTable:
         return retired
 
     def _calling(self, gone: GuidelineTombstone) -> list[str]:
-        callers, by = self.callers(gone.id), gone.by or ""
+        callers, by = self.retirement_sources(gone.id), gone.by or ""
         if callers or by in self.after:
             return callers or self.after[by].episode_ids
         return self._calling(self.retired[by]) if by in self.retired else []
 
-    def callers(self, key: str) -> list[str]:
+    def retirement_sources(self, key: str) -> list[str]:
         """Return the episodes that call for the retirement of a guideline."""
-        return self._callers.get(key, [])
+        return self._retirement_sources.get(key, [])
 
-    def keeper(self, key: str) -> str:
+    def successor(self, key: str) -> str:
         """Return the guideline that holds in the place of one that is gone."""
         while key not in self.after and key in self.retired and self.retired[key].by is not None:
             key = self.retired[key].by or ""
@@ -219,13 +219,11 @@ class GuidelineTable:
         text, wanted = operation.text or "", operation.guideline_id
         same = _with_text(self.after.values(), text)
         if same is None:
-            free = (
-                wanted
-                if wanted and wanted not in self.after
-                else unique_guideline_id(text, self.after)
-            )
+            key = wanted or ""
+            if not key or key in self.after:
+                key = unique_guideline_id(text, self.after)
             same = Guideline(
-                id=free,
+                id=key,
                 text=text,
                 question=operation.question,
                 position=self._position,
@@ -233,8 +231,8 @@ class GuidelineTable:
                 updated_at=self._now,
             )
             self._position += 1
-            self.after[free] = same
-            self.read_with |= {free: sources[0]} if sources else {}
+            self.after[same.id] = same
+            self.read_with |= {same.id: sources[0]} if sources else {}
         elif same.origin == "expert":
             return same.id  # it stands already, and is the expert's to change
         same = self._with_sources(self._fill_question(same, operation), sources)
@@ -251,7 +249,7 @@ class GuidelineTable:
             # Another says just that already.
             self._drop(target.id, by=same.id)
             if same.origin == "expert":
-                self._callers[target.id] = sources
+                self._retirement_sources[target.id] = sources
             else:
                 same = self._fill_question(same, operation)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
@@ -283,7 +281,7 @@ class GuidelineTable:
             instead = self.add(added, sources)
         if instead == key or (instead is not None and instead not in self.after):
             return  # what was to take its place is not there after all
-        self._callers[key] = sources
+        self._retirement_sources[key] = sources
         reason = operation.reason or "Newer feedback says otherwise."
         self._drop(key, by=instead, reason=reason, settled=operation.settled)
         reported = operation.model_copy(update={"text": None, "reason": reason})
@@ -337,17 +335,14 @@ class GuidelineTable:
         *,
         by: str | None = None,
     ) -> None:
-        entry: dict[str, Any] = {
+        entry = {
             "action": operation.action,
             "guideline_id": guideline.id if guideline else operation.guideline_id,
-            "text": guideline.text if guideline is not None else operation.text,
+            "text": guideline.text if guideline else operation.text,
             "episode_ids": sources,
         }
-        if by is not None:
-            entry["superseded_by"] = by
-        if operation.reason is not None:
-            entry["reason"] = operation.reason
-        self.outcome.append(entry)
+        details = {"superseded_by": by, "reason": operation.reason}
+        self.outcome.append(entry | {name: text for name, text in details.items() if text})
 
 
 def guideline_id(text: str) -> str:

@@ -85,9 +85,10 @@ def packed(item: Item | None) -> Item | None:
 
 
 def unpacked(item: Item) -> Item:
-    names = item.get(_PACKED, ())
-    parts = {name: part for name, part in item.items() if name != _PACKED}
-    return {**parts, **{name: json.loads(item[name]) for name in names}}
+    parts = dict(item)
+    for name in parts.pop(_PACKED, ()):
+        parts[name] = json.loads(parts[name])
+    return parts
 
 
 def _is_changed(part: Any) -> bool:

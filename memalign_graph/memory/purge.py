@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.cache import discard_view
@@ -53,9 +55,9 @@ async def purge(
     author: str | None = None,
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
-    check_checkpointer(checkpointer)
+    saver = check_checkpointer(checkpointer)
     await clear_cached_replies(io, access)
-    traces, threads, warnings = await _erase_threads(io, access, selection, checkpointer)
+    traces, threads, warnings = await _erase_threads(io, access, selection, saver)
     view, selected, purged = access.view, traces.selected, traces.purged
     await delete_matching(io, access, traces.is_traced)
     n_vectors = await _remove_vectors(io, access, list(purged.values()), traces.retained)
@@ -105,8 +107,8 @@ async def purge(
     guideline_ids = {revision.id for revision in redactions.revisions}
     await _redact(io, access, traces.items, purged, traces.ids | guideline_ids)
     warnings += await vacuum(io, access.store, "store")
-    if checkpointer is not None:
-        warnings += await vacuum(io, checkpointer, "checkpointer")
+    if saver is not None:
+        warnings += await vacuum(io, saver, "checkpointer")
     touched = [
         guideline
         for guideline in before
@@ -186,7 +188,7 @@ class _Traces:
 
 
 async def _erase_threads(
-    io: IO, access: MemoryAccess, selection: Selection, checkpointer: object
+    io: IO, access: MemoryAccess, selection: Selection, saver: BaseCheckpointSaver[Any] | None
 ) -> tuple[_Traces, list[str], list[str]]:
     """Delete the threads that carried what is purged; also what was said while they were read."""
     threads: dict[str, None] = {}
@@ -201,10 +203,10 @@ async def _erase_threads(
         if seen and traces.markers <= seen:
             return traces, list(threads), warnings
         known = sorted({key for word in traces.purged.values() for key in word.thread_ids})
-        deleted, warnings = await erase_threads(io, checkpointer, traces.markers, known)
+        deleted, warnings = await erase_threads(io, saver, traces.markers, known)
         threads |= dict.fromkeys(deleted)
         seen |= traces.markers
-        if checkpointer is None or not seen:
+        if saver is None or not seen:
             return traces, list(threads), warnings
 
 

@@ -64,12 +64,13 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
 
 class _Table(NamedTuple):
-    """What searches see: rows are written beyond the last key, and published with a new list."""
+    """What searches see: keys and rows are added in place beyond `size`, then published."""
 
     matrix: Any
     """A row a vector, with room for more."""
     keys: list[str]
     rows: dict[str, int]
+    size: int
 
 
 class VectorIndex:
@@ -96,15 +97,16 @@ class VectorIndex:
                 return
             self.check(fresh.values(), like=fresh.values())
             dimension = len(next(iter(fresh.values())))
-            table = self._table or _Table(np.empty((0, dimension), dtype=np.float32), [], {})
-            start, stop = len(table.keys), len(table.keys) + len(fresh)
+            table = self._table or _Table(np.empty((0, dimension), dtype=np.float32), [], {}, 0)
+            start, stop = table.size, table.size + len(fresh)
             matrix = table.matrix
             if stop > len(matrix):
                 matrix = np.empty((stop + start // 4, dimension), dtype=np.float32)
                 matrix[:start] = table.matrix[:start]
             np.stack(list(fresh.values()), out=matrix[start:stop])
-            rows = {**table.rows, **dict(zip(fresh, range(start, stop), strict=True))}
-            self._table = _Table(matrix, [*table.keys, *fresh], rows)
+            table.keys.extend(fresh)
+            table.rows.update(zip(fresh, range(start, stop), strict=True))
+            self._table = table._replace(matrix=matrix, size=stop)
 
     def remove(self, keys: AbstractSet[str]) -> None:
         """Remove vectors; a key that is not there is passed over."""
@@ -112,17 +114,20 @@ class VectorIndex:
 
         with self._writing:
             table = self._table
-            if table is None or keys.isdisjoint(table.rows):
+            if table is None or not any(key in table.rows for key in keys):
                 return
             left = [key for key in table.keys if key not in keys]
             matrix = np.take(table.matrix, [table.rows[key] for key in left], axis=0)
-            self._table = _Table(matrix, left, {key: row for row, key in enumerate(left)})
+            self._table = _Table(
+                matrix, left, {key: row for row, key in enumerate(left)}, len(left)
+            )
 
     def get(self, key: str) -> Vector | None:
         table = self._table
-        if table is None or key not in table.rows:
+        row = None if table is None else table.rows.get(key)
+        if table is None or row is None or row >= table.size:
             return None
-        vector: Vector = table.matrix[table.rows[key]].copy()
+        vector: Vector = table.matrix[row].copy()
         return vector
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
@@ -130,14 +135,16 @@ class VectorIndex:
         import numpy as np
 
         table = self._table
-        if k < 1 or table is None or not table.keys:
+        if k < 1 or table is None or not table.size:
             return []
         self.check([vector])
         query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
-        size = len(table.keys)
         with _single_threaded():
             [scores], [rows] = faiss.knn(
-                query, table.matrix[:size], min(k, size), metric=faiss.METRIC_INNER_PRODUCT
+                query,
+                table.matrix[: table.size],
+                min(k, table.size),
+                metric=faiss.METRIC_INNER_PRODUCT,
             )
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         return [(table.keys[row], score) for row, score in pairs]
@@ -150,7 +157,7 @@ class VectorIndex:
     @property
     def nbytes(self) -> int:
         table = self._table
-        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
+        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
 
     def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
         """Check that vectors have the dimension of those that are there."""
