@@ -108,7 +108,7 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
     by_example: defaultdict[str, list[tuple[Episode, Value]]] = defaultdict(list)
     for episode, value in _valued(episodes, scale):
         by_example[episode.example_id].append((episode, value))
-    units = [[value for _, value in given] for given in by_example.values() if len(given) > 1]
+    units = [[value for _, value in rated] for rated in by_example.values() if len(rated) > 1]
     level: Level = "nominal"
     if isinstance(scale, Numeric):
         level = "interval"
@@ -124,12 +124,12 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
                 example_id=example_id,
                 given=[
                     RaterValue(episode_id=episode.id, author=episode.author, value=value)
-                    for episode, value in given
+                    for episode, value in rated
                 ],
-                majority=consensus([value for _, value in given], scale),
+                majority=consensus([value for _, value in rated], scale),
             )
-            for example_id, given in by_example.items()
-            if len({_equality_key(value) for _, value in given}) > 1
+            for example_id, rated in by_example.items()
+            if len({_equality_key(value) for _, value in rated}) > 1
         ],
     )
 

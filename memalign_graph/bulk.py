@@ -183,8 +183,8 @@ def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
 def _reply(line: Row) -> tuple[int, Any] | None:
     """Return the status and the body of an answer; None where it is worth asking again."""
     response = line.get("response")
-    told = response if isinstance(response, dict) else {}
-    status, body = told.get("status_code"), told.get("body")
+    fields = response if isinstance(response, dict) else {}
+    status, body = fields.get("status_code"), fields.get("body")
     if body is None and (error := line.get("error")):
         body = error if isinstance(error, dict) and "error" in error else {"error": error}
     if not isinstance(status, int) or status in _TRY_AGAIN or status >= _SERVER_ERROR:
@@ -308,10 +308,17 @@ class _Batch:
 
     def described(self) -> Row:
         """Tell what else a batch is made with."""
-        told = {name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID}
+        options = {
+            name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID
+        }
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
-        return {**told, **names, "criterion": criterion, "namespace": self._settings["namespace"]}
+        return {
+            **options,
+            **names,
+            "criterion": criterion,
+            "namespace": self._settings["namespace"],
+        }
 
     async def embedded(self, io: IO, rows: list[Row]) -> list[Row]:
         """Give examples their vectors, in as few requests as there can be."""
@@ -452,10 +459,10 @@ def _write(file: Any, line: Row) -> None:
 
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
     """Read examples, each with whatever else it has."""
-    for number, given in enumerate(examples, start=1):
-        example: Any = given.to_json() if isinstance(given, Example) else given
+    for number, value in enumerate(examples, start=1):
+        example: Any = value.to_json() if isinstance(value, Example) else value
         rest = {}
-        if isinstance(given, Mapping):
-            rest = {name: part for name, part in given.items() if name not in Example.model_fields}
-            example = {name: part for name, part in given.items() if name not in rest}
+        if isinstance(value, Mapping):
+            rest = {name: part for name, part in value.items() if name not in Example.model_fields}
+            example = {name: part for name, part in value.items() if name not in rest}
         yield {"number": number, "row": rest, "example": example}

@@ -54,7 +54,7 @@ class OncePerLoop(Generic[T]):
             loop = self  # stands for calls outside of any
         with self._making:
             # A client holds its loop, so that neither would ever go.
-            for other in [known for known in self._made if _is_closed(known)]:
+            for other in [key for key in self._made if _is_closed(key)]:
                 del self._made[other]
             if loop not in self._made:
                 self._made[loop] = self._make()
@@ -84,7 +84,7 @@ class _BatchedEmbeddings(Embeddings):
     def __init__(self, embeddings: Embeddings) -> None:
         self.shared = embeddings
         self._waiting: list[_PendingText] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return self.shared.embed_documents(texts)
@@ -100,45 +100,45 @@ class _BatchedEmbeddings(Embeddings):
         self._waiting.append((texts[0], answer))
         if len(self._waiting) == 1:
             # Nothing waits that is alone.
-            loop.call_later(_BATCH_WAIT_S if self._under_way else 0, self._send)
+            loop.call_later(_BATCH_WAIT_S if self._in_flight else 0, self._send)
         return await answer
 
     def _send(self) -> None:
-        self._waiting = [one for one in self._waiting if not one[1].done()]  # or cancelled
+        self._waiting = [
+            pending for pending in self._waiting if not pending[1].done()
+        ]  # or cancelled
         while self._waiting:
-            asked, self._waiting = (
-                self._waiting[:_MAX_TEXTS_PER_REQUEST],
-                self._waiting[_MAX_TEXTS_PER_REQUEST:],
-            )
+            texts = self._waiting[:_MAX_TEXTS_PER_REQUEST]
+            del self._waiting[:_MAX_TEXTS_PER_REQUEST]
             # In a task of its own: who asked first may be cancelled.
-            task = asyncio.ensure_future(self._request(asked))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            task = asyncio.ensure_future(self._request(texts))
+            self._in_flight.add(task)
+            task.add_done_callback(self._in_flight.discard)
 
-    async def _request(self, asked: list[_PendingText]) -> None:
+    async def _request(self, texts: list[_PendingText]) -> None:
         try:
-            vectors = await self.shared.aembed_documents([text for text, _ in asked])
-            each = [[vector] for vector in vectors] if len(asked) > 1 else [vectors]
-            for (_, answer), own in list(zip(asked, each, strict=True)):
+            vectors = await self.shared.aembed_documents([text for text, _ in texts])
+            answers = [[vector] for vector in vectors] if len(texts) > 1 else [vectors]
+            for (_, answer), vector in list(zip(texts, answers, strict=True)):
                 if not answer.done():
-                    answer.set_result(own)
+                    answer.set_result(vector)
         except Exception as error:  # noqa: BLE001 - raised where it was asked for
-            if len(asked) > 1:  # it may be about one text, which is no fault of the others
-                await asyncio.gather(*(self._request([one]) for one in asked))
-            for _, answer in asked:
+            if len(texts) > 1:  # it may be about one text, which is no fault of the others
+                await asyncio.gather(*(self._request([text]) for text in texts))
+            for _, answer in texts:
                 if not answer.done():
                     answer.set_exception(error)
         finally:
-            for _, answer in asked:
+            for _, answer in texts:
                 answer.cancel()  # where this was
 
 
 class Embedder(OncePerLoop[Embeddings]):
     """Embeddings under a name; a string is resolved at first use."""
 
-    def __init__(self, given: EmbeddingsLike) -> None:
-        super().__init__(lambda: _BatchedEmbeddings(resolve_embeddings(given)))
-        self.id = embedder_id(given)
+    def __init__(self, embeddings: EmbeddingsLike) -> None:
+        super().__init__(lambda: _BatchedEmbeddings(resolve_embeddings(embeddings)))
+        self.id = embedder_id(embeddings)
 
     @property
     def embeddings(self) -> Embeddings:
@@ -148,7 +148,9 @@ class Embedder(OncePerLoop[Embeddings]):
 def is_chat_model(value: Any) -> bool:
     from langchain_core.language_models import BaseChatModel as ChatModel
 
-    return isinstance(value, str) or all(isinstance(it, ChatModel) for it in inner_models(value))
+    return isinstance(value, str) or all(
+        isinstance(model, ChatModel) for model in inner_models(value)
+    )
 
 
 def inner_models(model: Any) -> list[BaseChatModel]:
@@ -339,7 +341,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Embeddings) or (callable(value) and not isinstance(value, type)):
         return embedder_id(value)
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return list(map(_plain, value))
     is_plain = value is None or isinstance(value, str | int | float | bool)

@@ -61,10 +61,10 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
         vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
         view.add_vectors(vectors)
     # Its store tells that nothing is new.
-    own = replace(access, store=InMemoryStore())
-    await own.put(io, own.layout.of("head"), {HEAD: {"id": newest}})
+    pinned = replace(access, store=InMemoryStore())
+    await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})
     view.is_loaded, view.head = True, newest
-    vars(own)["view"] = get_view(own.store, own.layout, own.embedder.id, made=view)
+    vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
     if view.version != version:
         logger.warning(
             "The memory of %r is not any more what it was in version %s: some of that was purged. "
@@ -72,4 +72,4 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
             access.criterion.name,
             version[:8],
         )
-    return own
+    return pinned

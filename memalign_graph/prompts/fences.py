@@ -9,7 +9,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memalign_graph.agreement import consensus_value
@@ -102,17 +102,11 @@ def render_criterion(criterion: Criterion) -> str:
     )
 
 
-def render_example(
-    tag: str | None, example: Example, *, max_tokens: int, besides: Collection[str] = ()
-) -> tuple[str, bool]:
-    """Write an example, each of its parts fenced, and tell whether something of it was cut.
-
-    `besides` are parts that are left out.
-    """
+def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tuple[str, bool]:
+    """Render an example with each of its parts fenced; returns whether something was cut, too."""
     values = {"inputs": example.inputs, "outputs": example.outputs}
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
-    values = {name: value for name, value in values.items() if name not in besides}
     # Of what is too long by far only what can be shown is escaped.
     escaped = {name: fit(value, 2 * max_tokens) for name, value in values.items()}
     sizes = {

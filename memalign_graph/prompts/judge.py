@@ -130,17 +130,19 @@ def fit_guidelines(
     if budget >= 8 * sum(costs.values()) // len(costs):
         shared = budget - max(budget // 30, *costs.values())
         always = choose_guidelines(guidelines, max_tokens=shared)
-    known = {guideline.id for guideline in always}
-    rest = [guideline for guideline in guidelines if guideline.id not in known]
+    always_ids = {guideline.id for guideline in always}
+    rest = [guideline for guideline in guidelines if guideline.id not in always_ids]
 
     def near(guideline: Guideline) -> tuple[float, int]:
-        known = [nearness[key] for key in guideline.episode_ids if key in nearness]
-        return max(known), guideline.position
+        similarities = [nearness[key] for key in guideline.episode_ids if key in nearness]
+        return max(similarities), guideline.position
 
-    ranked = [one for one in rest if not nearness.keys().isdisjoint(one.episode_ids)]
+    ranked = [
+        guideline for guideline in rest if not nearness.keys().isdisjoint(guideline.episode_ids)
+    ]
     ranked.sort(key=near, reverse=True)
     ranked += [] if always else sorted(rest, key=_priority, reverse=True)
-    relevant = _within_budget(rest, ranked, budget - sum(costs[key] for key in known))
+    relevant = _within_budget(rest, ranked, budget - sum(costs[key] for key in always_ids))
     left_out = len(rest) - len(relevant)
     warning = (
         f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
@@ -159,8 +161,8 @@ def judge_prompt(
     max_input_tokens: int,
 ) -> JudgePrompt:
     warnings: list[str] = []
-    rules = tuple(guideline.text for guideline in guidelines)
-    system, size = _system(fences.render_criterion(criterion), rules)
+    wordings = tuple(guideline.text for guideline in guidelines)
+    system, size = _system(fences.render_criterion(criterion), wordings)
     title = "Further guidelines from the experts, on cases like this one:"
     lines = _lines([guideline.text for guideline in relevant], start=len(guidelines) + 1)
     further = "\n".join([title, *lines]) if relevant else ""
@@ -171,7 +173,7 @@ def judge_prompt(
         warnings.append(_CUT.format(max_input_tokens))
     room -= fences.estimate_tokens(case)
     turns: list[BaseMessage] = []
-    told: list[str] = []
+    unlabeled: list[str] = []
     episodes: list[Episode] = []
     for done, earlier in enumerate(recalled):
         texts = _render_few_shot(earlier, example, criterion)
@@ -184,12 +186,12 @@ def judge_prompt(
             break
         episodes.extend(earlier.episodes)
         if len(texts) == 1:
-            told += texts
+            unlabeled += texts
         else:
             # The most similar last, next to the case.
             turns = [HumanMessage(texts[0]), AIMessage(texts[1]), *turns]
-    title = "Earlier cases like this one, with the experts' words:" if told else ""
-    human = "\n\n".join(filter(None, [further, title, *told, _ask_about(case, _BY)]))
+    title = "Earlier cases like this one, with the experts' words:" if unlabeled else ""
+    human = "\n\n".join(filter(None, [further, title, *unlabeled, _ask_about(case, _BY)]))
     return JudgePrompt(
         messages=[SystemMessage(system), *turns, HumanMessage(human)],
         guidelines=[*guidelines, *relevant],
@@ -216,8 +218,8 @@ def value_prompt(
 
 
 def nearest_value(values: Sequence[Value], value: Any) -> Value:
-    """Return which of some values one is, or comes nearest to."""
-    return value if value in values else min(values, key=lambda one: abs(float(one) - value))
+    """Return which of some values another equals, or is nearest to."""
+    return value if value in values else min(values, key=lambda choice: abs(float(choice) - value))
 
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:

@@ -13,6 +13,7 @@ from memalign_graph import (
     InvalidInputError,
     JudgeNodes,
     ModelAnswerError,
+    create_review_graph,
 )
 from memalign_graph.state import ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, operations, thread
@@ -174,6 +175,31 @@ async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_wit
     await bench.add_guideline("Begin with a word of regret.")
     judged = await bench.invoke(bench.compile(builder), CASE)
     assert judged["judgment"]["guideline_ids"] == []
+
+
+async def test_a_model_with_a_fallback_judges_measures_and_distils(bench: Bench) -> None:
+    first: Any = bench.server.chat_model(model="first", max_retries=0)
+    model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
+    graph = create_review_graph(
+        CRITERION,
+        model=model,
+        embeddings=bench.server.embedder(),
+        review="always",
+        confidence=True,
+        samples=2,
+        checks=True,
+    )
+    bench.server.responder = lambda request: (
+        DOWN if request.body["model"] == "first" else bench.server.judge(request)
+    )
+    await bench.add_guideline("Begin with a word of regret.")
+    compiled = bench.compile(graph)
+    await bench.invoke(compiled, CASE)
+    done = await bench.resume(compiled, {"value": False, "rationale": "Say sorry first."})
+    assert done["judgment"]["confidence_source"] is not None
+    assert done["learned"]["episode_ids"]
+    models = [request.body["model"] for request in bench.server.chats]
+    assert models.count("second") == models.count("first") > 3
 
 
 @dataclass(slots=True)
