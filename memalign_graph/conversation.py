@@ -276,7 +276,7 @@ def _is_gates(message: ToolMessage) -> bool:
 
 
 def _as_json(messages: list[BaseMessage]) -> Any:
-    return read_messages(messages, "messages", replace_binary=True)
+    return read_messages(messages, "messages", lenient=True)
 
 
 def _final_message(messages: Sequence[BaseMessage]) -> AIMessage | ToolMessage | None:

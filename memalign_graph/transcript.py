@@ -30,8 +30,7 @@ _BINARY_KEYS = {"image_url", "inline_data", "base64", "file_id", "file_data"}
 _WORDS_WEIGHT = 4  # of words and calls; 1 of what tools return
 _NAME_CHARS = 64
 _MAX_COUNTED = 20  # names of the steps that are left out
-_MARK = " [... {:,} characters ...] "
-_MARK_CHARS = len(_MARK.format(1_000_000))
+_MARK = " [...] "  # in the place of what was cut
 
 
 class Step(NamedTuple):
@@ -58,34 +57,34 @@ class Step(NamedTuple):
         return called if self.result is None else [*called, (label, self.result, 1)]
 
 
-def read_messages(value: Any, name: str, *, replace_binary: bool = False) -> Any:
+def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
     """Return a list of LangChain or OpenAI-style messages as OpenAI-style JSON, ids left out.
 
-    None if the value is no list of messages. Content that is no text is refused, or replaced by
-    its name in brackets.
+    None if the value is no list of messages. Content that is no text is refused; `lenient` puts
+    its name in brackets instead, and takes away what no store keeps.
     """
-    if not isinstance(value, list) or not value:
+    listed = value if isinstance(value, list) else []
+    items = [fields for item in listed if (fields := _fields(item)) is not None]
+    if not items or len(items) < len(listed):
         return None
     messages: list[dict[str, Any]] = []
-    called: dict[str, str] = {}
-    for index, item in enumerate(value):
-        fields = _fields(item)
-        calls = None if fields is None else _calls(fields)
-        if fields is None or calls is None:
-            return None
-        where = None if replace_binary else f"{name}[{index}]"
-        content = fields.get("content")
-        message = {"role": fields["role"], "content": _text(content, fields["role"], where)}
-        call_id, speaker = str(fields.get("tool_call_id") or ""), fields.get("name")
-        if message["role"] == "tool":
-            message["tool_call_id"] = call_id
+    called: set[str] = set()
+    for index, fields in enumerate(items):
+        calls, role = fields["tool_calls"], fields["role"]
+        content = _text(fields.get("content"), role, None if lenient else f"{name}[{index}]")
+        if lenient:
+            content = content.replace("\x00", "").encode(errors="replace").decode()
+        message = {"role": role, "content": content}
+        speaker = fields.get("name")
+        if role == "tool":
+            message["tool_call_id"] = str(fields.get("tool_call_id") or "")
             # LangChain repeats the tool's name, OpenAI does not.
-            speaker = None if call_id in called else speaker
+            speaker = None if message["tool_call_id"] in called else speaker
         if isinstance(speaker, str) and speaker:
             message["name"] = speaker
         if calls:
             message["tool_calls"] = calls
-            called |= {call["id"]: call["function"]["name"] for call in calls}
+            called |= {call["id"] for call in calls}
         messages.append(message)
     return messages
 
@@ -104,52 +103,49 @@ def _fields(item: Any) -> dict[str, Any] | None:
     kind = str(item.get("role") or item.get("type"))
     # `AIMessageChunk` is an assistant's, too.
     role = _ROLES.get(kind.removesuffix("Chunk").removesuffix("Message").lower())
-    content = item.get("content")
-    items = content if isinstance(content, list) else []
+    content, calls = item.get("content"), _calls(item)
+    parts = content if isinstance(content, list) else []
     is_read = content is None or isinstance(content, str | list)
-    is_read = is_read and all(isinstance(part, str | Mapping) for part in items)
-    says_nothing = content is None and not item.get("tool_calls") and "content" not in item
-    if role is None or not is_read or says_nothing or item.get("function_call"):
+    is_read = is_read and all(isinstance(part, str | Mapping) for part in parts)
+    says_nothing = "content" not in item and not calls
+    if role is None or calls is None or not is_read or says_nothing or item.get("function_call"):
         return None
-    return {**item, "role": role}
+    return {**item, "role": role, "tool_calls": calls}
 
 
 def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return a message's tool calls as OpenAI writes them; None if one is no call."""
-    calls = []
-    kept = [fields.get(name) or [] for name in ("tool_calls", "invalid_tool_calls")]
-    if not all(isinstance(group, list) for group in kept):
+    groups = [fields.get(name) or [] for name in ("tool_calls", "invalid_tool_calls")]
+    if not all(isinstance(group, list) for group in groups):
         return None
-    for call in [call for group in kept for call in group]:
+    calls = []
+    for call in [call for group in groups for call in group]:
         given = call.model_dump() if hasattr(call, "model_dump") else call
-        if not isinstance(given, Mapping):
-            return None
-        function = given.get("function") or given.get("custom") or given
+        known = given if isinstance(given, Mapping) else {}
+        function = known.get("function") or known.get("custom") or known
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             return None
-        arguments = [function.get(name) for name in ("arguments", "args", "input")]
-        calls.append(
-            {
-                "id": str(given.get("id") or ""),
-                "type": "function",
-                "function": {
-                    "name": function["name"],
-                    "arguments": _arguments(next((one for one in arguments if one), {})),
-                },
-            }
-        )
+        written = (function.get(name) for name in ("arguments", "args", "input"))
+        arguments = _arguments(next(filter(None, written), {}))
+        function = {"name": function["name"], "arguments": arguments}
+        calls.append({"id": str(known.get("id") or ""), "type": "function", "function": function})
     return calls
 
 
 def _arguments(arguments: Any) -> str:
     """Write a call's arguments in one way, whether they were JSON as text or an object."""
     try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+        return _dumps(json.loads(arguments) if isinstance(arguments, str) else arguments)
     except (ValueError, TypeError, RecursionError) as error:
         if isinstance(arguments, str):
             return arguments  # what a model wrote may be no JSON, and is judged all the same
         raise ValueError(f"a tool call's arguments are no JSON: {error}.") from error
+
+
+def _dumps(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    # Half of a surrogate pair stays escaped, as it was.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _text(content: Any, role: str, where: str | None) -> str:
@@ -167,7 +163,7 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
     if kind in _UNSAID_PARTS or kind in _CALL_PARTS:
         return ""
     if not any(name in kind for name in _BINARY_PARTS) and _BINARY_KEYS.isdisjoint(part):
-        return json.dumps(part, ensure_ascii=False, sort_keys=True, default=str)
+        return _dumps(part)
     if where is not None:
         raise ValueError(
             f"{where} holds content of the type {kind!r}, which is no text: describe it in words, "
@@ -178,23 +174,27 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
 
 def is_messages(value: Any) -> bool:
     """Tell whether a JSON value is a list of messages as they are stored."""
+    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys() <= _STORED:
+        return False
+    texts = [text for field, text in message.items() if field != "tool_calls"]
+    calls = message.get("tool_calls", [])
     return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(message, Mapping)
-            and message.get("role") in ("system", "user", "assistant", "tool")
-            and isinstance(message.get("content"), str)
-            and message.keys() <= _STORED
-            and all(map(_is_call, message.get("tool_calls", ())))
-            for message in value
-        )
+        message["role"] in ("system", "user", "assistant", "tool")
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(calls, list)
+        and all(map(_is_call, calls))
     )
 
 
 def _is_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) and "id" in call else None
-    return isinstance(function, Mapping) and function.keys() == {"name", "arguments"}
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or function.keys() != {"name", "arguments"}:
+        return False
+    return all(isinstance(text, str) for text in (call.get("id"), *function.values()))
 
 
 def transcripts_in(value: Any) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _call_text(function: Mapping[str, str]) -> str:
         arguments = None
     if not isinstance(arguments, dict):
         return f"({function['arguments']})"
-    pairs = (f"{key}={json.dumps(arg, ensure_ascii=False)}" for key, arg in arguments.items())
+    pairs = (f"{_dumps(key)[1:-1]}={_dumps(argument)}" for key, argument in arguments.items())
     return f"({', '.join(pairs)})"
 
 
@@ -271,14 +271,14 @@ def render(messages: Sequence[Mapping[str, Any]], max_chars: int | None = None) 
 
 
 def _size(steps: Sequence[Step], level: int) -> int:
-    size = 0
-    for number, step in enumerate(steps, start=1):
-        size += len(str(number)) + 2
-        for label, text, weight in step.parts:
-            room = weight * level
-            size += len(label) + 4
-            size += min(len(text), room + _MARK_CHARS)
-    return size
+    """Estimate the characters of steps that are cut to a level."""
+    parts = [part for step in steps for part in step.parts]
+    texts = sum(min(len(text), weight * level + len(_MARK)) for _, text, weight in parts)
+    return (
+        texts
+        + sum(len(label) + 4 for label, _, _ in parts)
+        + (len(str(len(steps))) + 2) * len(steps)
+    )
 
 
 def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
@@ -293,10 +293,9 @@ def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
 
 def _cut(text: str, room: int) -> str:
     """Cut the middle out of a text, where that makes it shorter."""
-    if len(text) <= room + _MARK_CHARS:
+    if len(text) <= room + len(_MARK):
         return text
-    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
-    return f"{head}{_MARK.format(len(text) - len(head) - len(tail))}{tail}".strip()
+    return f"{text[: room * 2 // 3]}{_MARK}{text[len(text) - room // 3 :]}".strip()
 
 
 def goal_tools_answer(messages: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str], str]:

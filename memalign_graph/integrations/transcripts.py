@@ -9,8 +9,6 @@ from memalign_graph.integrations.feedback import Fields, plain_json
 from memalign_graph.transcript import read_messages
 from memalign_graph.types import Example, read_example
 
-_GATE_VERDICT = {"gate", "let_through", "judgment"}
-
 
 def turn_fields(inputs: Any, outputs: Any) -> Fields:
     """Return inputs and outputs as a gate sees them, where they hold messages; others as they are.
@@ -63,11 +61,9 @@ def example_fields(inputs: Any, outputs: Any, reference: Any) -> Fields:
 
 def _holds_nothing_else(value: Mapping[str, Any]) -> bool:
     """Tell whether messages are all that matters: beside a model's options, or gates' verdicts."""
-    rest = [part for key, part in value.items() if key != "messages"]
-    are_verdicts = [isinstance(part, Mapping) and part.keys() >= _GATE_VERDICT for part in rest]
-    return "model" in value or all(
-        not part or is_verdict for part, is_verdict in zip(rest, are_verdicts, strict=True)
-    )
+    rest = [part for key, part in value.items() if key != "messages" and part]
+    are_verdicts = (isinstance(part, Mapping) and "let_through" in part for part in rest)
+    return "model" in value or all(are_verdicts)
 
 
 def _joined(given: list[Fields], made: list[Fields]) -> list[Fields]:

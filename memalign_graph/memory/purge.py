@@ -40,7 +40,7 @@ from memalign_graph.memory.feedback import (
     clear_cached_replies,
     split_removed,
 )
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index.retrieval_text import past_texts
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.types import Episode
@@ -301,8 +301,8 @@ async def _remove_vectors(
     io: IO, access: MemoryAccess, purged: list[Episode], retained: list[Episode]
 ) -> int:
     """Remove the vectors of texts that no other episode has, whoever embedded them."""
-    texts = {retrieval_text(episode.example)[0] for episode in purged}
-    texts -= {retrieval_text(episode.example)[0] for episode in retained}
+    texts = {text for episode in purged for text in past_texts(episode.example)}
+    texts -= {text for episode in retained for text in past_texts(episode.example)}
     n_removed = 0
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]

@@ -76,7 +76,7 @@ class _Reader:
         if isinstance(value, str):
             return self.texts(value, key)
         line = json.dumps(value, ensure_ascii=False)
-        messages = read_messages(value, "", replace_binary=True)
+        messages = read_messages(value, "", lenient=True)
         is_short = not value or (isinstance(value, list) and len(line) <= _LINE_CHARS)
         if not isinstance(value, dict | list) or (is_short and messages is None):
             return [self.block("text", line)]

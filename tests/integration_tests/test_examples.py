@@ -97,6 +97,22 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
         ],
         [f"ai: {GOOD_SQL}", "\naccepted, as the expert decided\n"],
     ),
+    "judge_a_trajectory": (
+        [
+            Rule(
+                when=lambda chat: (
+                    "must look the order up" in chat.text
+                    and "called look_up" not in str(chat.messages[-1]["content"])
+                ),
+                value=False,
+            )
+        ],
+        [
+            *("1. user: I want my money back", '1. called refund(order="A7")'),
+            "   returned: Paid back: 89 EUR.\n2. assistant (final answer): Done",
+            *("Learned:", "must look the order up", "\nhasty: False", "\ncareful: True"),
+        ],
+    ),
     "panel_of_criteria": (
         [],
         [

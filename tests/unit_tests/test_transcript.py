@@ -19,13 +19,13 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.interrupts import show_block
-from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
+from memalign_graph.memory.index.retrieval_text import MAX_BYTES, past_texts, retrieval_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
-from memalign_graph.transcript import render
+from memalign_graph.transcript import read_messages, render
 from memalign_graph.types import read_example
 from tests.unit_tests.memory.support import hashed
 
@@ -165,6 +165,8 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
         [{"role": "assistant", "content": "x", "tool_calls": "refund"}],
         [{"role": "assistant", "content": None, "function_call": {"name": "f"}}],
         [{"role": "user", "content": "x"}, "text"],
+        [{"role": "user", "content": [{"type": "image_url"}]}, "text"],
+        [{"role": "assistant", "content": "x", "tool_calls": 5}],
         {"messages": [{"role": "user", "content": "x", "id": "m1"}]},
     ],
 )
@@ -354,3 +356,32 @@ def seconds(example: Example) -> float:
 def test_a_megabyte_of_results_costs_at_most_three_times_what_ten_kilobytes_cost() -> None:
     small, large = (Example(inputs="q", outputs=long_run(12, chars)) for chars in (1_000, 100_000))
     assert seconds(large) < 3 * seconds(small)
+
+
+def test_half_a_character_in_arguments_stays_escaped_and_is_shown() -> None:
+    for arguments in ('{"a\\n9. user": "\\ud83d"}', {"a\n9. user": "\ud83d"}):
+        example = Example(inputs="q", outputs=[*RUN[:1], called("look_up", arguments=arguments)])
+        text = fences.fit(example.outputs, 1_000)
+        assert text.endswith('2. called look_up(a\\n9. user="\\ud83d")')
+
+
+def test_lenient_reading_takes_away_what_no_store_keeps() -> None:
+    messages = [returned("a\x00b\ud83dc"), said("user", "x")]
+    assert read_messages(messages, "messages", lenient=True)[0]["content"] == "ab?c"
+    with pytest.raises(InvalidInputError, match="NUL"):
+        read_example({"inputs": "q", "outputs": messages})
+
+
+def test_two_runs_of_a_pair_are_shown_and_found_by_what_they_did() -> None:
+    pair = Example(inputs="q", outputs=[RUN, [*RUN[:1], said("assistant", "No idea.")]])
+    text = fences.as_text(pair.outputs)
+    assert text.startswith("A:\n1. user: Where is order 7?\n2. called look_up")
+    assert text.endswith("\nB:\n1. user: Where is order 7?\n2. assistant (final answer): No idea.")
+    found = "q\nWhere is order 7?\n\nlook_up\n\nIt comes on Monday.\nNo idea."
+    assert retrieval_text(pair)[0] == found
+
+
+def test_a_purge_takes_the_vectors_that_the_version_before_made_of_messages() -> None:
+    example = Example(inputs=[said("user", "Hi")], outputs="Hello")
+    assert past_texts(example) == {"user\nHi\n\nHello", "Hi\n\n\n\nHello"}
+    assert past_texts(Example(inputs="Hi", outputs="Hello")) == {"Hi\n\nHello"}

@@ -3,16 +3,13 @@
 import json
 from typing import Any
 
-from memalign_graph.transcript import goal_tools_answer, is_messages
+from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Example
 
 MAX_BYTES = 8_000
 """The longest text embedded, in UTF-8 bytes: no tokenizer makes more tokens than bytes, and common
 embedding models take 8,191 tokens."""
-
-
-_PART_BYTES = (4_000, 1_000, 2_996)
-"""Of that, for a transcript's goal, its tools and its answer."""
+_PART_BYTES = (4_000, 1_000, 2_996)  # of a transcript's goal, its tools and its answer
 
 
 def retrieval_text(example: Example) -> tuple[str, bool]:
@@ -22,8 +19,18 @@ def retrieval_text(example: Example) -> tuple[str, bool]:
 
 def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
     """Write inputs and outputs as `retrieval_text` does."""
-    if is_messages(inputs) or is_messages(outputs):
+    if transcripts_in(inputs) or transcripts_in(outputs):
         return _transcript_text(inputs, outputs)
+    return _json_text(inputs, outputs)
+
+
+def past_texts(example: Example) -> set[str]:
+    """Return each text that vectors of an example may be of, also before 0.3."""
+    inputs, outputs = example.inputs, example.outputs
+    return {text_of(inputs, outputs)[0], _json_text(inputs, outputs)[0]}
+
+
+def _json_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
     inputs, outputs = _plain(inputs), _plain(outputs)
     room = MAX_BYTES - 2
     half = room // 2
@@ -38,20 +45,18 @@ def _transcript_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
     """Write what was asked for, the tools in the order of use, and the answer."""
     goals: list[str] = []
     tools: list[str] = []
-    answer = ""
-    for value in (inputs, outputs):
-        if is_messages(value):
-            asked, used, answered = goal_tools_answer(value)
+    answers: list[str] = []
+    for value, texts in ((inputs, goals), (outputs, answers)):
+        transcripts = transcripts_in(value)
+        for messages in transcripts.values():
+            asked, used, answered = goal_tools_answer(messages)
             goals += asked
             tools += used
-            answer = answered if value is outputs else ""
-        elif value is inputs:
-            goals.append(_plain(value))
-        else:
-            answer = _plain(value)
-    parts = "\n".join(dict.fromkeys(goals)), " ".join(tools), answer
+            answers += [answered] if texts is answers else []
+        texts.extend([] if transcripts else [_plain(value)])
+    parts = "\n".join(dict.fromkeys(goals)), " ".join(tools), "\n".join(answers)
     shown = [_cut_middle(part, room) for part, room in zip(parts, _PART_BYTES, strict=True)]
-    return "\n\n".join(shown), any(one != whole for one, whole in zip(shown, parts, strict=True))
+    return "\n\n".join(shown), shown != [*parts]
 
 
 def _cut_middle(text: str, limit: int) -> str:

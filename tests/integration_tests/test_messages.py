@@ -1,0 +1,79 @@
+"""Messages as values through every graph and tool: judged, learned from, found again and moved."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Example, JudgeMemory, create_alignment_graph, create_panel_graph
+from memalign_graph.bulk import prepare_batch
+from memalign_graph.evaluation import evaluate
+from memalign_graph.settings import Judge
+from tests.conftest import CRITERION, EVERY_WAY, Bench, judgings
+from tests.integration_tests.gates.support import LENGTH, pending
+
+CALL = {"name": "refund", "args": {"order": "A7"}, "id": "c1", "type": "tool_call"}
+RUN: list[AnyMessage] = [
+    AIMessage("", tool_calls=[CALL]),
+    ToolMessage("Paid back: 89 EUR.", tool_call_id="c1"),
+    AIMessage("Done.", id="m3"),
+]
+CASE: dict[str, Any] = {"inputs": [HumanMessage("Refund A7."), *RUN], "outputs": RUN}
+STORED = Example(**CASE)
+STEPS = '1. called refund(order="A7")\n   returned: Paid back: 89 EUR.\n'
+REASON = "It must look the order up before it pays anything back."
+
+
+@EVERY_WAY
+async def test_a_run_is_judged_reviewed_learned_from_and_shown_again(bench: Bench) -> None:
+    graph = bench.review_graph()
+    asked = await bench.invoke(graph, CASE)
+    assert STEPS in pending(asked)["description"]
+    given = await bench.resume(graph, {"value": False, "rationale": REASON})
+    assert given["judgment"]["example_id"] == STORED.id
+    [episode] = await bench.episodes()
+    assert episode.example == STORED
+    distilled = next(chat for chat in bench.server.chats if chat.schema_name != "judgment")
+    assert STEPS in distilled.text
+    await bench.invoke(graph, {"inputs": "Refund A8.", "outputs": RUN}, "other")
+    shown = judgings(bench.server)[-1].text
+    assert shown.count(STEPS) == 2
+    assert REASON in shown
+
+
+async def test_panels_batches_alignments_and_evaluations_take_runs(
+    bench: Bench, tmp_path: Path
+) -> None:
+    models: dict[str, Any] = {
+        "model": bench.server.chat_model(),
+        "embeddings": bench.server.embedder(),
+    }
+    panel = bench.compile(create_panel_graph([CRITERION, LENGTH], **models))
+    assert set((await bench.invoke(panel, CASE))["judgments"]) == {"support_tone", "length"}
+    judge = Judge(criterion=CRITERION, **models)
+    batch = tmp_path / "batch.jsonl"
+    prepare_batch(judge, [CASE], batch, store=bench.store)
+    [*_, line] = batch.read_text(encoding="utf-8").splitlines()
+    assert STEPS in json.loads(line)["body"]["messages"][-1]["content"]
+    feedback = [{**CASE, "value": False, "rationale": REASON, "author": "ann"}]
+    feedback += [{"inputs": f"Q{n}", "outputs": RUN, "value": True} for n in range(4)]
+    align = bench.compile(create_alignment_graph(CRITERION, **models))
+    report = (await bench.invoke(align, {"feedback": feedback}, "align"))["report"]
+    assert report["feedback"]["new"] == 5
+    assert all(STEPS in chat.text for chat in judgings(bench.server))
+    measured = evaluate(CRITERION, feedback, folds=2, **models)
+    assert len(measured.cases) == 5
+
+
+async def test_an_exported_run_comes_back_as_it_was(bench: Bench) -> None:
+    [episode] = await bench.remember({**CASE, "rationale": REASON})
+    memory = bench.memory()
+    lines = memory.export_jsonl()
+    moved = JudgeMemory(InMemoryStore(), CRITERION, embeddings=bench.server.embedder())
+    moved.import_jsonl(lines.splitlines())
+    assert moved.episodes() == [episode]
+    assert episode.example.id == STORED.id
+    [found] = moved.recall(CASE, k=1)
+    assert found.similarity > 0.999
