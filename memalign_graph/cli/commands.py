@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import (
-    CriterionFile,
-    Record,
-    check_database,
-    check_output,
-    example_of,
-    read_records,
-)
+from memalign_graph.cli.criterion import CriterionFile
+from memalign_graph.cli.files import check_database, check_output
 from memalign_graph.cli.options import (
     DEFAULT_MEMORY,
     CriterionOption,
@@ -26,6 +20,7 @@ from memalign_graph.cli.options import (
     Place,
     Status,
 )
+from memalign_graph.cli.records import Record, example_of, read_records
 from memalign_graph.cli.terminal import Terminal, count
 from memalign_graph.errors import InvalidInputError, MemAlignError, needs_extra
 
@@ -72,27 +67,35 @@ def align(
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give a file, or --pending: one of the two.")
     place.check(must_exist=pending)
-    records = read_records(feedback, "--feedback", field, terminal.warn) if feedback else []
+    records: list[Record] = []
+    rejected: dict[int, str] = {}
+    if feedback:
+        records, rejected = _read(feedback, "--feedback", field, place.criterion, terminal)
+    usable = [index for index in range(len(records)) if index not in rejected]
     judge = flags.judge(place.criterion, terminal)
     builder = create_alignment_graph(judge.criterion, **judge.options, **place.criterion.learn)
     terminal.note(f"memory {place}")
-    report = _finished(_align(builder, place, records, max_concurrency, terminal))
-    for rejected in report["rejected"]:
-        at, reason = records[rejected["index"]][0], rejected["reason"].removeprefix("example.")
-        rejected["reason"] = f"{at}: {reason}"
+    given = [records[index][1] for index in usable]
+    report = _finished(_align(builder, place, given, max_concurrency, terminal))
+    rejected |= {usable[item["index"]]: item["reason"] for item in report["rejected"]}
+    report["rejected"] = [
+        {"index": index, "reason": f"{records[index][0]}: {reason.removeprefix('example.')}"}
+        for index, reason in sorted(rejected.items())
+    ]
+    report["feedback"]["rejected"] = len(rejected)
     terminal.result(report)
-    return Status.PARTLY if report["rejected"] else Status.DONE
+    return Status.PARTLY if rejected else Status.DONE
 
 
 async def _align(
-    builder: Any, place: Place, records: list[Record], max_concurrency: int, terminal: Terminal
+    builder: Any, place: Place, feedback: list[Any], max_concurrency: int, terminal: Terminal
 ) -> dict[str, Any]:
     from memalign_graph.local import open_store_async
 
     state: Any = {}
     async with open_store_async(place.memory) as store:
         parts = builder.compile(store=store).astream(
-            {"feedback": [fields for _, fields in records]},
+            {"feedback": feedback},
             {"max_concurrency": max_concurrency},
             context=place.context,
             stream_mode=["custom", "values"],
@@ -156,7 +159,7 @@ def judge(
         rows = read_records(examples, "--examples", field, terminal.warn)
     deployed = flags.judge(place.criterion, terminal)
     verdicts = [_verdict(at, fields) for at, fields in rows]
-    given = [example_of(fields) for _, fields in rows]
+    given = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in rows]
     if prepare:
         return _prepare(place, deployed, prepare, verdicts, given, terminal)
     errors = _finished(_judge(place, deployed, given, max_concurrency, verdicts, terminal))
@@ -186,9 +189,11 @@ def _told(
     return Status.PARTLY if errors else Status.DONE
 
 
-def _verdict(at: str, fields: Mapping[str, Any]) -> Verdict:
-    key = None if fields.get("id") is None else str(fields["id"])
-    return {"line": int(at.split()[1]), "id": key, "judgment": None, "error": None}
+def _verdict(at: str, fields: Mapping[str, Any] | InvalidInputError) -> Verdict:
+    error = str(fields) if isinstance(fields, InvalidInputError) else None
+    key = None if isinstance(fields, InvalidInputError) else fields.get("id")
+    line, key = int(at.split()[1]), None if key is None else str(key)
+    return {"line": line, "id": key, "judgment": None, "error": error}
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
@@ -312,7 +317,7 @@ async def _judge(
             async for position, result in results:
                 if isinstance(result, MemAlignError):
                     errors.append(result)
-                    verdicts[position]["error"] = str(result)
+                    verdicts[position]["error"] = verdicts[position]["error"] or str(result)
                 elif isinstance(result, BaseException):
                     raise result
                 else:
@@ -378,8 +383,8 @@ def evaluate(
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
         with needs_extra("evaluation", "A readable report"):  # before any call is paid for
             import jinja2  # noqa: F401 - tried here
-    known, left_out = _read(feedback, "--feedback", field, criterion, terminal)
-    tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, 0)
+    known, left_out = _read_all(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read_all(test, "--test", field, criterion, terminal) if test else (None, 0)
     settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress:
@@ -412,21 +417,39 @@ def _flag(name: str) -> str:
 
 def _read(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
-) -> tuple[list["Feedback"], int]:
-    """Read feedback, and tell of records that can't be used, and how many they are."""
+) -> tuple[list[Record], dict[int, str]]:
+    """Read records of feedback, and why some cannot be used, by their place."""
     from memalign_graph.memory.feedback import check_feedback
     from memalign_graph.types import read_feedback
 
-    records = read_records(path, option, columns, terminal.warn)
-    feedback = []
-    for at, fields in records:
+    criterion = file.criterion
+    records = read_records(path, option, columns, terminal.warn, criterion.scale)
+    rejected: dict[int, str] = {}
+    for index, (_, fields) in enumerate(records):
         try:
-            feedback.append(check_feedback(read_feedback(fields), file.criterion))
+            if isinstance(fields, InvalidInputError):
+                raise fields
+            check_feedback(read_feedback(fields), criterion)
         except InvalidInputError as error:
-            terminal.warn(f"{option}: {path}, {at}: {error}")
-    if not feedback:
-        raise InvalidInputError(f"{option}: {path}: no record can be used.")
-    return feedback, len(records) - len(feedback)
+            rejected[index] = str(error)
+    if len(rejected) == len(records):
+        raise InvalidInputError(
+            f"{option}: {path}: no record can be used. The first, {records[0][0]}: {rejected[0]}"
+        )
+    return records, rejected
+
+
+def _read_all(
+    path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
+) -> tuple[list["Feedback"], int]:
+    """Read feedback, warn of records that cannot be used, and count them."""
+    from memalign_graph.types import read_feedback
+
+    records, rejected = _read(path, option, columns, file, terminal)
+    for index, reason in rejected.items():
+        terminal.warn(f"{option}: {path}, {records[index][0]}: {reason}")
+    usable: list[Any] = [fields for at, (_, fields) in enumerate(records) if at not in rejected]
+    return list(map(read_feedback, usable)), len(rejected)
 
 
 def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:

@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import (
-    CriterionFile,
-    check_database,
-    has_table,
-    load_criterion,
-    shown_place,
-)
+from memalign_graph.cli.criterion import CriterionFile, load_criterion
+from memalign_graph.cli.files import check_database, has_table, shown_place
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.postgres import is_postgres

@@ -14,8 +14,9 @@ ORDER = (
     "errors identity transcript scales types agreement replies io models asking tracing state "
     "memory settings "
     "prompts evidence.threshold memory.review_report evidence alignment memory.judge_memory "
-    "interrupts runtime judging nodes graphs conversation gate panel agents records studio "
-    "bulk local integrations evaluation review cli.files cli.terminal demo cli demo.__main__"
+    "interrupts runtime judging nodes graphs conversation gate panel agents records "
+    "bulk local integrations evaluation cli.files cli.criterion studio review cli.terminal demo "
+    "cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

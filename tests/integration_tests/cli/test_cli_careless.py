@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memalign_graph.cli import main
-from tests.integration_tests.cli.support import ANN, Shell
+from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from tests.integration_tests.cli.support import ANN, Shell
     [
         ("none.jsonl", None, "--feedback: none.jsonl can't be read: No such file"),
         ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
-        ("f.xlsx", b"PK\x03\x04\xff", "--feedback: f.xlsx, line 1: this is not UTF-8 text"),
+        ("f.xlsx", b"PK\x03\x04\xff", "--feedback: f.xlsx is a spreadsheet: save it as CSV"),
         ("cut.jsonl", b'{"a": "a"}\n\n{"b": "b', "--feedback: cut.jsonl, line 3: this is no"),
-        ("list.jsonl", b'{"a": 1}\n[1]\n', "--feedback: list.jsonl, line 2: give an object"),
+        ("list.jsonl", b'{"a": 1}\n7\n', "--feedback: list.jsonl, line 2: give an object"),
         ("no.json", b"[1]", "--feedback: no.json, record 1: give an object"),
         ("deep.jsonl", b"[" * 100_000, "--feedback: deep.jsonl, line 1: this is no JSON"),
-        ("more.csv", b"a,b\na,b\n\na,b,c\n", "--feedback: more.csv, line 4: it has not 2 cells"),
-        ("less.csv", b'a,b\n"a\nb",c\nd\n', "--feedback: less.csv, line 4: it has not 2 cells"),
+        ("names.csv", b"q,a\na,b\n", "--feedback: names.csv: no column is called inputs or"),
+        ("Head.csv", b"Inputs,Outputs\na,b\n", "--feedback: Head.csv: no record can be used."),
         ("open.csv", b'a,b\na,b\n"c,d\n', "--feedback: open.csv, line 3: unexpected"),
         ("twice.csv", b"a,a\na,b\n", "--feedback: twice.csv: two columns have"),
     ],
@@ -128,3 +128,35 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         assert ran.status == 2
         assert "error: " in ran.err
         assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("judge: {keep_judgments: 10000000000}", "judge.keep_judgments: 10000000000 is no number"),
+        ("judge: {keep_judgments: .inf}", "judge.keep_judgments: inf is no number of days"),
+        ("judge: {keep_judgments: .nan}", "judge.keep_judgments: nan is no number of days"),
+        ("judge: {keep_judgments: 30 days}", "judge.keep_judgments: '30 days' is no number of"),
+        ("judge: {criterion: x}", "judge: give settings by name"),
+        ("judge: {1: 2}", "judge: give settings by name"),
+        ("evaluate: {test_share: 0.5}", "evaluate: give settings by name: folds, group_by, lear"),
+    ],
+)
+def test_slips_in_a_criterion_file(shell: Shell, section: str, says: str) -> None:
+    shell.write("tone.yaml", f"{CRITERION_YAML}{section}\n")
+    ran = shell.align(ANN)
+    assert (ran.status, ran.error.startswith(f"--criterion: tone.yaml: {says}")) == (2, True), ran
+
+
+def test_one_bad_record_keeps_no_other_out(shell: Shell) -> None:
+    shell.write("f.csv", "inputs,outputs,value\nHi,Ho,TRUE\nYo\nHey,No,maybe\nWhen?,At nine.,no\n")
+    ran = shell.run("align", "-c", "tone.yaml", "-f", "f.csv", "--json")
+    assert ran.status == 4
+    assert ran.document["feedback"] == {"new": 2, "changed": 0, "unchanged": 0, "rejected": 2}
+    ragged, off = ran.document["rejected"]
+    assert (ragged["index"], ragged["reason"][:24]) == (1, "line 3: it has 1 cells, ")
+    assert (off["index"], "'maybe' is not on the" in off["reason"]) == (2, True)
+    judged = shell.run("judge", "-c", "tone.yaml", "-e", "f.csv", "--json", "-q")
+    assert judged.status == 4
+    assert [bool(line["judgment"]) for line in judged.lines] == [True, False, True, True]
+    assert judged.lines[1]["error"].startswith("it has 1 cells")

@@ -10,7 +10,9 @@ import pytest
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
-from memalign_graph.cli.files import example_of, find_id, load_criterion, read_records
+from memalign_graph.cli.criterion import load_criterion
+from memalign_graph.cli.files import find_id
+from memalign_graph.cli.records import example_of, read_records
 from memalign_graph.cli.terminal import Terminal, clean
 
 warnings: list[str] = []
@@ -81,9 +83,9 @@ def test_what_is_no_criterion(tmp_path: Path, content: str, says: str) -> None:
 
 
 def test_lines_are_counted_with_those_that_are_blank(tmp_path: Path) -> None:
-    read = records(tmp_path, "f.jsonl", '\n{"id": 1}\r\n \n{"id": "x\u2028y\x85z"}')
-    assert read == [("line 2", {"id": 1}), ("line 4", {"id": "x\u2028y\x85z"})]
-    assert records(tmp_path, "f.json", '[{"id": 1}, {"id": 2}]')[1][0] == "record 2"
+    read = records(tmp_path, "f.jsonl", '\n{"inputs": 1}\r\n \n{"inputs": "x\u2028y\x85z"}')
+    assert read == [("line 2", {"inputs": 1}), ("line 4", {"inputs": "x\u2028y\x85z"})]
+    assert records(tmp_path, "f.json", '[{"inputs": 1}, {"inputs": 2}]')[1][0] == "record 2"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

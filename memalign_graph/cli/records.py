@@ -1,0 +1,284 @@
+"""Records of feedback and examples, as spreadsheets, pandas and other tools write them.
+
+A record that cannot be read is an error in its place, so that it refuses no other.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memalign_graph.cli.files import read_text
+from memalign_graph.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from memalign_graph.scales import Scale
+
+_EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
+_FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
+_JSON_FIELDS = {"example", "judgment", "thread_id"}
+"""What feedback can have besides `_FIELDS`, as this package writes it."""
+_BOOLEANS = {
+    True: "wahr ja vrai oui vero sì si verdadero sí verdadeiro sim waar sant ja prawda tak",
+    False: "falsch nein faux non falso no não onwaar nee falskt nej fałsz nie",
+}
+_BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
+"""True and false as spreadsheets in other languages write them."""
+_WHOLE_NUMBER = re.compile(r"-?\d+(\.0)?")
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
+_GAPS = ("nan", "NaN", "<NA>", "NaT", "None", "null")
+_FIRST_DAY = datetime(1899, 12, 30, tzinfo=UTC)  # day 0 of spreadsheets
+_EXCEL_DAYS = (20_000, 80_000)  # 1954 to 2119
+_MIN_UNIX_S = 100_000_000  # 1973; smaller numbers are years or days
+
+Fields = dict[str, Any]
+Record = tuple[str, Fields | InvalidInputError]
+"""Where it is, such as `line 7`, and its fields, or why it cannot be read."""
+
+
+def read_records(
+    path: str,
+    option: str,
+    columns: Sequence[str] | None,
+    warn: Callable[[str], None],
+    scale: "Scale | None" = None,
+) -> list[Record]:
+    """Read a file of records: by its suffix, or by its first character if that says nothing."""
+    mapping, where = _mapping(columns or ()), f"{option}: {path}"
+    text, suffix = read_text(path, option), Path(path).suffix.lower()
+    if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
+        suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
+    rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
+    rows = [(at, _renamed(row) if isinstance(row, dict) else row) for at, row in rows]
+    if not rows:
+        raise InvalidInputError(f"{where}: it has no records.")
+    own = _own_columns([row for _, row in rows if isinstance(row, dict)], mapping, where, warn)
+    records: list[Record] = [
+        (at, _fields_of(row, own, mapping) if isinstance(row, dict) else row) for at, row in rows
+    ]
+    found = [fields for _, fields in records if isinstance(fields, dict)]
+    for name in ("id", "author"):
+        _unify_numbers(found, name)
+    return [(at, _normalized(fields, scale)) for at, fields in records]
+
+
+def _own_columns(
+    rows: Sequence[Fields],
+    mapping: Mapping[str, list[str]],
+    where: str,
+    warn: Callable[[str], None],
+) -> set[str]:
+    """Return the columns that are fields by their own names; tell what is not used."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    there = ", ".join(filter(None, names))
+    taken = {name for wanted in mapping.values() for name in wanted}
+    for name in sorted(taken):
+        if not any(name in row or _nested(row, name) is not None for row in rows):
+            path = where.partition(": ")[2]
+            raise InvalidInputError(f"--field: {path} has no column {name!r}: it has {there}.")
+    if not {*names, *mapping} & {"inputs", "outputs", *_JSON_FIELDS}:
+        raise InvalidInputError(
+            f"{where}: no column is called inputs or outputs: it has {there}. Use "
+            "--field inputs=COLUMN --field outputs=COLUMN."
+        )
+    own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
+    used = {name.partition(".")[0] for name in own | taken} | taken
+    if unused := ", ".join(name for name in names if name and name not in used):
+        option = where.partition(":")[0]
+        warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
+    return own
+
+
+def _normalized(
+    fields: Fields | InvalidInputError, scale: "Scale | None"
+) -> Fields | InvalidInputError:
+    """Read dates, truth values and numbers as spreadsheets write them."""
+    if isinstance(fields, InvalidInputError):
+        return fields
+    try:
+        _read_date(fields)
+    except InvalidInputError as error:
+        return error
+    if isinstance(fields.get("value"), str):
+        fields["value"] = _local_value(fields["value"], scale)
+    return fields
+
+
+def example_of(fields: Mapping[str, Any]) -> Fields:
+    """Return the fields of a record that make an example."""
+    inside = fields.get("example")
+    source = inside if isinstance(inside, Mapping) else fields
+    return {name: source[name] for name in _EXAMPLE_FIELDS if name in source}
+
+
+def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
+    """Parse which columns the fields are in."""
+    mapping: dict[str, list[str]] = {}
+    for column in columns:
+        field, _, names = (part.strip() for part in column.partition("="))
+        if field not in _FIELDS or not names or field in mapping:
+            raise InvalidInputError(
+                f"--field: {column!r} is not understood: write FIELD=COLUMN, such as value=label, "
+                f"once for each field; fields are {', '.join(_FIELDS)}."
+            )
+        mapping[field] = (
+            [name.strip() for name in names.split(",")] if field == "outputs" else [names]
+        )
+    return mapping
+
+
+def _renamed(row: Fields) -> Fields:
+    """Name fields as they are called here: `Reference Outputs` is `reference_outputs`."""
+    names = {name: re.sub(r"[\s-]+", "_", name.strip()).lower() for name in row}
+    return {
+        names[name] if names[name] in _FIELDS and names[name] not in row else name: value
+        for name, value in row.items()
+    }
+
+
+def _nested(row: Fields, name: str) -> Any:
+    """Return a column's value; `replies.0.text` is within a list and objects."""
+    value: Any = row
+    for part in [name] if name in row else name.split("."):
+        if isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _fields_of(row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]]) -> Fields:
+    fields = {name: row[name] for name in own if name in row}
+    for field, names in mapping.items():
+        values = [_nested(row, name) for name in names]
+        # Half a pair is none.
+        missing = any(_is_gap(field, value) for value in values)
+        fields[field] = None if missing else values if len(values) > 1 else values[0]
+    return {name: value for name, value in fields.items() if not _is_gap(name, value)}
+
+
+def _is_gap(name: str, value: Any) -> bool:
+    """Tell whether this is how pandas writes that there is nothing."""
+    if isinstance(value, str):
+        return name not in ("inputs", "outputs") and value.strip() in _GAPS
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
+    """Write numbers without a fraction: pandas makes 1.0 of 1 where a column has gaps."""
+    numbered = [row for row in rows if name in row]
+    if all(_WHOLE_NUMBER.fullmatch(str(row[name]).strip()) for row in numbered):
+        for row in numbered:
+            row[name] = str(row[name]).strip().removesuffix(".0")
+
+
+def _read_date(fields: Fields) -> None:
+    """Read a spreadsheet's number of days; refuse a number that is no date."""
+    try:
+        number = float(str(fields.get("given_at")).replace(",", "."))
+    except ValueError:
+        return
+    low, high = _EXCEL_DAYS
+    if low <= number < high:
+        fields["given_at"] = (_FIRST_DAY + timedelta(days=number)).isoformat()
+    elif not abs(number) >= _MIN_UNIX_S:
+        raise InvalidInputError(
+            f"given_at: {fields['given_at']} is no date: write it as 2024-05-31 or "
+            "2024-05-31T10:00:00Z."
+        )
+
+
+def _local_value(value: str, scale: "Scale | None") -> Any:
+    """Read a truth value in another language, or a decimal comma, where the scale has such."""
+    kind = getattr(scale, "type", None)
+    if kind == "boolean":
+        return _BOOLEAN_WORDS.get(value.strip().lower(), value)
+    is_decimal = kind == "numeric" and _DECIMAL_COMMA.fullmatch(value.strip())
+    return value.replace(",", ".") if is_decimal else value
+
+
+def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
+    lines = [(f"line {at}", line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
+    rows: list[tuple[str, Any]] = []
+    for at, line in lines if suffix == ".jsonl" else [("line 1", text)] * bool(lines):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{where}, {at}: this is no JSON: {error}.") from error
+        rows.append((at, value))
+    if suffix == ".json" and rows:
+        objects = _oriented(rows[0][1])
+        if isinstance(objects, list):
+            rows = [(f"record {number}", fields) for number, fields in enumerate(objects, 1)]
+    for at, fields in rows:
+        if isinstance(fields, list):
+            raise InvalidInputError(
+                f"{where}, {at}: this is a list without column names: write objects with inputs "
+                'and outputs, with pandas by df.to_json(path, orient="records").'
+            )
+        if not isinstance(fields, dict):
+            raise InvalidInputError(f"{where}, {at}: give an object with inputs and outputs.")
+    return rows
+
+
+def _oriented(content: Any) -> Any:
+    """Return rows, if this is a table in one of the orientations that pandas writes."""
+    if not isinstance(content, dict) or not content:
+        return content
+    if isinstance(content.get("data"), list):
+        names = content.get("columns")
+        if isinstance(names, list):
+            return [dict(zip(names, cells, strict=False)) for cells in content["data"]]
+        if "schema" in content:
+            return content["data"]
+    values = list(content.values())
+    if not all(isinstance(value, dict) for value in values):
+        return content
+    keys = list(values[0])
+    if keys and all(key.isdigit() for key in keys) and all([*value] == keys for value in values):
+        return [{name: column[key] for name, column in content.items()} for key in keys]
+    return values if all(key.isdigit() for key in content) else content
+
+
+def _table(text: str, where: str) -> list[tuple[str, Any]]:
+    """Read a table; its header tells what separates the cells, semicolons in some countries."""
+    csv.field_size_limit(2**31 - 1)
+    first, _, rest = text.lstrip().partition("\n")
+    separator = re.fullmatch(r"sep=(.)\r?", first)  # as Excel tells itself
+    header = rest.partition("\n")[0] if separator else first
+    delimiter = separator[1] if separator else max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        head = next(filter(None, reader), [])
+        names = [name.strip() for name in (next(reader, []) if separator else head)]
+        rows = [
+            (f"line {reader.line_num}", cells) for cells in reader if any(map(str.strip, cells))
+        ]
+    except csv.Error as error:
+        where = f"{where}, line {reader.line_num}"
+        raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
+    named = list(filter(None, names))
+    if len({*named}) < len(named):
+        raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(named)}.")
+    return [(at, _row(names, cells)) for at, cells in rows]
+
+
+def _row(names: Sequence[str], cells: list[str]) -> Fields | InvalidInputError:
+    while len(cells) > len(names) and not cells[-1].strip():
+        cells = cells[:-1]
+    if len(cells) != len(names):
+        return InvalidInputError(
+            f"it has {len(cells)} cells, and the header has {len(names)}: put a cell that holds "
+            "the delimiter or a line break in quotes."
+        )
+    # A column without a name is an index, or was empty in the spreadsheet.
+    return {
+        name: cell.replace("\r\n", "\n") if cell.strip() else None
+        for name, cell in zip(names, cells, strict=True)
+        if name
+    }

@@ -1,0 +1,142 @@
+"""Records as pandas, Excel, Google Sheets, LangSmith and Argilla write them, in `files/`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memalign_graph import Boolean, Categorical, InvalidInputError, Numeric
+from memalign_graph.cli.records import read_records
+from memalign_graph.memory.feedback import check_feedback
+from memalign_graph.types import read_feedback
+from tests.conftest import CRITERION
+
+FILES = Path(__file__).parent / "files"
+ASKED = ["My order never came.", "The cup broke.", "When do you open?"]
+
+
+def read(name: str, *columns: str, scale: Any = None, folder: Path = FILES) -> list[Any]:
+    records = read_records(
+        str(folder / name), "--feedback", columns, lambda _: None, scale or Boolean()
+    )
+    return [fields for _, fields in records]
+
+
+def read_text(folder: Path, text: str, *columns: str, name: str = "f.csv", **options: Any) -> Any:
+    (folder / name).write_bytes(text.encode())
+    return read(name, *columns, folder=folder, **options)
+
+
+def feedback(rows: list[Any]) -> list[Any]:
+    return [check_feedback(read_feedback(row), CRITERION) for row in rows]
+
+
+@pytest.mark.parametrize("orientation", ["columns", "index", "split", "table", "records", "lines"])
+def test_pandas_in_every_orientation(orientation: str) -> None:
+    ending = "jsonl" if orientation == "lines" else "json"
+    rows = feedback(read(f"pandas_{orientation}.{ending}"))
+    assert [(one.example.inputs, one.value, one.author) for one in rows] == list(
+        zip(ASKED, (False, True, True), ("ann", "bob", None), strict=True)
+    )
+
+
+def test_pandas_without_column_names_is_told_what_to_do() -> None:
+    with pytest.raises(InvalidInputError, match='orient="records"'):
+        read("pandas_values.json")
+
+
+def test_one_record_whose_fields_are_objects_is_no_table(tmp_path: Path) -> None:
+    text = '{"inputs": {"text": "Hi"}, "outputs": {"text": "Hello"}}'
+    [row] = read_text(tmp_path, text, name="f.json")
+    assert row == {"inputs": {"text": "Hi"}, "outputs": {"text": "Hello"}}
+
+
+def test_numbers_that_gaps_made_floats_are_themselves_again(tmp_path: Path) -> None:
+    rows = feedback(read("pandas_gaps.csv"))
+    assert [(one.id, one.author) for one in rows] == [("1", "7"), (None, "8"), ("3", None)]
+    [row] = read_text(tmp_path, "inputs,outputs,value,id,author\nHi,Ho,TRUE,1,7\n")
+    assert (row["id"], row["author"]) == ("1", "7")
+    text = '{"inputs": "Hi", "outputs": "Ho", "value": true, "author": 7, "id": 1.0}'
+    [one] = feedback(read_text(tmp_path, text, name="f.jsonl"))
+    assert (one.id, one.author) == ("1", "7")
+    # Where they are no numbers they stay as they are.
+    rows = read_text(tmp_path, "inputs,outputs,id\na,b,1.0\nc,d,v2\n")
+    assert [row["id"] for row in rows] == ["1.0", "v2"]
+
+
+def test_excel_with_blank_trailing_columns() -> None:
+    rows = feedback(read("excel.csv"))
+    assert [(one.value, one.rationale) for one in rows] == [(False, "Too cold."), (True, None)]
+
+
+def test_excel_in_german() -> None:
+    first, second = feedback(read("excel_german.csv"))
+    assert (first.value, second.value) == (False, True)
+    assert first.example.outputs == "Check the\ntracking page.", "a quoted line break is one"
+    assert first.given_at.isoformat() == "2024-05-01T12:00:00+00:00"
+    assert second.given_at.isoformat() == "2024-05-02T00:00:00+00:00"
+
+
+def test_a_ragged_row_of_google_sheets_refuses_no_other() -> None:
+    first, ragged, last = read("google_sheets.csv")
+    assert [one.value for one in feedback([first, last])] == [False, True]
+    assert isinstance(ragged, InvalidInputError)
+    assert str(ragged).startswith("it has 3 cells, and the header has 4")
+
+
+def test_a_spreadsheet_is_told_what_to_do() -> None:
+    with pytest.raises(InvalidInputError, match=r"excel\.xlsx is a spreadsheet: save it as CSV"):
+        read("excel.xlsx")
+
+
+def test_langsmith_and_argilla() -> None:
+    rows = read("langsmith_dataset.jsonl")
+    assert rows[0]["inputs"] == {"question": ASKED[0]}
+    columns = ("inputs=fields.prompt", "outputs=fields.reply", "value=responses.tone.0.value")
+    rows = feedback(read("argilla.json", *columns, "author=responses.tone.0.user_id"))
+    assert [(one.value, one.author, one.id) for one in rows] == [
+        (False, "5b1c", "r1"),
+        (True, "5b1c", "r2"),
+    ]
+    with pytest.raises(InvalidInputError, match=r"no column 'fields\.nothing'"):
+        read("argilla.json", "inputs=fields.nothing", "outputs=fields.reply")
+
+
+def test_words_of_other_languages_stay_on_other_scales(tmp_path: Path) -> None:
+    scale = Categorical(choices=("falso", "vero"))
+    [row] = read_text(tmp_path, "inputs,outputs,value\nHi,Ho,vero\n", scale=scale)
+    assert row["value"] == "vero"
+
+
+def test_decimal_commas_on_numeric_scales(tmp_path: Path) -> None:
+    text = "inputs;outputs;value\nHi;Ho;0,5\n"
+    [row] = read_text(tmp_path, text, scale=Numeric(minimum=0, maximum=1))
+    assert row["value"] == "0.5"
+    assert read_text(tmp_path, text, scale=Categorical(choices=("0,5", "1")))[0]["value"] == "0,5"
+
+
+@pytest.mark.parametrize(
+    ("given", "date"),
+    [("45291.5", "2023-12-31T12:00:00+00:00"), ("1700000000", "2023-11-14T22:13:20+00:00")],
+)
+def test_dates_as_numbers(tmp_path: Path, given: str, date: str) -> None:
+    rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{given}\n")
+    assert feedback(rows)[0].given_at.isoformat() == date
+
+
+def test_a_year_is_no_date(tmp_path: Path) -> None:
+    text = "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\nYo,Ho,TRUE,2024-05-01\n"
+    wrong, right = read_text(tmp_path, text)
+    assert str(wrong).startswith("given_at: 2024 is no date")
+    assert feedback([right])[0].given_at.isoformat() == "2024-05-01T00:00:00+00:00"
+
+
+def test_half_a_pair_is_none(tmp_path: Path) -> None:
+    half, whole = read_text(tmp_path, "inputs,a,b\nHi,Ho,\nYo,x,y\n", "outputs=a,b")
+    assert "outputs" not in half
+    assert whole["outputs"] == ["x", "y"]
+
+
+def test_a_file_without_inputs_and_outputs_is_told_its_columns(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no column is called inputs or outputs: it has q"):
+        read_text(tmp_path, "q,a,value\nHi,Ho,TRUE\n")
