@@ -14,9 +14,11 @@ from memalign_graph.cli.criterion import load_criterion
 from memalign_graph.cli.files import find_id
 from memalign_graph.cli.records import example_of, read_records
 from memalign_graph.cli.terminal import Terminal, clean
+from memalign_graph.evaluation.experiment import Options
 
 warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
+_FLAGS = {"cache", "max_concurrency", "progress"}  # of the command itself
 EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00"
 
 
@@ -52,6 +54,14 @@ def fields(read: Any) -> list[Any]:
 def test_scales(tmp_path: Path, scale: str, expected: Any) -> None:
     read = load(tmp_path, HEAD + scale)
     assert read == Criterion(name="tone", instructions="Is it kind?", scale=expected)
+
+
+def test_every_option_of_an_evaluation_is_taken(tmp_path: Path) -> None:
+    given = {"folds": 3, "seed": 1, "group_by": "inputs", "learning_curve": True}
+    given |= {"resamples": 200, "sizes": [2, 5]}
+    load(tmp_path, f"{HEAD}evaluate: {json.dumps(given)}")
+    assert load_criterion(str(tmp_path / "c.yaml")).evaluate == given
+    assert given.keys() == Options.model_fields.keys() - _FLAGS
 
 
 def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
