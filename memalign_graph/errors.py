@@ -75,6 +75,14 @@ def excerpt(text: str, chars: int) -> str:
 def explain(error: "ValidationError") -> str:
     """Put a pydantic error into one sentence that names the field and what is wrong with it."""
     first, *more = error.errors(include_url=False)
+    *parents, last = first["loc"] or ("",)
+    members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]
+    if members and len(members) == len(more) and first["input"] is more[0]["input"]:
+        # A union is as many errors as it has members.
+        field, kinds = ".".join(map(str, parents)), ", ".join(map(str, [last, *members[:-1]]))
+        return (
+            f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}: give one of them."
+        )
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _PLAIN_WORDS:
         message = _PLAIN_WORDS[first["type"]].format(input=first["input"], **first.get("ctx", {}))

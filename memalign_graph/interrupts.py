@@ -99,12 +99,24 @@ class Reply(NamedTuple):
 
 def read_replies(reply: Any, shapes: str) -> list[Reply]:
     """Read a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
+    reply = from_json_text(reply)
     if isinstance(reply, dict) and "decisions" in reply:
         reply = reply["decisions"]
         if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
             kind = type(reply).__name__
             raise ValueError(f"`decisions` is a list, not a value of type {kind}: {shapes}.")
     return [_read_one(item, shapes) for item in (reply if isinstance(reply, list) else [reply])]
+
+
+def from_json_text(reply: Any) -> Any:
+    """Parse a reply that a client sent as the text of a JSON object; any other stays as it is."""
+    if not isinstance(reply, str) or not reply.lstrip().startswith(("{", "[")):
+        return reply
+    try:
+        value = json.loads(reply)
+    except ValueError:
+        return reply
+    return value if isinstance(value, dict) or (value and isinstance(value[0], dict)) else reply
 
 
 def _read_one(reply: Any, shapes: str) -> Reply:
@@ -256,7 +268,7 @@ def read_review(
 ) -> dict[str, Any] | None:
     """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
     named: list[Any] = []
-    reply = _without_judgment_ids(reply, named)
+    reply = _without_judgment_ids(from_json_text(reply), named)
     asked = None if judgment is None else judgment.id
     if others := [judgment_id for judgment_id in named if judgment_id != asked]:
         raise ValueError(

@@ -179,6 +179,8 @@ _NOT_DISTILLED = (
 
 
 async def distill_feedback(step: NodeCall) -> StateUpdate:
+    if step.state.get("feedback") is None:  # the expert skipped the question
+        return {"judge_lesson": {}}
     io, access = step.io, step.access
     lesson = require_channel(step.state, "judge_lesson")
     # Stored before the model is asked: if that fails, the next distilling takes it along.
@@ -221,6 +223,8 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
 
 async def commit_memory(step: NodeCall) -> StateUpdate:
     """Commit what was learned; again, it changes nothing more."""
+    if step.state.get("feedback") is None:  # the expert skipped the question
+        return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")
     if feedback.agrees:  # comes here without distilling

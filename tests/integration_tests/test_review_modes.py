@@ -11,10 +11,12 @@ from typing_extensions import TypedDict
 
 from memalign_graph import (
     Criterion,
+    JudgeNodes,
     Judgment,
     MemAlignWarning,
     create_review_graph,
 )
+from memalign_graph.state import ReviewState
 from tests.conftest import (
     CASE,
     COLD,
@@ -133,6 +135,20 @@ async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> Non
         assert len(given["learned"]["guidelines"]) == 1
         assert on in [one.thread_ids[0] for one in await bench.episodes(namespace=(namespace,))]
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
+
+
+async def test_nodes_after_a_question_that_the_expert_skipped_do_nothing(bench: Bench) -> None:
+    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
+    nodes = JudgeNodes(CRITERION, **models)
+    builder: Any = StateGraph(ReviewState)
+    names = ["retrieve_episodes", "assemble_guidelines", "judge", "collect_feedback"]
+    names += ["distill_feedback", "commit_memory"]
+    for before, name in zip([START, *names], names, strict=False):
+        builder.add_node(name, getattr(nodes, name))
+        builder.add_edge(before, name)
+    done = await bench.review(bench.compile(builder), {"type": "ignore"})
+    assert (done["feedback"], done["learned"]) == (None, None)
+    assert await bench.episodes() == []
 
 
 class Two(Parent, total=False):

@@ -210,6 +210,23 @@ def test_reply_is_read(form: str, reply: Any, expected: Any) -> None:
         assert FORMS[form].schema.model_validate(given).root == expected
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ("review", json.dumps({"decisions": [APPROVE]}), {"value": "Good"}),
+        ("review", json.dumps([APPROVE]), {"value": "Good"}),
+        ("review", f" {json.dumps({**SAID, **NAMED})}", SAID),
+        ("panel", json.dumps({"grade": SAID}), {"grade": SAID}),
+        ("clarify", json.dumps(APPROVE), {}),
+        ("conflict", json.dumps({"C1": "both"}), {"C1": "both"}),
+        ("review", "{not JSON}", {"rationale": "{not JSON}"}),
+        ("review", "[1]", {"rationale": "[1]"}),
+    ],
+)
+def test_json_in_text_is_no_experts_words(form: str, text: str, expected: Any) -> None:
+    assert FORMS[form].read(text) == expected
+
+
 EMPTY = "neither a value nor a rationale"
 REFUSED: list[tuple[str, Any, str]] = [
     *(

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, Judgment
+from memalign_graph.errors import explain
 from memalign_graph.types import read_example, read_feedback
 
 CASE = {"inputs": "q", "outputs": "a"}
@@ -167,3 +169,10 @@ def test_agreeing_is_the_judges_value_alone_and_the_same_word_the_experts() -> N
     assert once.says_the_same_as(again)
     for other in ({"rationale": "Fine."}, {"value": True}):
         assert not once.says_the_same_as(Episode.from_feedback(feedback(**other)))
+
+
+def test_value_of_a_type_on_no_scale_is_one_sentence() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Feedback.model_validate({"inputs": "Q", "outputs": "A", "value": [1]})
+    sentence = "value: [1] is neither bool, int, float nor str: give one of them."
+    assert explain(caught.value) == sentence
