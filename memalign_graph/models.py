@@ -22,8 +22,13 @@ from memalign_graph.replies import describe_error
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel as BaseChatModel  # noqa: PLC0414 - others take it from here
+
+    ChatModelLike = (
+        BaseChatModel | RunnableWithFallbacks[Any, Any] | RunnableBindingBase[Any, Any] | str
+    )
 else:
-    BaseChatModel = Any  # importing it takes longer than all of this package's own types
+    # Importing it takes longer than all of this package's own types.
+    BaseChatModel = ChatModelLike = Any
 
 T = TypeVar("T")
 
@@ -170,11 +175,11 @@ def map_models(model: Any, change: Callable[[BaseChatModel], Any]) -> Any:
     return change(model)
 
 
-def resolve_chat_model(model: BaseChatModel | str) -> BaseChatModel:
+def resolve_chat_model(model: ChatModelLike) -> BaseChatModel:
     """Return a chat model; a string is resolved now, not when the graph was built."""
     if isinstance(model, str):
-        return cast("BaseChatModel", _resolve(model, "model", DEFAULT_CHAT_MODEL))
-    return model
+        model = _resolve(model, "model", DEFAULT_CHAT_MODEL)
+    return cast("BaseChatModel", model)
 
 
 def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:

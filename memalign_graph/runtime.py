@@ -18,7 +18,7 @@ from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
-from memalign_graph.models import BaseChatModel, OncePerLoop
+from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop
 from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, mode_of, resolve_context
@@ -92,7 +92,7 @@ class Clients:
             dict[tuple[int, int], tuple[BaseChatModel, dict[str, Any], StructuredModel]]
         ] = OncePerLoop(dict)
 
-    def chat_model(self, model: BaseChatModel | str, *, small: bool | None = None) -> BaseChatModel:
+    def chat_model(self, model: ChatModelLike, *, small: bool | None = None) -> BaseChatModel:
         """Return a chat model, declared small or not; a string is resolved at its first use."""
 
         def resolve() -> BaseChatModel:

@@ -27,7 +27,7 @@ from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
-    BaseChatModel,
+    ChatModelLike,
     EmbeddingsLike,
     is_chat_model,
 )
@@ -124,10 +124,10 @@ class Judge(Settings):
         _given(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
     ]
     """What is judged."""
-    model: Annotated[BaseChatModel | str, _given(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
+    model: Annotated[ChatModelLike, _given(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
     distill_model: Annotated[
-        BaseChatModel | str | None, _given(is_chat_model, _A_MODEL, optional=True)
+        ChatModelLike | None, _given(is_chat_model, _A_MODEL, optional=True)
     ] = None
     """The model that distils and compares; the judge's own unless given."""
     embeddings: Annotated[
@@ -228,8 +228,8 @@ class Judge(Settings):
 class JudgeOptions(TypedDict, total=False):
     """The options of a `Judge` by name, for builders that take them as keywords."""
 
-    model: BaseChatModel | str
-    distill_model: BaseChatModel | str | None
+    model: ChatModelLike
+    distill_model: ChatModelLike | None
     embeddings: EmbeddingsLike
     k: int
     use_guidelines: bool

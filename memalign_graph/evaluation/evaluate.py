@@ -30,7 +30,7 @@ from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.recall import decode_optional_vector, recall
-from memalign_graph.models import BaseChatModel, embedder_id, model_name_of
+from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
 from memalign_graph.types import Criterion, Episode, Feedback, FeedbackLike, Judgment
@@ -309,8 +309,8 @@ def _settings(
     )
 
 
-def _name(model: BaseChatModel | str) -> str:
-    return model if isinstance(model, str) else model_name_of(model)
+def _name(model: ChatModelLike) -> str:
+    return model if isinstance(model, str) else model_name_of(resolve_chat_model(model))
 
 
 def _warnings(

@@ -38,7 +38,14 @@ from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.models import BaseChatModel, embed_texts, model_key, resolve_chat_model
+from memalign_graph.models import (
+    BaseChatModel,
+    ChatModelLike,
+    embed_texts,
+    map_models,
+    model_key,
+    resolve_chat_model,
+)
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
 from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Judgment
@@ -261,15 +268,19 @@ class Subject:
             keep_judgments=None,
         )
 
-    def _model(self, model: BaseChatModel | str) -> BaseChatModel:
+    def _model(self, model: ChatModelLike) -> BaseChatModel:
         known = self.experiment.models
         if isinstance(model, str):
             model = known.setdefault(model, known.get(model) or resolve_chat_model(model))
-        cache = AnswerCache(self.experiment.cache, self._count, model_key(model))
-        copied = model.model_copy(update={"cache": cache})
-        # LangChain remembers how it named the model, also after its settings were changed.
-        vars(copied).pop("_serialized", None)
-        return copied
+
+        def cached(inner: BaseChatModel) -> BaseChatModel:
+            cache = AnswerCache(self.experiment.cache, self._count, model_key(inner))
+            copied = inner.model_copy(update={"cache": cache})
+            # LangChain remembers how it named the model, also after its settings were changed.
+            vars(copied).pop("_serialized", None)
+            return copied
+
+        return map_models(model, cached)  # type: ignore[no-any-return] # a model like the one given
 
     def _embeddings(self) -> CachedEmbeddings:
         return CachedEmbeddings(self.experiment.cache, self._count, self.way.judge.embeddings)

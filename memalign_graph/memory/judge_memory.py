@@ -31,7 +31,7 @@ from memalign_graph.memory.review_report import ReviewReport
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
-    BaseChatModel,
+    ChatModelLike,
     Embedder,
     EmbeddingsLike,
     OncePerLoop,
@@ -73,7 +73,7 @@ class JudgeMemory:
         *,
         namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
         embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
-        model: BaseChatModel | str | None = None,
+        model: ChatModelLike | None = None,
     ) -> None:
         """Open a memory; nothing is read or written yet."""
         if not isinstance(store, BaseStore):

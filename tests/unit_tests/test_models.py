@@ -189,8 +189,8 @@ def test_models_with_fallbacks_and_retries_judge(
         )
     server.script(error(500, retry_after=0), *[error(500, retry_after=0)] * (wrap == "both"))
     judge = Judge(criterion=Criterion(name="tone", instructions="Is it polite?"), model=model)
-    assert not isinstance(judge.model, str)
-    assert ask_turns(with_schema(judge.model, VERDICT)).answer is not None
+    bound = with_schema(resolve_chat_model(judge.model), VERDICT)
+    assert ask_turns(bound).answer is not None
     models = [chat.body["model"] for chat in server.chats]
     assert (
         models

@@ -37,6 +37,19 @@ from tests.loopback.replies import as_reply
 WORDS = words(9)
 
 
+async def test_a_model_with_a_fallback_is_evaluated(
+    call: Caller, server: LoopbackServer, tmp_path: Path
+) -> None:
+    model = server.chat_model().with_fallbacks([server.chat_model(model="other")])
+    options: Any = {"model": model, "cache": tmp_path / "kept.db"}
+    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    report = await call.evaluate(CRITERION, WORDS, **options)
+    assert asked(server) > (18, 0)
+    again = await call.evaluate(CRITERION, WORDS, **options)
+    assert asked(server) == (0, 0)
+    assert plain(report) == plain(again)
+
+
 @pytest.mark.parametrize("kind", ["file", "store"])
 async def test_repeated_run_costs_nothing(
     call: Caller, server: LoopbackServer, tmp_path: Path, kind: str
