@@ -8,7 +8,6 @@ Source (`regression` names its own): D. H. Wolpert, Stacked generalization, 1992
 """
 
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,8 +98,8 @@ class EvidenceModel:
         self._stated = [log_odds(self.encoding.stated(verdict)) for verdict in verdicts]
         # What experts say, then the judge: where it was not asked it counts as right.
         experts = self.encoding.rows([case.value for case in cases])
-        said = [case.verdict or RawVerdict(case.value) for case in cases]
-        self._targets = np.hstack((experts, self.encoding.verdict_rows(said)))
+        judge = [case.verdict or RawVerdict(case.value) for case in cases]
+        self._targets = np.hstack((experts, self.encoding.verdict_rows(judge)))
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
         self.trusts: dict[tuple[Kind, bool, float], Trust] = {}
         self._lock = threading.Lock()
@@ -108,8 +107,9 @@ class EvidenceModel:
     @property
     def nbytes(self) -> int:
         """About how many bytes it takes: those of its arrays."""
-        fitted = vars(vars(self).get("regression", object)).values()
-        arrays = [*(case.vector for case in self.cases), *vars(self).values(), *fitted]
+        fitted = vars(self.regression) if self.is_fitted and self.cases else {}
+        arrays = [*vars(self).values(), *fitted.values(), *fitted.get("neighbors", ())]
+        arrays += [case.vector for case in self.cases]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     @property
@@ -302,11 +302,10 @@ class EvidenceModel:
         self, verdict: RawVerdict, vector: Vector | None, neighbors: Neighbors
     ) -> tuple[Floats, Floats]:
         """Estimate a new case, with the vote on it; None where nothing can be weighed."""
-        leave_one_out, encoding = self.leave_one_out, self.encoding
-        if vector is None or not len(neighbors.rows) or leave_one_out is None:
+        if vector is None or not len(neighbors.rows) or self.leave_one_out is None:
             return None, None
+        leave_one_out, encoding = self.leave_one_out, self.encoding
         features = self.features.columns([verdict.checks])
-        [features] = [None] if features is None else features
         both, vote = self.regression.estimate(vector, neighbors, features)
         estimate, usual = np.hsplit(both, 2)
         [stated] = encoding.verdict_rows([verdict])
@@ -366,24 +365,6 @@ class EvidenceModel:
         if not self.decides(mode) and self.calibration("stated", decides=False) is not None:
             return "stated"
         return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
-
-    def past_decisions(self, kind: Kind, *, decides: bool) -> dict[str, list[tuple[float, float]]]:
-        """Return the confidence of past decisions by class, and how far they agree.
-
-        Near-duplicates with one class count as one decision, with their means.
-        """
-        calibration = self.calibration(kind, decides=decides)
-        by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
-        if calibration is not None:
-            groups = self.regression.groups[calibration.rows].tolist()
-            every = zip(calibration.values, groups, calibration.decisions, strict=True)
-            for value, group, decision in every:
-                by_group[self.encoding.class_name(value), group].append(decision)
-        by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for (name, _), decisions in by_group.items():
-            confidence, share = np.mean(decisions, axis=0).tolist()
-            by_class[name].append((confidence, share))
-        return by_class
 
     def _explain(
         self,

@@ -80,7 +80,7 @@ class KernelRegression:
         np.fill_diagonal(similarities, _FAR)
         self.closest = similarities.max(axis=1)
         similarities[self.groups[:, None] == self.groups] = _FAR
-        order = np.argsort(-similarities, axis=1, kind="stable")
+        order = np.argsort(-similarities, axis=1)
         rows = order[:, : min(MAX_NEIGHBORS, len(vectors) - 1)]
         similarities = np.take_along_axis(similarities, rows, axis=1)
 
@@ -98,33 +98,28 @@ class KernelRegression:
         shares = _softmax(similarities, self.temperature)
         self.neighbors = Neighbors(rows, similarities, shares)
 
-        self._center, self._features = vectors.mean(axis=0), features
-        self._centered = _unit(vectors - self._center)
-        cosines = (self._centered @ self._centered.T).astype(np.float64)
-        products = 0.0 if features is None else features @ features.T / features.shape[1]
-
-        def inverse(weight: float, ridge: float, some: Floats) -> Floats:
-            kernel = ((1 - weight) * cosines + weight * products)[some][:, some]
-            return np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
+        self._center = vectors.mean(axis=0)
+        centered = _unit(vectors - self._center)
 
         def ridge_error(choice: tuple[float, float]) -> float:
-            inverted = inverse(*choice, sample)
+            weight, ridge = choice
+            inverse = _inverse(_kernel_columns(centered, features, weight)[sample], ridge)
             if features is None:
                 # Around the mean of all: that favors smoothing, which few labels need.
-                residuals = inverted @ (experts - experts.mean(axis=0))
-                residuals /= np.diag(inverted)[:, None]
+                residuals = inverse @ (experts - experts.mean(axis=0))
+                residuals /= np.diag(inverse)[:, None]
             else:
-                residuals = experts - _without_group(inverted, experts, np.arange(len(sample)))
+                residuals = experts - _without_group(inverse, experts, np.arange(len(sample)))
             return float((residuals**2).mean())
 
         weights = _FEATURE_WEIGHTS[: 1 if features is None else None]
-        self.feature_weight, ridge = min(product(weights, _RIDGES), key=ridge_error)
-        self.ridge = ridge
-        whole = inverse(self.feature_weight, ridge, np.arange(len(vectors)))
+        self.feature_weight, self.ridge = min(product(weights, _RIDGES), key=ridge_error)
+        self._columns = _kernel_columns(centered, features, self.feature_weight)
+        inverse = _inverse(self._columns, self.ridge)
         self._mean = targets.mean(axis=0)
-        self._coefficients = whole @ (targets - self._mean)
+        self._coefficients = inverse @ (targets - self._mean)
         votes = np.einsum("ij,ijk->ik", shares, targets[rows])
-        self.left_out = (_without_group(whole, targets, self.groups) + votes) / 2
+        self.left_out = (_without_group(inverse, targets, self.groups) + votes) / 2
 
     def nearest(self, vector: Vector) -> Neighbors:
         """Find the cases that are most similar to a new one."""
@@ -137,13 +132,11 @@ class KernelRegression:
     def estimate(
         self, vector: Vector, neighbors: Neighbors, features: Floats | None
     ) -> tuple[Floats, Floats]:
-        """Estimate a new case; also returns its neighbors' vote."""
+        """Estimate a new case, by a row of features; also returns its neighbors' vote."""
         vote = neighbors.shares @ self._targets[neighbors.rows]
-        [centered] = _unit((vector - self._center)[None])
-        kernel = (1 - self.feature_weight) * (self._centered @ centered)
-        if features is not None and self._features is not None:
-            kernel = kernel + self.feature_weight * (self._features @ features) / len(features)
-        smooth = self._mean + kernel @ self._coefficients
+        centered = _unit((vector - self._center)[None])
+        [new] = _kernel_columns(centered, features, self.feature_weight)
+        smooth = self._mean + (self._columns @ new) @ self._coefficients
         inside = np.clip(smooth, self._targets.min(axis=0), self._targets.max(axis=0))
         return (inside + vote) / 2, vote
 
@@ -160,6 +153,25 @@ def _near_duplicates(distances: Floats) -> Floats:
             groups[(groups < 0) & (distances[row] <= reach)] = row
             groups[row] = row
     return groups if (groups != 0).any() else np.arange(count)
+
+
+def _kernel_columns(centered: Floats, features: Floats | None, weight: float) -> Floats:
+    """Return columns whose products are the kernel."""
+    if features is None:
+        return centered
+    scaled = np.sqrt(weight / features.shape[1]) * features
+    return np.hstack((np.sqrt(1 - weight) * centered, scaled))
+
+
+def _inverse(columns: Floats, ridge: float) -> Floats:
+    """Invert the kernel of rows, with the ridge on its diagonal."""
+    columns = columns.astype(np.float64)
+    count, width = columns.shape
+    if count <= width:
+        return np.linalg.inv(columns @ columns.T + ridge * np.eye(count))
+    # The same by the smaller matrix (M. A. Woodbury, 1950).
+    smaller = np.linalg.inv(columns.T @ columns + ridge * np.eye(width))
+    return (np.eye(count) - columns @ smaller @ columns.T) / ridge
 
 
 def _without_group(inverse: Floats, targets: Floats, groups: Floats) -> Floats:

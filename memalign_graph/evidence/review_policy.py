@@ -7,6 +7,7 @@ new, since embedders differ in their similarities, and memories in how much thei
 
 import hashlib
 import logging
+from collections import defaultdict
 from datetime import datetime
 
 import numpy as np
@@ -17,6 +18,7 @@ from memalign_graph.evidence.evidence_model import (
     NOVELTY_QUANTILE,
     SMALL,
     EvidenceModel,
+    Kind,
 )
 from memalign_graph.evidence.regression import Floats, Neighbors
 from memalign_graph.evidence.threshold import (
@@ -144,7 +146,7 @@ def _trust(
 
     `decides` tells whether the evidence decided, where that was another matter for one case.
     """
-    kind = model.usual_kind(decide)
+    kind: Kind = model.usual_kind(decide)
     if source is not None:
         kind = "evidence" if source == "evidence" else "stated"
     decides = model.decides(decide) if decides is None else decides
@@ -152,6 +154,28 @@ def _trust(
     level = LEFT_OUT_LEVEL if is_scored else LEVEL
     key = kind, decides, target
     if key not in model.trusts:
-        past = model.past_decisions(kind, decides=decides)
-        model.trusts[key] = find_threshold_by_verdict(past, target, level)
+        decisions = _past_decisions(model, kind, decides=decides)
+        model.trusts[key] = find_threshold_by_verdict(decisions, target, level)
     return model.trusts[key]
+
+
+def _past_decisions(
+    model: EvidenceModel, kind: Kind, *, decides: bool
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the confidence of past decisions by class, and how far they agree.
+
+    Near-duplicates with one class count as one decision, with their means.
+    """
+    calibration = model.calibration(kind, decides=decides)
+    if calibration is None:
+        return {}
+    names = map(model.encoding.class_name, calibration.values)
+    groups = model.regression.groups[calibration.rows].tolist()
+    by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
+    for name, group, decision in zip(names, groups, calibration.decisions, strict=True):
+        by_group[name, group].append(decision)
+    by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (name, _), decisions in by_group.items():
+        confidence, share = np.mean(decisions, axis=0).tolist()
+        by_class[name].append((confidence, share))
+    return by_class

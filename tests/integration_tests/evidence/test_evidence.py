@@ -13,11 +13,12 @@ from memalign_graph import (
     Judgment,
     MemAlignContext,
     Pairwise,
+    Uncertain,
     add_quality_gate,
     create_panel_graph,
 )
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.evidence_model import EvidenceModel
+from memalign_graph.evidence.regression import KernelRegression
 from tests.conftest import CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.evidence.judging_support import (
     Judge,
@@ -239,27 +240,38 @@ def gate(bench: Bench, draft: int = NEXT, **options: Any) -> Graph:
     )
 
 
+JUDGED: Any = {"judgment": judgment(value=True)}
+FITS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "to decide": (words(24, **JUDGED), {"decide": "auto"}),
+    "all values alike": (words(24, value=True), {"decide": "evidence"}),
+    "to ask": (words(24), {"review": Uncertain(sample_share=0), "confidence": True}),
+}
+
+
 @EVERY_WAY
+@pytest.mark.parametrize(("feedback", "options"), FITS.values(), ids=FITS)
 async def test_the_fit_is_shared_counted_and_leaves_the_event_loop(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, feedback: list[Any], options: dict[str, Any]
 ) -> None:
     bench.server.responder = Judge()
-    await fill(bench)
+    await bench.remember(*feedback)
     threads = []
-    fit = EvidenceModel.fit
+    fit = KernelRegression.__init__
 
-    def noted(process: EvidenceModel) -> None:
+    def noted(*args: Any, **kwargs: Any) -> None:
         threads.append(threading.current_thread())
-        fit(process)
+        fit(*args, **kwargs)
 
-    monkeypatch.setattr(EvidenceModel, "fit", noted)
+    monkeypatch.setattr(KernelRegression, "__init__", noted)
     view = bench.memory().access.view
+    make = bench.review_graph if "review" in options else bench.judge_graph
     for number in range(2):
-        await judged(bench, on=f"t{number}", decide="auto")
+        await bench.invoke(make(**options), case(NEXT), f"t{number}")
     assert len(threads) == 1  # one version of the memory is fitted once
     assert (threads[0] is threading.main_thread()) is not bench.awaits
     fitted = sum(getattr(part, "nbytes", 0) for part in view.derived_cache.values())
-    assert fitted > 0
+    # The vectors, and more than as much again.
+    assert fitted > 2 * view.index.nbytes
     assert view.nbytes >= fitted + view.index.nbytes
 
 

@@ -1,7 +1,8 @@
-"""Where a check turns from broken to met, and what a failed check says of the value."""
+"""What the answers to checks say of a value: thresholds, failed checks, votes of similar cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
+from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -19,14 +20,16 @@ from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,
     anchor_checks,
+    check_vote,
+    combine_probabilities,
     explain_checks,
 )
+from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import log_odds
+from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import learn, record_check_answers
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
+from memalign_graph.memory.learning import learn, record_check_answers, record_questions
+from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
 
@@ -40,6 +43,30 @@ def probability(odds: float) -> float:
     return 1 / (1 + exp(-odds))
 
 
+def asked_memory(
+    values: Sequence[Value], answers: Sequence[float], scale: Scale | None = None
+) -> JudgeMemory:
+    """A memory whose cases were asked one check."""
+    criterion = Criterion(name="tone", instructions="Is it kind?", scale=scale or Boolean())
+    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
+    feedback = [
+        {"inputs": f"Case {number}", "outputs": "Yes.", "value": value, "rationale": "So."}
+        for number, value in enumerate(values)
+    ]
+    ids = [episode.example_id for episode in memory.remember(feedback)] if feedback else []
+    by_id = dict(zip(ids, answers, strict=True))
+    run_sync(record_check_answers(SYNC, memory.access, {ASKED: by_id}))
+    return memory
+
+
+def anchor_of(memory: JudgeMemory, guideline: Guideline, answer: float) -> AnchoredCheck:
+    """What the check of a guideline says of a new case."""
+    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
+    view, scale = memory.access.view, memory.access.criterion.scale
+    [anchored] = anchor_checks(view, scale, [check], {guideline.id: guideline}, ())
+    return anchored
+
+
 def anchored(
     answer: float,
     source: tuple[Value, float] | None,
@@ -47,33 +74,22 @@ def anchored(
     scale: Scale | None = None,
 ) -> AnchoredCheck:
     """A check of a new case, by a guideline of one case; other cases were asked it, too."""
-    criterion = Criterion(name="tone", instructions="Is it kind?", scale=scale or Boolean())
-    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
     cases = [*([source] if source else []), *((v, p) for p, v in (others or {}).items())]
-    feedback = [
-        {"inputs": f"Case {number}", "outputs": "Yes.", "value": value, "rationale": "So."}
-        for number, (value, _) in enumerate(cases)
-    ]
-    episodes = memory.remember(feedback) if feedback else []
-    answers = {
-        episode.example_id: share for episode, (_, share) in zip(episodes, cases, strict=True)
-    }
-    ids = [episodes[0].id] if source else []
+    memory = asked_memory([value for value, _ in cases], [share for _, share in cases], scale)
     if source:
+        first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
         operation = GuidelineOperation(
-            action="add", text="Say sorry.", question=QUESTION, episode_ids=ids
+            action="add", text="Say sorry.", question=QUESTION, episode_ids=[first.id]
         )
-        read = {episodes[0].id: episodes[0].word}
-        run_sync(learn(SYNC, memory.access, [operation], read))
+        run_sync(learn(SYNC, memory.access, [operation], {first.id: first.word}))
     else:
         memory.add_guideline("Say sorry.")
     [guideline] = memory.guidelines()
-    guideline = Guideline(**{**dict(guideline), "question": QUESTION})
-    run_sync(record_check_answers(SYNC, memory.access, {ASKED: answers}))
-    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
-    view = memory.access.view
-    [found] = anchor_checks(view, criterion.scale, [check], {guideline.id: guideline}, ())
-    return found
+    return anchor_of(memory, Guideline(**{**dict(guideline), "question": QUESTION}), answer)
+
+
+def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
+    return check_vote(memory.access.view, Boolean(), own, [True, False], ())
 
 
 @pytest.mark.parametrize(
@@ -109,9 +125,8 @@ def test_without_an_anchor_accepted_cases_say_where_it_would_be(
 
 @pytest.mark.parametrize("number", range(6))
 def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int) -> None:
-    """Whichever of their episodes has the smaller id."""
-    criterion = Criterion(name="tone", instructions="Is it kind?")
-    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
+    """Whichever of their episodes has the smaller id; in the threshold and in the vote."""
+    memory = asked_memory([], [])
     case = {"inputs": f"Case {number}", "outputs": "Yes."}
     [episode, _] = memory.remember(
         [
@@ -119,12 +134,10 @@ def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int)
             {**case, "value": False, "author": "bob", "given_at": "2025-01-02T00:00:00Z"},
         ]
     )
-    guideline = memory.add_guideline("Say sorry.")
     run_sync(record_check_answers(SYNC, memory.access, {ASKED: {episode.example_id: 0.8}}))
-    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=0.9)
-    guidelines = {guideline.id: guideline}
-    [found] = anchor_checks(memory.access.view, criterion.scale, [check], guidelines, ())
-    assert found.met_values == []
+    assert anchor_of(memory, memory.add_guideline("Say sorry."), 0.9).met_values == []
+    shares, _ = vote_of(memory, {ASKED: 0.8})
+    assert shares["false"] > 0.8
 
 
 def test_a_guideline_of_praise_is_broken_below_the_case_it_comes_from() -> None:
@@ -185,3 +198,46 @@ def test_the_rationale_names_failed_checks_alone() -> None:
         f'1 of 2 checks failed: "{QUESTION}" (yes with probability 0.21; 0.20 on the case that it '
         "was learned from)."
     )
+
+
+def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> None:
+    few, many = (asked_memory([False, True] * n, [0.1, 0.9] * n) for n in (3, 20))
+    (shares, weight), (_, larger) = (vote_of(memory, {ASKED: 0.12}) for memory in (few, many))
+    assert shares["false"] > 0.8
+    assert (weight, larger) == (pytest.approx(6 / 14), pytest.approx(40 / 48))
+
+
+def test_checks_that_tell_nothing_of_the_values_have_no_weight() -> None:
+    memory = asked_memory([False, True] * 10, [0.1, 0.1, 0.9, 0.9] * 5)
+    assert vote_of(memory, {ASKED: 0.1})[1] == 0
+
+
+def test_a_rare_value_counts_as_much_as_a_frequent_one_in_the_weight_of_a_vote() -> None:
+    """Alike checks have mostly the frequent value: the vote would always say that."""
+    memory = asked_memory([True] * 18 + [False] * 2, [0.5] * 20)
+    assert vote_of(memory, {ASKED: 0.5})[1] == 0
+
+
+def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vote() -> None:
+    memory = asked_memory([False, True], [0.1, 0.9])
+    shares, _ = vote_of(memory, {ASKED: 0.1, "new": 0.7})
+    assert shares["false"] > 0.8
+    assert vote_of(memory, {"new": 0.7}) is None
+
+
+def test_a_vote_is_pooled_by_its_weight() -> None:
+    even, votes = {"true": 0.5, "false": 0.5}, {"true": 0.8, "false": 0.2}
+    assert combine_probabilities(even, votes, 0) == even
+    # The odds of the vote are 4, their square root is 2.
+    assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(9, 0), (10, 1)])
+def test_a_question_is_evidence_once_it_was_asked_of_ten_cases(count: int, columns: int) -> None:
+    memory = asked_memory([False, True] * 6, [0.1, 0.9] * 6)
+    memory.add_guideline("Say sorry.")
+    run_sync(record_questions(SYNC, memory.access, {"Say sorry.": QUESTION}))
+    ids = [episode.example_id for episode in memory.episodes()]
+    answers = {asked_id(QUESTION, "m"): dict.fromkeys(ids[:count], 0.5)}
+    run_sync(record_check_answers(SYNC, memory.access, answers))
+    assert run_sync(current_evidence_model(SYNC, memory.access)).features.count == columns

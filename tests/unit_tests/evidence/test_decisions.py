@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean
+from memalign_graph.evidence.evidence_model import _blend_weight
 from memalign_graph.evidence.regression import NO_NEIGHBORS, is_better
 from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
@@ -146,12 +147,31 @@ def test_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(name: str, 
     assert not process_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
 
 
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_older_verdicts_than_the_newest_thirty_do_not_count(seed: int) -> None:
+    world = HELPED["coin judge, neighbours .9"]
+    past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
+    right = [replace(item, verdict=item.truth) for item in past[-30:-6]]
+    mostly_right = view_of([*past[:-30], *right, *past[-6:]])
+    assert not process_of(mostly_right, world.scale).decides("auto")
+    assert process_of(view_of(past), world.scale).decides("auto")
+
+
 def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
     make = numbers(STARS, 0.15, pure=True, low=0.1)
     past, _ = make(np.random.default_rng([40, 8]), 40, 0)
     found = process_of(view_of(past), STARS).leave_one_out
     assert found is not None
     assert 0 < found.weight <= 0.25
+
+
+def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> None:
+    ones, alone = np.full(10, 0.1), np.arange(10)
+    # Perfect estimates whose squares add up to the penalty.
+    assert _blend_weight(ones, ones, alone, pulled_to=0) == pytest.approx(1 / 2)
+    assert _blend_weight(ones, ones, 0 * alone, pulled_to=0) == pytest.approx(1 / 11)
+    # Without verdicts it is pulled to the estimates.
+    assert _blend_weight(ones, 0 * ones, alone, pulled_to=1) == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
