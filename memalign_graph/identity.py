@@ -32,8 +32,8 @@ def check_json(value: Any, name: str, depth: int = 0) -> None:  # noqa: C901 - a
         case _ if not (value is None or isinstance(value, int | float)):
             raise ValueError(
                 f"{name} holds a value of type {type(value).__name__}, which is no JSON: pass "
-                "text, numbers, booleans, null, lists and dicts (a message or model as its "
-                "`model_dump(mode='json')`)."
+                "text, numbers, booleans, null, lists and dicts; messages in a list of their own, "
+                "a model as its `model_dump(mode='json')`."
             )
 
 

@@ -10,7 +10,7 @@ class ExampleInput(TypedDict):
     """What is to be judged."""
 
     inputs: Any
-    """What the application was given: text, or any other JSON value; not empty."""
+    """What the application was given: text, messages, or any other JSON value; not empty."""
     outputs: Any
     """What the application answered; not empty."""
     reference_outputs: NotRequired[Any]

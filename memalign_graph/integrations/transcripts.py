@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from langchain_core.messages import convert_to_messages
+
+from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.integrations.feedback import Fields, plain_json
 from memalign_graph.transcript import read_messages
@@ -20,18 +23,13 @@ def turn_fields(inputs: Any, outputs: Any) -> Fields:
     if made is None:
         return {"inputs": inputs if given is None else given, "outputs": outputs}
     whole = _joined(given or [], made)
-    asked = [place for place, one in enumerate(whole) if one["role"] == "user"]
+    asked = [message["content"] for message in whole if message["role"] == "user"]
     if given is None and inputs is None and asked:
         # A conversation without inputs, as agentevals judges it, says itself what was asked.
-        return {"inputs": whole[asked[0]]["content"], "outputs": whole}
-    if given is None or not asked:
-        return {"inputs": given or inputs, "outputs": _shortest(made)}
-    before = whole[: asked[-1] + 1]
-    request = before[-1]["content"]
-    is_first = all(message["role"] == "system" for message in before[:-1])
-    history = [message for message in before if message["role"] != "system"]
-    steps = [message for message in whole[asked[-1] + 1 :] if message["role"] != "system"]
-    return {"inputs": request if is_first else history, "outputs": _shortest(steps)}
+        return {"inputs": asked[0], "outputs": whole}
+    turn = read_turn(convert_to_messages(whole), {})
+    seen = what_gate_sees(turn, "messages", "turn") if given and asked else None
+    return seen or {"inputs": given or inputs, "outputs": made}
 
 
 def messages_in(value: Any, name: str) -> list[Fields] | None:
@@ -71,13 +69,6 @@ def _joined(given: list[Fields], made: list[Fields]) -> list[Fields]:
     size = len(given)
     repeats = any(made[at : at + size] == given for at in range(len(made) - size + 1))
     return made if repeats else [*given, *made]
-
-
-def _shortest(steps: list[Fields]) -> Any:
-    """Return an answer alone as text, as a gate does."""
-    answers = [step for step in steps if step["role"] == "assistant" and step["content"]]
-    does_nothing = all(step["role"] == "assistant" and "tool_calls" not in step for step in steps)
-    return answers[-1]["content"] if does_nothing and answers else steps
 
 
 def example_from_opentelemetry(span: Any) -> Example:

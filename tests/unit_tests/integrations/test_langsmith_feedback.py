@@ -194,7 +194,7 @@ def test_an_export_brings_its_feedback_which_counts_once() -> None:
     line = {**dict(app), "feedback": [json.loads(word.model_dump_json())]}
     one = only(feedback_from_langsmith([line], [word], criterion=CRITERION))
     assert (one.value, one.author) == (False, "ann")
-    assert one.example.outputs == "Here."
+    assert one.example.outputs == [{"role": "assistant", "content": "Here."}]
 
 
 def test_what_can_t_be_used_is_rejected_with_the_reason() -> None:
