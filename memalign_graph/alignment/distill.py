@@ -172,14 +172,13 @@ async def reword(
 ) -> DistillResult:
     """Ask for a pending guideline's wording, from its sources alone.
 
-    It is retired where no source is left, and stays as it is where the model gives no wording.
+    Where the model gives none, the guideline keeps its wording and stays pending.
     """
     sources = await access.episodes(io, guideline.episode_ids)
     newest_last = sorted(sources.values(), key=lambda episode: (episode.given_at, episode.id))
     newest = newest_last[-_MAX_SOURCES:][::-1]
     if not newest:
-        retire = GuidelineOperation(guideline_id=guideline.id, action="retire")
-        return DistillResult([retire])
+        return DistillResult()  # its last source was forgotten meanwhile, and it with that
     try:
         result = await distill_episodes(io, access, chat, newest, max_operations=1)
     except (ChatModelError, ModelAnswerError) as error:

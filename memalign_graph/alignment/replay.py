@@ -63,33 +63,20 @@ async def replay(
     judge: JudgeFunction,
     operations: Sequence[GuidelineOperation],
     *,
-    retired: Sequence[GuidelineOperation],
     before: list[Guideline],
     new_episodes: Iterable[str],
     max_cases: int,
     limit: int,
     report: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
-    """Judge seen cases with the operations, and drop those that lose cases.
+    """Judge seen cases with the operations; return those that lose no cases, and what it showed.
 
-    Args:
-        io: Counts the calls.
-        access: The memory.
-        judge: Judges a case.
-        operations: What may be dropped.
-        retired: What is applied in any case.
-        before: The guidelines before the alignment.
-        new_episodes: The episodes that were not there before it.
-        max_cases: How many cases are judged again at most.
-        limit: How many at a time.
-        report: Is told how many cases are done, and how many there are.
-
-    Returns:
-        The operations that are left, and what the replay showed.
+    `before` are the guidelines, and `new_episodes` the feedback that was not there, before the
+    alignment. `report` is told how many cases are done, of how many.
     """
     calls = io.usage.chat_calls
     cases = await select_cases(io, access, operations, max_cases)
-    run = _Replay(io, access, judge, limit, await access.guidelines(io), retired)
+    run = _Replay(io, access, judge, limit, await access.guidelines(io))
     report(0, len(cases))
     agreed = await run.agreeing(cases, before, frozenset(new_episodes))
     kept, broken = [*operations], list[BrokenCase]()
@@ -136,14 +123,13 @@ class _Replay:
     judge: JudgeFunction
     limit: int
     active: list[Guideline]
-    retired: Sequence[GuidelineOperation]
     predicted: dict[str, Value] = field(default_factory=dict)
     """The newest verdict that disagrees, by example id."""
     failed: dict[str, ModelError] = field(default_factory=dict)
     """Why a case can't be judged, by example id; such a case counts nowhere."""
 
     def guidelines_after(self, operations: Sequence[GuidelineOperation]) -> list[Guideline]:
-        after = applied(self.active, [*self.retired, *operations])
+        after = applied(self.active, operations)
         return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
 
     async def agreeing(

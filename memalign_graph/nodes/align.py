@@ -454,21 +454,18 @@ async def replay_cases(step: _Call) -> StateUpdate:
         return judgment.value
 
     rewordings = read_saved(lesson["rewordings"])
-    revisions = [operation for operation in rewordings if operation.action != "retire"]
-    retired = [operation for operation in rewordings if operation.action == "retire"]
     retained, outcome = await replay(
         step.io,
         step.access,
         judge_case,
-        [*revisions, *read_saved(lesson["operations"])],
-        retired=retired,
+        [*rewordings, *read_saved(lesson["operations"])],
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         max_cases=step.options.replay_cases,
         limit=step.max_concurrency,
         report=partial(step.progress, "replay"),
     )
-    dropped = {operation.guideline_id for operation in revisions if operation not in retained}
+    dropped = {operation.guideline_id for operation in rewordings if operation not in retained}
     failures = DistillResult()
     for guideline in await step.access.pending_guidelines(step.io):
         if guideline.id in dropped:
@@ -476,8 +473,8 @@ async def replay_cases(step: _Call) -> StateUpdate:
     unjudged = list(outcome.failed.values())
     warnings = [_NOT_REPLAYED.format(len(unjudged), unjudged[0])] if unjudged else []
     return step.learned(
-        operations=saved([item for item in retained if item not in revisions]),
-        rewordings=saved([*retired, *(item for item in retained if item in revisions)]),
+        operations=saved([item for item in retained if item not in rewordings]),
+        rewordings=saved([item for item in retained if item in rewordings]),
         replay=outcome.model_dump(mode="json"),
         failed_attempts=[*lesson["failed_attempts"], *failures.failed_attempts],
         warnings=[*step.warnings(*warnings), *failures.warnings],

@@ -49,13 +49,9 @@ class DistillResult:
     """Why a piece of feedback, or a guideline, could not be distilled."""
 
     def __add__(self, other: "DistillResult") -> "DistillResult":
+        pairs = {name: (value, getattr(other, name)) for name, value in vars(self).items()}
         return DistillResult(
-            self.operations + other.operations,
-            self.warnings + other.warnings,
-            self.read | other.read,
-            self.truncated_ids + other.truncated_ids,
-            self.failed_attempts + other.failed_attempts,
-            self.errors + other.errors,
+            **{name: a | b if isinstance(a, dict) else a + b for name, (a, b) in pairs.items()}
         )
 
 

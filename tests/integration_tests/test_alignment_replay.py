@@ -127,6 +127,8 @@ async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Benc
         case = judged_case(chat)
         seen[with_new].add(case)
         assert others_in(chat) == (old | new if with_new else old) - {case}
+        # What its expert said of it would stand there without its texts.
+        assert f"so said of case {case}." not in chat.text
     assert seen == {False: old | new, True: old | new}
 
 
