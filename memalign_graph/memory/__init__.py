@@ -7,9 +7,9 @@
 - `view`: the state of one memory in a process; `cache`: this process's views. `index`,
   `embedding`: their vectors.
 - `access`, `layout`: the way to the store, and what lies where; only `access` writes facts.
-- `feedback`: what experts say, revise and take back. `guidelines`: operations on guidelines, by
-  hand and as models propose them. `learning`: commits of what models said. `checks`: the answers
-  to check questions in memory, and the AUC of guidelines by them.
+- `feedback`: what experts say, revise and take back. `operations`: changes of guidelines as models
+  propose them. `guidelines`: guidelines by hand, and operations applied. `learning`: commits of
+  what models said. `checks`: answers to check questions, and the AUC of guidelines by them.
 - `recall`: what is like a case. `history`, `jsonl`: what was before, and how a memory moves.
 - `purge`, `external_traces`: what is erased for good, in the memory and outside of it.
 - `judgments`, `review_report`: verdicts kept for a while, and what experts were asked, and why.

@@ -37,7 +37,7 @@ async def learn(
     `failed` names what could not be distilled, to be counted.
     """
     view = await access.refresh(io)
-    episodes = view.episodes(read)
+    purges, episodes = view.purges(), view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
     gone = read.keys() - same
     active = {guideline.id: guideline for guideline in view.guidelines}
@@ -72,7 +72,7 @@ async def learn(
         "failed": sorted(failed),
     }
     if lesson["read"] or lesson["guidelines"] or lesson["retired"] or lesson["failed"]:
-        view = await _write_lesson(io, access, reason, lesson, author=author)
+        view = await _write_lesson(io, access, reason, lesson, purges, author=author)
     return {
         "episode_ids": sorted(same - left_pending),
         "guidelines": [*table.outcome, *_prior_attempt_report(valid, active, same - fresh)],
@@ -81,10 +81,15 @@ async def learn(
 
 
 async def _write_lesson(
-    io: IO, access: MemoryAccess, reason: str, lesson: dict[str, Any], *, author: str | None = None
+    io: IO,
+    access: MemoryAccess,
+    reason: str,
+    lesson: dict[str, Any],
+    purges: set[str],
+    *,
+    author: str | None = None,
 ) -> MemoryView:
-    """Write guidelines, and redact them where what they may repeat was purged meanwhile."""
-    purges = access.view.purges()
+    """Write guidelines, and redact what may repeat something purged after the given purges."""
     fact = await access.write(io, reason, lesson, author=author)
     view = await access.refresh(io)
     named = fact.read_together(key for sources in [fact.read, *fact.sources] for key in sources)
@@ -142,7 +147,7 @@ def _prior_attempt_report(
 async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
     """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
     view = await access.refresh(io)
-    now = datetime.now(UTC)
+    purges, now = view.purges(), datetime.now(UTC)
     revisions = [
         GuidelineRevision.of(
             each.model_copy(update={"question": questions[each.text], "updated_at": now}),
@@ -153,7 +158,7 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
         if each.question is None and each.text in questions
     ]
     if revisions:
-        await _write_lesson(io, access, "ask", {"guidelines": revisions})
+        await _write_lesson(io, access, "ask", {"guidelines": revisions}, purges)
 
 
 async def record_check_answers(
