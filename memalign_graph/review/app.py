@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.io import ASYNC
 from memalign_graph.memory import history
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection, forget, revise
 from memalign_graph.memory.guidelines import (
     add_guideline,
@@ -110,8 +111,8 @@ class _Visit:
         return HTMLResponse(_TEMPLATES.get_template(f"{name}.html.jinja").render(**context))
 
     async def open(self) -> Question:
-        """Take this request's question; who answers it may come late."""
-        late = self.request.method == "POST"
+        """Take this request's question; what belongs to an open page may come late."""
+        late = self.request.method == "POST" or self.request.url.path.endswith("/nearest")
         question = await self.desk.open(self.who, self.question_id, late=late)
         if question is None:
             raise InvalidInputError(_GONE)
@@ -432,7 +433,7 @@ async def beat(visit: _Visit) -> Response:
 
 
 async def leave(visit: _Visit) -> Response:
-    await visit.desk.release(visit.who, visit.question_id)
+    await visit.desk.leave(visit.who, visit.question_id)
     return Response(status_code=204)
 
 
@@ -464,6 +465,7 @@ async def change_rules(visit: _Visit) -> Response:
         case "add":
             await add_guideline(ASYNC, access, text, author=who)
         case "edit":
+            await _check_unchanged(access, rule, form.get("was"))
             await edit_guideline(ASYNC, access, rule, text, author=who)
         case "remove":
             await remove_guideline(ASYNC, access, rule, author=who)
@@ -475,6 +477,16 @@ async def change_rules(visit: _Visit) -> Response:
         case _:
             raise InvalidInputError("You may not do that here.")
     return _to(f"/review/learned/{quote(visit.criterion)}")
+
+
+async def _check_unchanged(access: MemoryAccess, guideline_id: str, text: str | None) -> None:
+    """Refuse to overwrite a wording that the expert has not seen."""
+    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
+    now = texts.get(guideline_id)
+    if text is not None and now is not None and text.split() != now.split():
+        raise InvalidInputError(
+            f"Somebody has reworded this rule since you opened the page. It says now: {now}"
+        )
 
 
 async def changes(visit: _Visit) -> Response:

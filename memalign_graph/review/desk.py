@@ -35,7 +35,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import find_judgment
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE
+from memalign_graph.memory.layout import DEFAULT_NAMESPACE, unpacked
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
 from memalign_graph.runtime import JudgeResources
@@ -45,6 +45,8 @@ from memalign_graph.types import Feedback
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=10)
+_LEAVING = timedelta(seconds=90)
+"""How long a case stays taken after its page was closed: another tab of it says so in time."""
 _KEEP_LEASES = timedelta(days=1)
 _LISTED = 100
 _FRESH_S = 5.0
@@ -236,6 +238,14 @@ class Desk:
                 await self._put(_LEASES, old.key, None)
         return _holder(question_id, await self._search(_LEASES), visitor)
 
+    async def leave(self, visitor: Visitor, question_id: str) -> None:
+        """Leave a question to others shortly, unless another tab of the visitor has it open."""
+        key = f"{question_id}:{visitor.name}"
+        for lease in await self._search(_LEASES):
+            if lease.key == key and _is_live(lease):
+                seen = datetime.now(UTC) - LEASE + _LEAVING
+                await self._put(_LEASES, key, {**lease.value, "seen": seen.isoformat()})
+
     async def release(self, visitor: Visitor, question_id: str, *, skip: bool = False) -> None:
         """Leave a question to others; what is put off comes last."""
         at = datetime.now(UTC).isoformat()
@@ -340,6 +350,9 @@ class Desk:
             with suppress(InvalidInputError):
                 access = self.access(unquote(name))
                 kept = await find_judgment(ASYNC, access, judgment_id, late=late)
+                rows = (await access.refresh(ASYNC)).rows()
+                if not late and any(judgment_id in row.verdicts for row in rows):
+                    return None
                 case = case_of("review", [access.criterion], kept.example, [kept.judgment])
                 return {**case, "namespace": self.namespace}
             return None
@@ -381,7 +394,9 @@ class Desk:
     async def _kept(self, name: str) -> _Listing:
         """List the kept judgments that wait; of a large memory only what is shown is read whole."""
         access = self.access(name)
-        [items] = await access.search(ASYNC, access.layout.of("judgments"))
+        namespace = access.layout.of("judgments")
+        stored = [it for it in await self._search(namespace) if it.namespace == namespace]
+        items = [{**unpacked(it.value), "kept_at": it.created_at} for it in stored]
         view, now = await access.refresh(ASYNC), datetime.now(UTC)
         answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
         waiting = [
@@ -391,13 +406,11 @@ class Desk:
             and datetime.fromisoformat(item["kept_until"]) > now
         ]
         waiting.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
-        kept_for = self.judges[name].keep_judgments or timedelta(days=30)
         found = []
         for item in waiting[:_LISTED]:
             case: Case = {"example": item["example"], "judgments": {name: item["judgment"]}}
-            until = datetime.fromisoformat(item["kept_until"])
             key = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
-            found.append(_question(key, name, case, until - kept_for))
+            found.append(_question(key, name, case, item["kept_at"]))
         return _Listing(found, len(waiting))
 
     async def _waiting(self, client: Any) -> _Listing:

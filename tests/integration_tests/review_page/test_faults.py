@@ -250,10 +250,9 @@ async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()
     ann = await office.expert("ann", at).get("/review/next")
-    case = ann.here
+    second_tab = await office.expert("ann", at).get(ann.here)
     await ann.answer(value="false", rationale="Too cold.")
-    await ann.get(case)
-    await ann.answer(value="true", rationale="It is fine.")
+    await second_tab.answer(value="true", rationale="It is fine.")
     await at.settled()
     assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
 
@@ -482,3 +481,66 @@ async def test_nobody_is_told_anothers_rule_as_their_own(
     [(_, told)] = at.outcomes(ann)
     assert "Fine for a chat" not in told
     assert "your answer is kept" in told
+
+
+@pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
+async def test_judgments_that_are_kept_for_ever_are_listed_with_their_age(
+    office: Office, keep: timedelta
+) -> None:
+    office.judge = office.judge.but(keep_judgments=keep)
+    await office.judged("Wait.")
+    [question], _ = await office.desk().questions(Visitor("ann"))
+    assert question.age == "just now"
+    # By when it was kept, whatever this page's own judge is set to.
+    office.judge = office.judge.but(keep_judgments=timedelta(hours=1))
+    [question], _ = await office.desk().questions(Visitor("ann"))
+    assert question.age == "just now"
+    assert (await office.expert("ann", office.desk()).get("/review")).page.status_code == 200
+
+
+async def test_a_rule_that_another_reworded_is_not_overwritten_unseen(office: Office) -> None:
+    rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
+    at = office.desk()
+    ann, bob = office.expert("ann", at), office.expert("bob", at)
+    for one in (ann, bob):
+        await one.get(f"/review/learned/{NAME}")
+        assert 'name="was" value="Say sorry first."' in one.page.text
+    sent = {"guideline_id": rule.id, "was": "Say sorry first."}
+    path = f"/review/learned/{NAME}/edit"
+    await ann.post(path, **sent, text="Say sorry before anything else.")
+    await bob.post(path, **sent, text="Say sorry, and why.")
+    assert bob.page.status_code == 400
+    assert "Somebody has reworded this rule" in bob.text
+    assert "Say sorry, and why." in bob.text, "what was written is shown to be copied"
+    assert [it.text for it in await office.memory.aguidelines()] == [
+        "Say sorry before anything else."
+    ]
+
+
+async def test_closing_one_of_two_tabs_keeps_the_case(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.judged("Wait.")
+    at = office.desk()
+    ann, bob = office.expert("ann", at), office.expert("bob", at)
+    case = (await ann.get("/review/next")).here
+    await ann.get(case)  # a second tab
+    await ann.post(f"{case}/leave")
+    await bob.get("/review/next")
+    assert bob.here == "/review"
+    monkeypatch.setattr("memalign_graph.review.desk._LEAVING", timedelta(0))
+    await ann.get(case)
+    await ann.post(f"{case}/leave")
+    assert (await bob.get("/review/next")).here == case
+
+
+async def test_an_answered_case_does_not_open_as_if_new(office: Office) -> None:
+    await office.judged("Wait.")
+    at = office.desk()
+    ann, bob = office.expert("ann", at), office.expert("bob", at)
+    case = (await ann.get("/review/next")).here
+    await ann.answer(value="false", rationale="Too cold.")
+    await at.settled()
+    for one in (ann, bob):
+        assert (await one.get(case)).page.status_code == 404
+        assert "This case is answered" in one.text
