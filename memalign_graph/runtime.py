@@ -265,13 +265,14 @@ class Node(Runnable[Any, Any]):
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> StateUpdate:  # noqa: A002, ARG002 - Runnable's own names
+    # The parameters have Runnable's names; the config is read by `get_config`.
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> StateUpdate:  # noqa: A002, ARG002
         return run_sync(self._run_operation(SyncIO, input))
 
     async def ainvoke(
         self,
-        input: Any,  # noqa: A002 - Runnable's own name
-        config: RunnableConfig | None = None,  # noqa: ARG002 - read by `get_config`
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,  # noqa: ARG002
         **_: Any,
     ) -> StateUpdate:
         return await self._run_operation(AsyncIO, input)

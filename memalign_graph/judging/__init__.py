@@ -1,6 +1,5 @@
 """One judgment: read `verdict.run_judge` first, then what it calls.
 
 `case` has what is judged and what memory gives for it, `pairwise` the two orders of outputs,
-`small_model` the judgment by checks, `again` judging as if some episodes were not there, and
-`pinned` a memory as it stood.
+`again` judging as if some episodes were not there, and `pinned` a memory as it stood.
 """

@@ -7,19 +7,25 @@ from typing import Any
 
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence import confidence, verdicts
-from memalign_graph.evidence.check_value import anchor_checks
+from memalign_graph.evidence import confidence, logprobs, verdicts
+from memalign_graph.evidence.check_value import (
+    add_checks,
+    anchor_checks,
+    check_vote,
+    combine_probabilities,
+    explain_checks,
+)
 from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
 from memalign_graph.judging.case import Answer, Case
 from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
-from memalign_graph.judging.small_model import ask_value_only
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.models import is_small_model, max_input_tokens
+from memalign_graph.models import is_small_model, max_input_tokens, model_name_of
 from memalign_graph.prompts.judge import (
     judge_prompt,
     parse_answer,
     parse_broken_guidelines,
+    value_prompt,
 )
 from memalign_graph.scales import Pairwise, Value
 from memalign_graph.types import Check, Guideline, Judgment
@@ -82,7 +88,7 @@ async def ask_verdict(case: Case) -> Answer:
     """Ask for a rationale and a value; a small model that answered checks for the value alone."""
     call, retrieved = case.call, case.retrieved
     chat_model, criterion = call.chat_model, call.resources.criterion
-    if case.checks and (answer := await ask_value_only(case)):
+    if case.checks and (answer := await _ask_value_only(case)):
         return answer
     has_guidelines = bool(retrieved.guidelines or retrieved.relevant)
     cites = call.judge.cite_guidelines and has_guidelines and not call.asks_checks
@@ -133,6 +139,37 @@ async def ask_verdict(case: Case) -> Answer:
         guideline_ids=[guideline.id for guideline in prompt.guidelines],
         episode_ids=[episode.id for episode in prompt.episodes],
         warnings=[*prompt.warnings, *filter(None, [measured.warning])],
+    )
+
+
+async def _ask_value_only(case: Case) -> Answer | None:
+    """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
+    call = case.call
+    chat_model, criterion = call.chat_model, call.resources.criterion
+    scale, values = criterion.scale, verdicts.value_choices(criterion.scale)
+    model = logprobs.usable_logprob_model(chat_model)
+    if not values or model is None:
+        return None
+    window = max_input_tokens(chat_model)
+    prompt = value_prompt(criterion, case.example, values, max_input_tokens=window)
+    measured = await logprobs.ask_letter(call.io, model, scale, prompt.messages, values)
+    if measured.probabilities is None:
+        logger.warning("Judging %r: %s", criterion.name, measured.warning)
+        return None
+    shares = add_checks(measured.probabilities, case.checks, values, scale)
+    answers = probabilities([anchored.check for anchored in case.checks])
+    vote = check_vote(call.access.view, scale, answers, values, case.excluded_keys)
+    if vote is not None:
+        shares = combine_probabilities(shares, *vote)
+    return Answer(
+        value=verdicts.choose_value(shares, values, scale),
+        rationale=explain_checks(case.checks),
+        model=model_name_of(chat_model),
+        confidence=replace(measured, probabilities=shares),
+        broken_guideline_ids=[],
+        guideline_ids=[anchored.check.guideline_id for anchored in case.checks],
+        episode_ids=[],
+        warnings=prompt.warnings,
     )
 
 
