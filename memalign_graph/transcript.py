@@ -197,13 +197,15 @@ def _is_call(call: Any) -> bool:
     return all(isinstance(text, str) for text in (call.get("id"), *function.values()))
 
 
-def transcripts_in(value: Any) -> dict[str, Any]:
-    """Return the transcript that a JSON value is, or the two of a pair by their titles, A and B."""
+def transcripts_in(value: Any) -> dict[str, list[Step]]:
+    """Return the steps of the transcript that a JSON value is, or of the two of a pair, A and B."""
     if is_messages(value):
-        return {"": value}
+        return {"": steps_of(value)}
     pair = dict(zip("AB", value, strict=False)) if isinstance(value, list) else value
     is_pair = isinstance(pair, dict) and pair.keys() == {"A", "B"} and len(value) == len(pair)
-    return pair if is_pair and all(map(is_messages, pair.values())) else {}
+    if not is_pair or not all(map(is_messages, pair.values())):
+        return {}
+    return {title: steps_of(messages) for title, messages in pair.items()}
 
 
 def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[Step]:
@@ -247,38 +249,34 @@ def _call_text(function: Mapping[str, str]) -> str:
     return f"({', '.join(pairs)})"
 
 
-def render(messages: Sequence[Mapping[str, Any]], max_chars: int | None = None) -> str:
-    """Write messages as numbered steps, each named; within about so many characters."""
-    steps = steps_of(messages)
-    level = max((len(text) for step in steps for _, text, _ in step.parts), default=0)
-    if max_chars is None or _size(steps, level) <= max_chars:
+def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
+    """Write numbered steps, each named; within about so many characters."""
+    parts = [part for step in steps for part in step.parts]
+    around = sum(len(label) + 4 for label, _, _ in parts) + (len(str(len(steps))) + 2) * len(steps)
+    lengths = [(len(text), weight) for _, text, weight in parts]
+
+    def size(level: int) -> int:
+        cut = sum(min(length, weight * level + len(_MARK)) for length, weight in lengths)
+        return around + cut
+
+    level = max((length for length, _ in lengths), default=0)
+    if max_chars is None or size(level) <= max_chars:
         return "\n".join(_lines(steps, 1, level))
     low, high = 0, min(level, max_chars)
     while low < high:  # looks for the highest level that fits
         level = (low + high + 1) // 2
-        low, high = (level, high) if _size(steps, level) <= max_chars else (low, level - 1)
-    size = _size(steps, low)
-    if size <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
+        low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
+    least = size(low)
+    if least <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
         return "\n".join(_lines(steps, 1, low))
     # Not even the names fit: of the steps in the middle it says how many there were of each.
-    ends = max(len(steps) * max_chars // (2 * size), 1)
+    ends = max(len(steps) * max_chars // (2 * least), 1)
     last = len(steps) - ends
     counts = Counter(step.who for step in steps[ends:last]).most_common()
     names = ", ".join(f"{number} of {who}" for who, number in counts[:_MAX_COUNTED])
     names += ", and others" if len(counts) > _MAX_COUNTED else ""
     middle = f"[... steps {ends + 1} to {last} left out: {names} ...]"
     return "\n".join([*_lines(steps[:ends], 1, 0), middle, *_lines(steps[last:], last + 1, 0)])
-
-
-def _size(steps: Sequence[Step], level: int) -> int:
-    """Estimate the characters of steps that are cut to a level."""
-    parts = [part for step in steps for part in step.parts]
-    texts = sum(min(len(text), weight * level + len(_MARK)) for _, text, weight in parts)
-    return (
-        texts
-        + sum(len(label) + 4 for label, _, _ in parts)
-        + (len(str(len(steps))) + 2) * len(steps)
-    )
 
 
 def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
@@ -298,9 +296,8 @@ def _cut(text: str, room: int) -> str:
     return f"{text[: room * 2 // 3]}{_MARK}{text[len(text) - room // 3 :]}".strip()
 
 
-def goal_tools_answer(messages: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str], str]:
+def goal_tools_answer(steps: Sequence[Step]) -> tuple[list[str], list[str], str]:
     """Return what users asked for, the tools used, in order, and the last that was answered."""
-    steps = steps_of(messages)
     said = [(step.who.partition(" ")[0], step.text) for step in steps if not step.is_call]
     answers = [text for who, text in said if who == "assistant"]
     asked = [text for who, text in said if who == "user"]

@@ -17,7 +17,14 @@ from memalign_graph.errors import excerpt
 from memalign_graph.memory.operations import (
     normalize_text,
 )
-from memalign_graph.transcript import goal_tools_answer, is_messages, render, transcripts_in
+from memalign_graph.transcript import (
+    Step,
+    goal_tools_answer,
+    is_messages,
+    render,
+    steps_of,
+    transcripts_in,
+)
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -42,28 +49,33 @@ def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
 def as_text(value: Any, max_chars: int | None = None) -> str:
     """Write a value as text: messages as numbered steps, of about so many characters at most."""
     if transcripts := transcripts_in(value):
-        room = None if max_chars is None else max_chars // len(transcripts)
-        texts = {title: render(messages, room) for title, messages in transcripts.items()}
-        return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
+        return _render_all(transcripts, max_chars)
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
+def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None) -> str:
+    room = None if max_chars is None else max_chars // len(transcripts)
+    texts = {title: render(steps, room) for title, steps in transcripts.items()}
+    return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
+
+
 def headline(value: Any, max_chars: int) -> str:
     """Return the first words of a value on one line; a transcript's answer, if it has one."""
-    answer = goal_tools_answer(value)[2] if is_messages(value) else ""
+    answer = goal_tools_answer(steps_of(value))[2] if is_messages(value) else ""
     return excerpt(" ".join((answer or as_text(value)).split()), max_chars)
 
 
-def fit(value: Any, max_tokens: int) -> str:
+def fit(value: Any, max_tokens: int, *, tries: int = 8) -> str:
     """Write a value within a budget, and take from it what a prompt would read as its own."""
-    if not transcripts_in(value):
+    transcripts = transcripts_in(value)
+    if not transcripts:
         return clip(as_text(value), max_tokens)
     chars = _MAX_BYTES_PER_TOKEN * max_tokens
-    for _ in range(8):  # digits and other scripts take more tokens
-        text = escape_tags(as_text(value, chars))
+    for _ in range(tries):  # digits and other scripts take more tokens
+        text = escape_tags(_render_all(transcripts, chars))
         size = estimate_tokens(text)
         if size <= max_tokens:
             return text
@@ -108,7 +120,7 @@ def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tup
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
     # Of what is too long by far only what can be shown is escaped.
-    escaped = {name: fit(value, 2 * max_tokens) for name, value in values.items()}
+    escaped = {name: fit(value, 2 * max_tokens, tries=1) for name, value in values.items()}
     sizes = {
         name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
     }

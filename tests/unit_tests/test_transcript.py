@@ -25,7 +25,7 @@ from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
-from memalign_graph.transcript import read_messages, render
+from memalign_graph.transcript import read_messages, render, steps_of
 from memalign_graph.types import read_example
 from tests.unit_tests.memory.support import hashed
 
@@ -245,7 +245,7 @@ def test_a_prompt_names_every_step_within_its_window(steps: int, window: int) ->
 
 def test_results_are_cut_before_words_and_one_level_cuts_all() -> None:
     messages = long_run(12, chars=900) + long_run(12, chars=300)
-    text = render(Example(inputs="q", outputs=messages).outputs, 9_000)
+    text = render(steps_of(Example(inputs="q", outputs=messages).outputs), 9_000)
     assert len(text) <= 9_000
     assert "Please sort out my orders. " * 20 in text
     results = re.findall(r"returned: (.*)", text)
@@ -257,7 +257,7 @@ def test_results_are_cut_before_words_and_one_level_cuts_all() -> None:
 
 def test_steps_that_do_not_fit_are_counted() -> None:
     messages = Example(inputs="q", outputs=long_run(500)).outputs
-    text = render(messages, 2_000)
+    text = render(steps_of(messages), 2_000)
     [told] = re.findall(
         r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others", text
     )

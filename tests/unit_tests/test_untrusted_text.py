@@ -15,6 +15,7 @@ import pytest
 import memalign_graph
 from memalign_graph import Criterion, Episode, Example, Feedback, Judgment
 from memalign_graph.interrupts import escape, review_form, show_block
+from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.prompts import checks, distill, distill_small, fences, judge
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.review.blocks import sections_of
@@ -125,6 +126,19 @@ def ask_expert(text: str) -> None:
     review_form(CRITERION, Example(inputs="?", outputs=text), judgment, guidelines=[], episodes=[])
 
 
+def transcript_of(text: str) -> Example:
+    """Untrusted text in each place of a run; a tool's name, too."""
+    function = {"name": text, "arguments": text}
+    call = {"id": "c1", "type": "function", "function": function}
+    outputs = [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": text},
+        {"role": "tool", "tool_call_id": "c2", "content": text, "name": text},
+    ]
+    return Example(inputs="?", outputs=outputs)
+
+
 RENDERERS: dict[str, Callable[[str], Any]] = {
     "fence": lambda text: fences.fence("outputs", text, max_tokens=600),
     "example": lambda text: fences.render_example(
@@ -134,6 +148,12 @@ RENDERERS: dict[str, Callable[[str], Any]] = {
         CRITERION, Example(inputs="?", outputs=text), guidelines=[], relevant=[], recalled=[],
         max_input_tokens=8_000,
     ),
+    "transcript": lambda text: judge.judge_prompt(
+        CRITERION, transcript_of(text), guidelines=[], relevant=[], recalled=[],
+        max_input_tokens=8_000,
+    ),
+    "text to embed": lambda text: retrieval_text(transcript_of(text)),
+    "steps of a form": lambda text: show_block(transcript_of(text).outputs),
     "check": lambda text: checks.check_prompts(
         Example(inputs="?", outputs=text), ["Does it?"], max_input_tokens=8_000
     ),

@@ -48,8 +48,8 @@ def _transcript_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
     answers: list[str] = []
     for value, texts in ((inputs, goals), (outputs, answers)):
         transcripts = transcripts_in(value)
-        for messages in transcripts.values():
-            asked, used, answered = goal_tools_answer(messages)
+        for steps in transcripts.values():
+            asked, used, answered = goal_tools_answer(steps)
             goals += asked
             tools += used
             answers += [answered] if texts is answers else []
