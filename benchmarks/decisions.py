@@ -28,7 +28,7 @@ from tests.unit_tests.evidence.decision_worlds import (
     simulate,
     turned,
 )
-from tests.unit_tests.evidence.worlds import Item, decided, normalised, process_of, view_of
+from tests.unit_tests.evidence.worlds import Item, decided, model_of, normalised, view_of
 
 _ROWS, _SIZE, _KEPT_BAD = 400, 60, 0.15
 
@@ -77,11 +77,11 @@ def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed
     new = np.flatnonzero(~is_train)
     median = float(np.median(labels[some]))
     view = view_of([Item(vectors[at], float(labels[at]), None) for at in some])
-    process = process_of(view, scale)
+    model = model_of(view, scale)
     items = [Item(vectors[at], float(labels[at]), median) for at in new]
     near = np.argsort(-(vectors[new] @ vectors[some].T), axis=1)[:, :5]
     estimates = (
-        np.array([decided(process, item).value for item in items], dtype=float),
+        np.array([decided(model, item).value for item in items], dtype=float),
         labels[some][near].mean(axis=1),
         np.full(len(new), median),
     )

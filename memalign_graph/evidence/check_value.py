@@ -70,7 +70,7 @@ def _consensus_values(
         value = value_or_none(row.value, scale)
         if value is not None and row.vector_key not in excluded_keys:
             values.setdefault(row.example_id, []).insert(0, value)
-    return {example_id: consensus(given, scale) for example_id, given in values.items()}
+    return {example_id: consensus(labels, scale) for example_id, labels in values.items()}
 
 
 def anchor_checks(

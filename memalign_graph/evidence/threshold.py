@@ -126,20 +126,20 @@ def find_threshold_by_verdict(
 ) -> Trust:
     """Find such a confidence for each verdict, by past decisions with that verdict alone."""
     verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
-    shown = [trust for trust in verdicts.values() if trust.threshold is not None]
-    counted = [trust for trust in shown or verdicts.values() if trust.cases]
+    trusted = [trust for trust in verdicts.values() if trust.threshold is not None]
+    counted = [trust for trust in trusted or verdicts.values() if trust.cases]
     total = sum(trust.decisions for trust in verdicts.values())
     cases = sum(trust.cases for trust in counted)
     agreeing = fsum(trust.cases * (trust.agreement or 0.0) for trust in counted)
     return Trust(
         target=target,
-        threshold=max((trust.threshold or 0.0 for trust in shown), default=None),
+        threshold=max((trust.threshold or 0.0 for trust in trusted), default=None),
         needed=_needed(target, level),
         decisions=total,
         cases=cases,
         agreement=agreeing / cases if cases else None,
         bound=min((trust.bound or 0.0 for trust in counted), default=None),
-        coverage=cases / total if shown else 0,
+        coverage=cases / total if trusted else 0,
         verdicts=verdicts,
     )
 

@@ -39,6 +39,7 @@ from tests.integration_tests.evidence.judging_support import (
 )
 from tests.integration_tests.gates.support import gated
 from tests.loopback import error
+from tests.loopback.replies import as_reply
 
 SHARE = Criterion(name="share", instructions="How good?", scale=Numeric(minimum=0, maximum=1))
 EVEN = {"A": 0.5, "B": 0.5}
@@ -67,6 +68,18 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
     ]
     assert judgment["warnings"] == ["1 of 3 checks were answered with neither yes nor no."]
     assert not any(one in json.dumps(judgment) for one in (SORRY, BRIEF, DATE))
+
+
+async def test_a_check_whose_call_fails_is_unknown_and_the_judgment_goes_on(bench: Bench) -> None:
+    await rules(bench, [SORRY, BRIEF])
+    model = Model({SORRY: 0.2, BRIEF: 0.9})
+    bench.server.responder = lambda chat: (
+        as_reply(error(400, "Not now.")) if said_last(chat).endswith(BRIEF) else model(chat)
+    )
+    judgment = await judge(bench)
+    answers = [(check["held"], check["probability"]) for check in judgment["checks"]]
+    assert answers == [(False, pytest.approx(0.2)), (None, None)]
+    assert judgment["warnings"] == ["1 of 2 checks were answered with neither yes nor no."]
 
 
 async def test_without_log_probabilities_all_are_asked_at_once(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import values_agree
 from memalign_graph.scales import Scale, Value
-from tests.unit_tests.evidence.worlds import Item, decided, normalised, process_of, view_of
+from tests.unit_tests.evidence.worlds import Item, decided, model_of, normalised, view_of
 
 YES_NO, STARS = Boolean(), Numeric(minimum=1, maximum=5, integer=True)
 SHARE = Numeric(minimum=0, maximum=1)
@@ -205,8 +205,8 @@ class Measured(NamedTuple):
 def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = None) -> Measured:
     """Decide on new cases by default."""
     view = view_of(past)
-    process = process_of(view, scale, judge_key=key)
-    values = [decided(process, item, "auto").value for item in new]
+    model = model_of(view, scale, judge_key=key)
+    values = [decided(model, item, "auto").value for item in new]
 
     def classes(values: list[Value]) -> NDArray[np.int64]:
         bands = np.array(values, dtype=float)
@@ -220,11 +220,13 @@ def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = No
     for made in ([item.verdict for item in new], values):
         some = [value for value in made if value is not None]
         right = np.array([values_agree(scale, a, b.truth) for a, b in zip(some, new, strict=True)])
-        agreements.append(float(np.mean([right[truth == one].mean() for one in np.unique(truth)])))
+        agreements.append(
+            float(np.mean([right[truth == each].mean() for each in np.unique(truth)]))
+        )
         bad = truth == 0
         shares.append(float((classes(some)[bad] == 0).mean()) if bad.any() else float("nan"))
     pairs = (agreements[0], agreements[1]), (shares[0], shares[1])
-    return Measured(process.decides("auto"), *pairs)
+    return Measured(model.decides("auto"), *pairs)
 
 
 def simulate(world: World, count: int, seeds: range) -> list[Measured]:

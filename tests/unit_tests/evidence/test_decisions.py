@@ -26,8 +26,8 @@ from tests.unit_tests.evidence.worlds import (
     Item,
     decided,
     fact,
+    model_of,
     normalised,
-    process_of,
     put,
     view_of,
     word,
@@ -48,7 +48,7 @@ def some_cases(count: int, seed: int = 1, **fields: Any) -> list[Item]:
 def test_by_default_neither_agreement_nor_what_is_caught_suffers(name: str) -> None:
     world = WORLDS[name]
     found = simulate(world, world.counts[-1], SEEDS) + simulate(world, world.counts[0], SEEDS)
-    for pairs in ([one.agreement for one in found], [one.caught for one in found]):
+    for pairs in ([each.agreement for each in found], [each.caught for each in found]):
         before, after, error = change(pairs)
         assert after >= before - 0.02 - _SURE * error
         # A large loss in some memories alone is no chance.
@@ -58,9 +58,9 @@ def test_by_default_neither_agreement_nor_what_is_caught_suffers(name: str) -> N
 @pytest.mark.parametrize("name", HELPED)
 def test_by_default_a_useless_judge_beside_good_neighbours_is_outvoted(name: str) -> None:
     world = HELPED[name]
-    found = [one for count in (40, 100) for one in simulate(world, count, SEEDS)]
-    assert np.mean([one.decides for one in found]) > 0.5
-    before, after, _ = change([one.agreement for one in found])
+    found = [each for count in (40, 100) for each in simulate(world, count, SEEDS)]
+    assert np.mean([each.decides for each in found]) > 0.5
+    before, after, _ = change([each.agreement for each in found])
     assert after > before + 0.1
 
 
@@ -82,13 +82,13 @@ def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
     world = HELPED["coin judge, neighbours .9"]
     past, new = world.make(np.random.default_rng([40, 0]), 40, 20)
     view = view_of(past)
-    process = process_of(view, Boolean())
-    assert process.decides("auto")
-    near = [decided(process, item, "auto").evidence for item in new]
-    assert np.mean([one is not None and one.decided_by == "evidence" for one in near]) > 0.7
+    model = model_of(view, Boolean())
+    assert model.decides("auto")
+    near = [decided(model, item, "auto").evidence for item in new]
+    assert np.mean([each is not None and each.decided_by == "evidence" for each in near]) > 0.7
     for verdict in (True, False):
         strange = Item(normalised(-np.sum([item.vector for item in past], axis=0)), True, verdict)
-        decision = decided(process, strange, "auto")
+        decision = decided(model, strange, "auto")
         assert decision.value is verdict
         assert decision.evidence is not None
         assert "as similar to this one" in decision.evidence.reason
@@ -96,10 +96,10 @@ def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
 
 def test_near_duplicates_are_too_few_cases() -> None:
     past, _ = twins(0.5, 6)(np.random.default_rng(2), 48, 0)
-    process = process_of(view_of(past), Boolean())
-    assert len(set(process.regression.groups.tolist())) == 8
-    assert process.leave_one_out is None
-    assert not process.decides("evidence")
+    model = model_of(view_of(past), Boolean())
+    assert len(set(model.regression.groups.tolist())) == 8
+    assert model.leave_one_out is None
+    assert not model.decides("evidence")
 
 
 def test_examples_with_one_text_are_cases_of_their_own() -> None:
@@ -109,12 +109,12 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     view = view_of([])
     put(view, [first], [item])
     view.add([fact(view, said={"e0001": "e0001"})], {"e0001": second})
-    process = process_of(view, Boolean())
-    assert [(case.example_id, case.value) for case in process.cases] == [
+    model = model_of(view, Boolean())
+    assert [(case.example_id, case.value) for case in model.cases] == [
         ("x0000", item.truth),
         ("x0001", not item.truth),
     ]
-    assert [case.example_id for case in process_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
+    assert [case.example_id for case in model_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
 
 
 @pytest.mark.parametrize(("count", "is_like"), [(18, True), (19, False)])
@@ -122,8 +122,8 @@ def test_nineteen_cases_tell_that_a_case_is_unlike_all(
     count: int,
     is_like: bool,  # noqa: FBT001 - a value
 ) -> None:
-    process = process_of(view_of(some_cases(count)), Boolean())
-    assert process.is_like(NO_NEIGHBORS._replace(rows=[0], similarities=[-1.0])) is is_like
+    model = model_of(view_of(some_cases(count)), Boolean())
+    assert model.is_like(NO_NEIGHBORS._replace(rows=[0], similarities=[-1.0])) is is_like
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -134,7 +134,7 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
     words = [word(at, item, case=99 - at) for at, item in enumerate(past)]
     view = view_of([])
     put(view, words, past)
-    assert not process_of(view, Boolean()).decides("auto")
+    assert not model_of(view, Boolean()).decides("auto")
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
@@ -142,9 +142,9 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
 def test_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(name: str, seed: int) -> None:
     world = HELPED[name]
     past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
-    assert process_of(view_of(past), world.scale).decides("auto")
+    assert model_of(view_of(past), world.scale).decides("auto")
     right = [replace(item, verdict=item.truth) for item in past[-10:]]
-    assert not process_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
+    assert not model_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
@@ -153,14 +153,14 @@ def test_older_verdicts_than_the_newest_thirty_do_not_count(seed: int) -> None:
     past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
     right = [replace(item, verdict=item.truth) for item in past[-30:-6]]
     mostly_right = view_of([*past[:-30], *right, *past[-6:]])
-    assert not process_of(mostly_right, world.scale).decides("auto")
-    assert process_of(view_of(past), world.scale).decides("auto")
+    assert not model_of(mostly_right, world.scale).decides("auto")
+    assert model_of(view_of(past), world.scale).decides("auto")
 
 
 def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
     make = numbers(STARS, 0.15, pure=True, low=0.1)
     past, _ = make(np.random.default_rng([40, 8]), 40, 0)
-    found = process_of(view_of(past), STARS).leave_one_out
+    found = model_of(view_of(past), STARS).leave_one_out
     assert found is not None
     assert 0 < found.weight <= 0.25
 
@@ -177,7 +177,7 @@ def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> N
 @pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
 def test_a_confidence_is_calibrated_on_twenty_cases(count: int, calibrated_on: int | None) -> None:
     items = some_cases(count, truth=True, verdict=True)
-    decision = decided(process_of(view_of(items), Boolean()), items[0], "auto")
+    decision = decided(model_of(view_of(items), Boolean()), items[0], "auto")
     assert decision.calibrated_on == calibrated_on
 
 
@@ -187,23 +187,23 @@ def test_verdicts_of_another_judge_do_not_count() -> None:
     view = view_of([*old, *new])
 
     def judged(key: str | None) -> int:
-        return sum(case.verdict is not None for case in process_of(view, Boolean(), (), key).cases)
+        return sum(case.verdict is not None for case in model_of(view, Boolean(), (), key).cases)
 
     assert [judged(key) for key in ("k1 gpt-9", "k2 gpt-9", "k3 gpt-9", None)] == [20, 14, 0, 14]
-    assert not process_of(view, Boolean(), (), "k3 gpt-9").decides("auto")
+    assert not model_of(view, Boolean(), (), "k3 gpt-9").decides("auto")
 
 
 def test_verdicts_without_a_key_count_by_the_models_name() -> None:
     models = [None, "gpt-9", "gpt-9-2025-04-14", "gpt-9-mini", "gpt-9-2025-04-14", "gpt-8"]
     items = some_cases(len(models))
     words = [word(at, item) for at, item in enumerate(items)]
-    for model, one in zip(models, words, strict=True):
-        one["episode"]["judgment"]["model"] = model
+    for model, record in zip(models, words, strict=True):
+        record["episode"]["judgment"]["model"] = model
     view = view_of([])
     put(view, words, items)
 
     def judged(key: str | None) -> list[str]:
-        cases = process_of(view, Boolean(), (), key).cases
+        cases = model_of(view, Boolean(), (), key).cases
         return [case.example_id[-1] for case in cases if case.verdict is not None]
 
     assert judged("k gpt-9") == ["1", "2", "4"]
@@ -219,7 +219,7 @@ def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: An
     keys = [key(), key({"swap": True}), key(version=2), key(temperature=0.5), key(model="other")]
     assert len(set(keys)) == len(keys)
     assert key() == keys[0] == key(max_retries=9)
-    assert [name_in_key(one) for one in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
+    assert [name_in_key(each) for each in keys] == ["gpt-4.1-mini"] * 4 + ["other"]
     small = judge_key(declare_small(server.chat_model()), {}, 1)
     assert name_in_key(small) == ""
 
@@ -232,20 +232,20 @@ def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
 ) -> None:
     world = HELPED["coin judge, neighbours .9"]
     past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
-    process = process_of(view_of(past), Boolean())
-    assert process.decides("auto")
-    assert _trust(process, "verdict", target, None).needed == by_verdict
-    assert _trust(process, "auto", target, "evidence").needed == by_evidence
+    model = model_of(view_of(past), Boolean())
+    assert model.decides("auto")
+    assert _trust(model, "verdict", target, None).needed == by_verdict
+    assert _trust(model, "auto", target, "evidence").needed == by_evidence
 
 
 @pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
 def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  # noqa: FBT001
     items = some_cases(count, truth=True, verdict=True)
     view = view_of(items)
-    process = process_of(view, Boolean())
-    trust = _trust(process, "auto", 0.9, None)
+    model = model_of(view, Boolean())
+    trust = _trust(model, "auto", 0.9, None)
     assert (trust.threshold is not None) is needed
-    decision = decided(process, items[0], "auto")
+    decision = decided(model, items[0], "auto")
     assert (decision.value, decision.calibrated_on) == (True, count)
     if trust.threshold is not None:
         assert decision.confidence is not None
@@ -260,7 +260,7 @@ def test_a_cluster_of_near_duplicates_is_one_decision_in_trust() -> None:
         past, _ = twins(0.9, 4)(np.random.default_rng(seed), 160, 0)
         # Right on all wordings of a case, or on none.
         same = [replace(item, verdict=past[at // 4 * 4].verdict) for at, item in enumerate(past)]
-        trust = _trust(process_of(view_of(same), Boolean()), "verdict", 0.9, None)
-        assert trust.decisions <= 40
+        trust = _trust(model_of(view_of(same), Boolean()), "auto", 0.9, None)
+        assert trust.decisions == 40
         granted += trust.threshold is not None
     assert granted <= 2

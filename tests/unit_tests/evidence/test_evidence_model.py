@@ -24,8 +24,8 @@ from tests.unit_tests.evidence.worlds import (
     decided,
     drop,
     key_of,
+    model_of,
     normalised,
-    process_of,
     put,
     right_in,
     values_of,
@@ -59,13 +59,13 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
     for seed in SEEDS:
         items = world(scale, count + 30, seeded(seed), judge, **options)
         view = view_of(items[:count])
-        process = process_of(view, scale)
-        used.append(process.decides("evidence"))
+        model = model_of(view, scale)
+        used.append(model.decides("evidence"))
         for item in items[count:]:
-            decision = decided(process, item)
+            decision = decided(model, item)
             assert decision.evidence is not None
             by_evidence = decision.evidence.decided_by == "evidence"
-            assert not by_evidence or process.decides("evidence")
+            assert not by_evidence or model.decides("evidence")
             assert decision.value == (decision.evidence.estimate if by_evidence else item.verdict)
             for off, said in ((verdict, item.verdict), (value, decision.value)):
                 by = abs(float(said or 0) - float(item.truth)) if isinstance(scale, Numeric) else 1
@@ -107,10 +107,10 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
             for at, value in enumerate([other, one] * 6)
         ][: count + 1]
         view = view_of(items[:count])
-        process = process_of(view, scale)
-        assert not process.decides("verdict")
+        model = model_of(view, scale)
+        assert not model.decides("verdict")
         for verdict in (one, other):
-            decision = decided(process, replace(items[count], verdict=verdict))
+            decision = decided(model, replace(items[count], verdict=verdict))
             assert decision.value == (items[count].truth if count == MIN_CASES else verdict)
     # Where strangers tell nothing, choices are left to the verdict, and numbers to the median.
     items = [
@@ -121,17 +121,17 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
         view_of(items[:80]),
         ValueEncoding(scale).numbers([item.truth for item in items]),
     )
-    process = process_of(view, scale)
-    if not process.encoding.is_ordered:
-        assert process.decides("evidence") is False
+    model = model_of(view, scale)
+    if not model.encoding.is_ordered:
+        assert model.decides("evidence") is False
     else:
-        made = [decided(process, replace(item, verdict=one)).value for item in items[80:]]
-        off = np.abs(process.encoding.numbers(made) - truth[80:]).mean()
+        made = [decided(model, replace(item, verdict=one)).value for item in items[80:]]
+        off = np.abs(model.encoding.numbers(made) - truth[80:]).mean()
         assert off <= 1.1 * np.abs(np.median(truth[:80]) - truth[80:]).mean()
     # Experts who always say the same tell nothing.
     items = [replace(item, truth=one) for item in world(scale, 30, seeded(1), coin)]
     view = view_of(items)
-    decision = decided(process_of(view, scale), replace(items[0], verdict=other))
+    decision = decided(model_of(view, scale), replace(items[0], verdict=other))
     assert decision.value == other
     assert decision.evidence is not None
     assert "the same value" in decision.evidence.reason
@@ -150,9 +150,9 @@ def test_probabilities_are_weighed_where_they_tell_more(scale: Scale, bad: Any, 
         chances = dict(zip(names, (chance, 1 - chance), strict=True))
         items.append(Item(vector, good if at % 2 else bad, good, {**chances, "unreadable": 1}))
     view = view_of(items[:80])
-    process = process_of(view, scale)
-    assert process.decides("evidence")
-    wrong = [decided(process, item).value != item.truth for item in items[80:]]
+    model = model_of(view, scale)
+    assert model.decides("evidence")
+    wrong = [decided(model, item).value != item.truth for item in items[80:]]
     assert np.mean(wrong) < 0.2
 
 
@@ -194,10 +194,10 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     new = world(scale, 5, seeded(3), coin)
 
     def said(view: Any, besides: Any = ()) -> list[Any]:
-        process = process_of(view, scale, besides)
-        calibration = process.calibration("evidence", decides=process.decides("evidence"))
+        model = model_of(view, scale, besides)
+        calibration = model.calibration("evidence", decides=model.decides("evidence"))
         assert calibration is not None
-        return [[decided(process, item) for item in new], calibration.decisions]
+        return [[decided(model, item) for item in new], calibration.decisions]
 
     words = [word(at, item) for at, item in enumerate(items)]
     never, shuffled, forgotten = view_of([]), view_of([]), view_of([])
@@ -215,7 +215,7 @@ def test_of_several_experts_the_median_is_learned() -> None:
     given, view, [item] = [2, 3, 5], view_of([]), world(SCALES["stars"], 1, seeded(1), coin)
     words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
     put(view, words, [item] * len(words))
-    [case] = process_of(view, SCALES["stars"]).cases
+    [case] = model_of(view, SCALES["stars"]).cases
     assert (case.value, case.expert_values) == (3, given)
 
 
@@ -223,11 +223,11 @@ def test_of_more_cases_than_are_fitted_the_newest_count(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 90, seeded(5), coin)
     view = view_of(items)
-    process = process_of(view, Boolean())
-    assert {case.vector_key for case in process.cases} == {key_of(at) for at in range(50, 90)}
-    assert process.decides("evidence")
+    model = model_of(view, Boolean())
+    assert {case.vector_key for case in model.cases} == {key_of(at) for at in range(50, 90)}
+    assert model.decides("evidence")
     for at, is_there in ((0, False), (50, True)):
-        evidence = decided(process, items[at]).evidence
+        evidence = decided(model, items[at]).evidence
         assert evidence is not None
         assert (evidence.neighbours[0].example_id == f"x{at:04d}") is is_there
 
@@ -241,11 +241,11 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
     def odds() -> dict[str, float]:
         return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
 
-    items = [replace(one, probabilities=odds()) for one in world(scale, 60, rng, right_in(0.8))]
+    items = [replace(each, probabilities=odds()) for each in world(scale, 60, rng, right_in(0.8))]
     view = view_of(items)
-    process = process_of(view, scale)
+    model = model_of(view, scale)
     for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
-        decision = decided(process, replace(item, probabilities=given), mode)
+        decision = decided(model, replace(item, probabilities=given), mode)
         known = decision.confidence is not None
         assert 0 <= (decision.confidence or 0) <= 1
         assert (decision.confidence_source is not None) == known
@@ -267,15 +267,15 @@ def test_numbers_have_a_confidence_from_what_is_left_out() -> None:
         items.append(Item(vector, truth, min(max(rng.gauss(truth, 0.2), 0.0), 1.0)))
     view = view_of(items[:200])
     for mode in ("evidence", "verdict"):
-        process = process_of(view, scale)
-        made = [decided(process, item, mode) for item in items[200:]]
-        assert {one.confidence_source for one in made} == {"evidence"}
-        assert {one.calibrated_on for one in made} == {200}
+        model = model_of(view, scale)
+        made = [decided(model, item, mode) for item in items[200:]]
+        assert {each.confidence_source for each in made} == {"evidence"}
+        assert {each.calibrated_on for each in made} == {200}
         right = [
-            values_agree(scale, one.value, item.truth)
-            for one, item in zip(made, items[200:], strict=True)
+            values_agree(scale, decision.value, item.truth)
+            for decision, item in zip(made, items[200:], strict=True)
         ]
-        sure = np.array([one.confidence for one in made], dtype=float)
+        sure = np.array([each.confidence for each in made], dtype=float)
         assert sure.mean() == pytest.approx(np.mean(right), abs=0.12)
         if mode == "evidence":
             halves = np.array(right)[np.argsort(sure)].reshape(2, -1).mean(axis=1)
@@ -299,16 +299,30 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         vector = normalised([1, 4 * share, *(rng.gauss(0, 0.4) for _ in range(8))])
         items.append(Item(vector, truth, scale.validate_value(scale.maximum)))
     view = view_of(items[:40])
-    process = process_of(view, scale)
-    assert process.decides("evidence")
+    model = model_of(view, scale)
+    assert model.decides("evidence")
     for item in items[40:]:
-        evidence = decided(process, item).evidence
+        evidence = decided(model, item).evidence
         assert evidence is not None
         assert evidence.estimate is not None
         value = evidence.estimate
         assert scale.validate_value(value) == value
         assert type(value) is (int if scale.integer else float)
         assert abs(float(value) - float(item.truth)) < 0.35 * width
+
+
+@pytest.mark.parametrize(
+    ("scale", "values", "classes"),
+    [
+        (SCALES["share"], [0.0, 0.3, 0.4, 0.7, 1.0], ["low", "low", "middle", "high", "high"]),
+        (SCALES["stars"], [1, 2, 3, 4, 5], ["low", "low", "middle", "high", "high"]),
+        (SCALES["choices"], ["odd", "warm"], ["odd", "warm"]),
+    ],
+)
+def test_values_of_an_order_are_classed_by_thirds_of_the_range(
+    scale: Scale, values: list[Value], classes: list[str]
+) -> None:
+    assert list(map(ValueEncoding(scale).class_name, values)) == classes
 
 
 def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
@@ -320,8 +334,8 @@ def scored(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
 def voted(rng: np.random.Generator, count: int) -> list[tuple[float, bool]]:
     """Past decisions of a memory whose judge tosses a coin; neighbours are right in clusters."""
     items = world(Boolean(), count, seeded(int(rng.integers(1 << 30))), coin, purity=0.8999)
-    process = process_of(view_of(items), Boolean())
-    found = process.calibration("evidence", decides=process.decides("evidence"))
+    model = model_of(view_of(items), Boolean())
+    found = model.calibration("evidence", decides=model.decides("evidence"))
     assert found is not None
     return found.decisions
 

@@ -73,8 +73,8 @@ def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
     """The flags of a new case."""
     text, _ = retrieval_text(example_at(degrees))
     vector = run_sync(embed(SYNC, memory.access, {"case": text}))["case"]
-    process = run_sync(current_evidence_model(SYNC, memory.access))
-    return list(review_flags(process, process.nearest(vector)))
+    model = run_sync(current_evidence_model(SYNC, memory.access))
+    return list(review_flags(model, model.nearest(vector)))
 
 
 @pytest.mark.parametrize("embeddings", [on_circle, on_narrow_cone])
@@ -82,8 +82,8 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     memory = filled(*map(valued, [*range(40), 150]), embeddings=embeddings)
     places = (20.5, 39.9, 150, 100, -60)
     assert [flags_at(memory, at) for at in places] == [[], [], [], UNLIKE, UNLIKE]
-    process = run_sync(current_evidence_model(SYNC, memory.access))
-    assert review_flags(process, process.nearest(None)) == UNLIKE
+    model = run_sync(current_evidence_model(SYNC, memory.access))
+    assert review_flags(model, model.nearest(None)) == UNLIKE
     rng, flagged = np.random.default_rng(3), []
     for _ in range(4):
         memory = filled(*map(valued, rng.uniform(0, 180, 60)), embeddings=embeddings)

@@ -105,7 +105,7 @@ def test_a_judge_below_the_target_is_seldom_trusted_at_any_time(right: float) ->
     for _ in range(memories):
         past = made(rng, 300, right, ranks=False)
         ever += any(
-            find_threshold(past[:n], TARGET).threshold is not None for n in range(30, 301, 5)
+            find_threshold(past[:n], TARGET).threshold is not None for n in range(30, 301, 10)
         )
     # At most 5 % in truth; more of so few memories come up with a chance of a hundredth.
     assert ever <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5

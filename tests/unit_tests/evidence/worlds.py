@@ -64,7 +64,7 @@ def right_in(share: float) -> Judge:
     def judge(scale: Scale, truth: Value, rng: random.Random) -> Value:
         if rng.random() < share:
             return truth
-        others = [one for one in values_of(scale) if one != truth]
+        others = [each for each in values_of(scale) if each != truth]
         return rng.choice(others)
 
     return judge
@@ -131,9 +131,9 @@ def view_of(items: Sequence[Item]) -> MemoryView:
 
 def put(view: MemoryView, words: Sequence[dict[str, Any]], items: Sequence[Item]) -> None:
     """Bring words into a memory, with the vectors of their cases."""
-    cases = [int(one["episode"]["example_id"][1:]) for one in words]
+    cases = [int(each["episode"]["example_id"][1:]) for each in words]
     vectors = {key_of(case): item.vector for case, item in zip(cases, items, strict=True)}
-    by_key = {one["key"]: one for one in words}
+    by_key = {each["key"]: each for each in words}
     view.add([fact(view, said={key: key for key in by_key})], by_key, vectors)
 
 
@@ -148,16 +148,16 @@ def fact(view: MemoryView, **change: Any) -> Fact:
     return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 
 
-def process_of(
+def model_of(
     view: MemoryView, scale: Scale, excluded_ids: Container[str] = (), judge_key: str | None = None
 ) -> EvidenceModel:
     """What decides with a memory."""
     return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids), view.version)
 
 
-def decided(process: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:
+def decided(model: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"
     said = RawVerdict(verdict, item.probabilities, source)
-    return process.decide(said, item.vector, mode)
+    return model.decide(said, item.vector, mode)
