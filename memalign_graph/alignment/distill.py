@@ -231,7 +231,7 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
 def can_be_tried(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
 ) -> bool:
-    """Return whether distilling has not failed too often for what stands there now."""
+    """Return whether distilling has not failed too often since this last changed."""
     return access.view.failed_attempts(_attempt_key(source, chat)) < MAX_ATTEMPTS
 
 

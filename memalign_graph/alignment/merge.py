@@ -85,7 +85,7 @@ async def merge_proposals(
     merged = merger.merge(relations, changed_only=bool(proposals))
 
     async def quoted(side: ConflictSide) -> ConflictSide:
-        """Add the newest comments behind a guideline, for whoever is to decide."""
+        """Add the newest comments behind a guideline, for the expert who decides."""
         episodes = (await access.episodes(io, side.episode_ids)).values()
         newest = sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
         comments = [

@@ -79,32 +79,35 @@ async def replay(
     run = _Replay(io, access, judge, limit, await access.guidelines(io))
     report(0, len(cases))
     agreed = await run.agreeing(cases, before, frozenset(new_episodes))
-    kept, broken = [*operations], list[BrokenCase]()
+    retained, broken = [*operations], list[BrokenCase]()
     while True:
-        agree_now = await run.agreeing(cases, run.guidelines_after(kept))
+        agree_now = await run.agreeing(cases, run.guidelines_after(retained))
         won = len(agree_now - agreed - run.failed.keys())
         lost_ids = agreed - agree_now - run.failed.keys()
         lost = [case for case in cases if case.example_id in lost_ids]
         # What is lost without any operation, too, new episodes in the prompt have turned.
         by_guidelines = await run.agreeing(lost, run.guidelines_after([]))
-        if not kept or not _is_beyond_chance(len(by_guidelines), won):
+        if not retained or not _is_beyond_chance(len(by_guidelines), won):
             break
-        fault = await run.find_fault(kept, [c for c in lost if c.example_id in by_guidelines])
+        blamed = [case for case in lost if case.example_id in by_guidelines]
+        fault = await run.find_fault(retained, blamed)
         if fault is None:
             break
         operation, regressed = fault
-        kept.remove(operation)
+        retained.remove(operation)
         broken += [run.broken_case(operation, case) for case in regressed]
     report(len(cases), len(cases))
     agreed -= run.failed.keys()
-    return kept, Replay(
+    return retained, Replay(
         cases=len(cases),
         agreed_before=len(agreed),
         agree_after=len(agreed) - len(lost),
         newly_agree=won,
         chat_calls=io.usage.chat_calls - calls,
         broken=broken,
-        turned_by_episodes=[c.example_id for c in lost if c.example_id not in by_guidelines],
+        turned_by_episodes=[
+            case.example_id for case in lost if case.example_id not in by_guidelines
+        ],
         failed={key: str(error) for key, error in run.failed.items()},
     )
 

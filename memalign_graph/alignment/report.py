@@ -96,7 +96,7 @@ class BrokenCase(_ReportModel):
     """The expert's value."""
 
     got: Any
-    """What the judge said with the guideline."""
+    """The judge's value with the guideline."""
 
     guideline: str
     """The guideline, as it was proposed."""
@@ -169,7 +169,7 @@ class Conflict(_ReportModel):
     """The other."""
 
     newer: Literal["first", "second"]
-    """Which has the newer word behind it; what an expert wrote by hand always has."""
+    """Which has newer feedback behind it; one that an expert wrote by hand always has."""
 
 
 class AlignmentReport(_ReportModel):

@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_IDS_IN_WARNING = 5
 _OUTDATED = (
-    "{} record(s) do not count, since there is a newer word of the same expert on the same "
+    "{} record(s) do not count, since memory has newer feedback of the same expert on the same "
     "example. Feedback without `author` and `id` is taken for one expert's."
 )
 _UNJUDGED = (
@@ -78,11 +78,11 @@ _GIVEN_UP = (
     "the model or its settings do: {}."
 )
 _LEFT_OUT = (
-    "Batch {} of {} was not distilled: its feedback stays pending, and the next alignment distils "
+    "Batch {} of {} was not distilled: its feedback stays pending, and the next alignment distills "
     "it. {}"
 )
 _UNMERGED = (
-    "New guidelines were not compared with each other and with those that stand, since the model "
+    "New guidelines were not compared with each other and with the active ones, since the model "
     "refused: `consolidate()` compares them. {}"
 )
 _CUT = (
@@ -120,7 +120,7 @@ async def _run_node(
     options: Alignment,
     call: NodeCall,
 ) -> StateUpdate:
-    # The first node begins anew: the thread may hold what an earlier run has left.
+    # The first node starts over: the thread may hold what an earlier run has left.
     is_first = operation is remember_feedback
     lesson = {"usage": []} if is_first else require_channel(call.state, "judge_lesson")
     fields = {**vars(call), "io": MeteredIO(call.io)}
@@ -315,7 +315,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
             add_progress()
 
     judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
-    # Without its words: they may repeat other cases', which a purge of those would miss.
+    # Without its rationale: it may quote other cases, which a purge of those would miss.
     judgments = {
         key: judgment.model_copy(update={"rationale": ""})
         for key, judgment in zip(examples, judged, strict=True)
@@ -409,7 +409,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
     """Bring proposals together with each other and with the active guidelines."""
     asks = step.options.conflicts == "ask"
     proposals = list(map(read_saved, step.lesson["proposals"]))
-    # One batch has seen what stands; several know nothing of each other.
+    # A single batch was shown the active guidelines; several know nothing of each other.
     compare = len(proposals) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
     io, unmerged = CachedRepliesIO(step.io, step.access), list[str]()

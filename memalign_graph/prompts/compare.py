@@ -35,7 +35,7 @@ numbers, empty where there are none."""
 
 
 class Relations(NamedTuple):
-    """How rules stand to each other, by their places in the list that was shown, from 0 on."""
+    """How rules are related, by their places in the list that was shown, from 0 on."""
 
     duplicates: list[list[int]]
     contradictions: list[tuple[int, int]]
