@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
     """Return the version, and the guidelines in it with their worth; not to be changed."""
-    version, guidelines = view.current()
+    version, guidelines = view.current
     compute = partial(_measured, view, guidelines, scale)
     return version, _derived(view, ("guidelines", scale), version, compute)
 

@@ -9,11 +9,7 @@ from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, Words, clock
-from memalign_graph.memory.operations import (
-    MAX_GUIDELINE_CHARS,
-    GuidelineOperation,
-    normalize_text,
-)
+from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 

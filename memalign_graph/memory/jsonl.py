@@ -22,15 +22,10 @@ from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.feedback_merge import merge_feedback
-from memalign_graph.memory.guidelines import (
-    check_guideline_text,
-    check_name,
-)
+from memalign_graph.memory.guidelines import check_guideline_text, check_name
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
-from memalign_graph.memory.operations import (
-    MAX_QUESTION_CHARS,
-)
+from memalign_graph.memory.operations import MAX_QUESTION_CHARS
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
 logger = logging.getLogger(__name__)

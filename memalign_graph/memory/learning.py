@@ -7,13 +7,8 @@ from typing import Any
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
-from memalign_graph.memory.guidelines import (
-    GuidelineTable,
-)
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-    normalize_text,
-)
+from memalign_graph.memory.guidelines import GuidelineTable
+from memalign_graph.memory.operations import GuidelineOperation, normalize_text
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 

@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import (
-    embed,
-    index_missing,
-    key_of,
-    stored_vectors,
-)
+from memalign_graph.memory.embedding import embed, index_missing, key_of, stored_vectors
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.memory.view import MemoryView

@@ -102,23 +102,20 @@ class MemoryView:
         self._arrivals: deque[tuple[int, str]] = deque()
         """When facts arrived, by this process's clock, and which was the newest then."""
         self._state = MemoryState(self._words, embedder)
-        self._current: tuple[str, list[Guideline]] = self._state.version, []
+        self.current: tuple[str, list[Guideline]] = self._state.version, []
+        """The version, and the guidelines that stand in it; not to be changed."""
         self._vector_keys: dict[str, str] = {}
         self._episodes_at: dict[str, AbstractSet[str]] = {}
         self._missing: set[str] = set()
 
     @property
     def version(self) -> str:
-        return self._current[0]
+        return self.current[0]
 
     @property
     def guidelines(self) -> list[Guideline]:
         """The guidelines that stand, in the order a judge reads them; not to be changed."""
-        return self._current[1]
-
-    def current(self) -> tuple[str, list[Guideline]]:
-        """Return the version, and the guidelines that stand in it; not to be changed."""
-        return self._current
+        return self.current[1]
 
     def unread_us(self, newest: str) -> int:
         """Return the date from which on there may be facts that the view does not know."""
@@ -276,7 +273,7 @@ class MemoryView:
                 changed = {*before.rows, *self._state.rows}
             self._sync_vectors(changed)
             self._add_vectors(self.index.with_dimension(vectors or {}))
-            self._current = self._state.version, self._state.ordered_guidelines()
+            self.current = self._state.version, self._state.ordered_guidelines()
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""

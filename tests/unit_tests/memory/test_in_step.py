@@ -18,11 +18,7 @@ from memalign_graph import JudgeMemory
 from memalign_graph.memory import access, memory_state
 from memalign_graph.memory.recall import recall
 from tests.unit_tests.memory.driver import memories, recalled
-from tests.unit_tests.memory.stores import (
-    Opener,
-    in_memory,
-    interleave,
-)
+from tests.unit_tests.memory.stores import Opener, in_memory, interleave
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, said
 
 

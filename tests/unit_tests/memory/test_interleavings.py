@@ -33,14 +33,7 @@ from tests.unit_tests.memory.driver import (
     recalled,
     start,
 )
-from tests.unit_tests.memory.purging import (
-    ask,
-    everything_in,
-    fill,
-    left_in,
-    planted,
-    threads_in,
-)
+from tests.unit_tests.memory.purging import ask, everything_in, fill, left_in, planted, threads_in
 from tests.unit_tests.memory.stores import (
     CutOffError,
     Failing,

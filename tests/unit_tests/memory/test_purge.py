@@ -15,9 +15,7 @@ from memalign_graph.memory import learning
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import delete_matching
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
+from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
