@@ -80,7 +80,7 @@ __all__ = [
     "create_review_graph",
 ]
 
-_ROOMS = {
+_MODULE_EXPORTS = {
     "agents": "QualityGateMiddleware",
     "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
     "ModelAnswerError StoreError",
@@ -94,17 +94,17 @@ _ROOMS = {
     "tracing": "UsageLedger",
     "types": "Criterion Episode Example Feedback Guideline Judgment",
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
+_MODULE_BY_NAME = {name: room for room, names in _MODULE_EXPORTS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> "Any":
     """Import what is asked for, and nothing before."""
-    if name not in _ROOM_OF:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOM_OF})
+    return sorted({*globals(), *_MODULE_BY_NAME})

@@ -76,7 +76,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptio
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
-    builder = begin_graph(resources, schemas.JudgeRunState, schemas.JudgeOutput)
+    builder = new_builder(resources, schemas.JudgeRunState, schemas.JudgeOutput)
     _add_judging(builder, resources)
     builder.add_edge("judge", END)
     return builder
@@ -111,20 +111,21 @@ def create_review_graph(
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     built = settings.Judge(criterion=criterion, **judge)
-    settings.Reviewing(judge=built, review=review, clarify=clarify)  # refuses what does not fit
+    # Refuses what does not fit together.
+    settings.ReviewSettings(judge=built, review=review, clarify=clarify)
     resources = JudgeResources(built, review)
-    builder = begin_graph(resources, schemas.ReviewRunState, schemas.ReviewOutput)
+    builder = new_builder(resources, schemas.ReviewRunState, schemas.ReviewOutput)
     _add_judging(builder, resources)
     builder.add_node(Node(asking.collect_feedback, resources))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
     decide: Any = review
-    to_ask = asks(lambda state: decide(Judgment.model_validate(state["judgment"])))
+    review_route = route_to_review(lambda state: decide(Judgment.model_validate(state["judgment"])))
     measured = ["decide_review"] if resources.judge.measures else []
-    ends = ["collect_feedback", END]
-    builder.add_conditional_edges("judge", to_ask, [*measured, *ends])
+    destinations = ["collect_feedback", END]
+    builder.add_conditional_edges("judge", review_route, [*measured, *destinations])
     if measured:
         builder.add_node(Node(asking.decide_review, resources))
-        builder.add_conditional_edges("decide_review", to_ask, ends)
+        builder.add_conditional_edges("decide_review", review_route, destinations)
     _add_learning(builder, resources, after="collect_feedback", clarify=clarify)
     return builder
 
@@ -147,7 +148,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
-    builder = begin_graph(
+    builder = new_builder(
         resources, schemas.FeedbackState, schemas.ReviewOutput, schemas.LaterFeedback
     )
     builder.add_node(Node(asking.find_the_judgment, resources, name="find_judgment", is_first=True))
@@ -213,7 +214,7 @@ def create_alignment_graph(
         distill=distill,
     )
     resources = JudgeResources(options.judge)
-    builder = begin_graph(
+    builder = new_builder(
         resources, schemas.AlignmentState, schemas.AlignmentOutput, schemas.AlignmentInput
     )
     nodes = alignment_nodes(resources, options)
@@ -222,32 +223,32 @@ def create_alignment_graph(
     names = [START, *(node.name for node in nodes), END]
     # Each leads to the next, but nothing is distilled where nothing is pending, and nobody is asked
     # where nothing contradicts.
-    for before, after, beyond in zip(names, names[1:], [*names[2:], END], strict=False):
+    for before, after, skip_to in zip(names, names[1:], [*names[2:], END], strict=False):
         if after == "distill_batches":
-            _go_where_any(builder, "batches", before, after, "commit_alignment")
+            _add_optional_edge(builder, "batches", before, after, "commit_alignment")
         elif after == "settle_conflicts":
-            _go_where_any(builder, "conflicts", before, after, beyond)
+            _add_optional_edge(builder, "conflicts", before, after, skip_to)
         else:
             builder.add_edge(before, after)
     return builder
 
 
-def begin_graph(
+def new_builder(
     resources: JudgeResources,
     state: type[Any],
-    returns: type[Any],
-    takes: type[Any] = schemas.RunInput,
+    output_schema: type[Any],
+    input_schema: type[Any] = schemas.RunInput,
 ) -> Graph:
     """Begin a graph with its schemas; a judge that cites guidelines returns those, too."""
-    if resources.judge.cite_guidelines and takes is schemas.RunInput:
+    if resources.judge.cite_guidelines and input_schema is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
-        cited: Any = TypedDict("Cited", {**returns.__annotations__, **broken})  # type: ignore[misc] # made here
-        returns = cited
+        cited: Any = TypedDict("Cited", {**output_schema.__annotations__, **broken})  # type: ignore[misc] # made here
+        output_schema = cited
     return StateGraph(
         state,
         context_schema=settings.MemAlignContext,
-        input_schema=takes,
-        output_schema=returns,
+        input_schema=input_schema,
+        output_schema=output_schema,
     )
 
 
@@ -259,7 +260,7 @@ def _add_learning(
     builder.add_edge("distill_feedback", "commit_memory")
     builder.add_edge("commit_memory", END)
 
-    def way_out(state: State) -> str:
+    def choose_next_node(state: State) -> str:
         if state["feedback"] is None:
             return END
         feedback = Feedback.model_validate(state["feedback"])
@@ -272,20 +273,20 @@ def _add_learning(
         return "clarify_feedback" if asks_back else "distill_feedback"
 
     asked = ["question_feedback"] if clarify else []
-    ends = [*asked, "distill_feedback", "commit_memory", END]
-    builder.add_conditional_edges(after, way_out, ends)
+    destinations = [*asked, "distill_feedback", "commit_memory", END]
+    builder.add_conditional_edges(after, choose_next_node, destinations)
     if clarify:
         builder.add_node(Node(asking.question_feedback, resources))
         builder.add_node(Node(asking.clarify_feedback, resources))
-        ends = ["clarify_feedback", "distill_feedback"]
-        builder.add_conditional_edges("question_feedback", after_question, ends)
+        destinations = ["clarify_feedback", "distill_feedback"]
+        builder.add_conditional_edges("question_feedback", after_question, destinations)
         builder.add_edge("clarify_feedback", "distill_feedback")
 
 
-def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
+def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
     """Make the way out of judging: to the expert, or to the end, as the mode or a function says."""
 
-    def way_out(state: State) -> str:
+    def choose_next_node(state: State) -> str:
         mode = state["judge_run"]["settings"]["review"]
         if mode == "uncertain":
             choice = state["judgment"]["review"]
@@ -296,7 +297,7 @@ def asks(decide: Callable[[State], Any]) -> Callable[[State], str]:
             wanted = decided(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
-    return way_out
+    return choose_next_node
 
 
 def _add_judging(builder: Graph, resources: JudgeResources) -> None:
@@ -308,7 +309,7 @@ def _add_judging(builder: Graph, resources: JudgeResources) -> None:
     builder.add_edge("assemble_guidelines", "judge")
 
 
-def _go_where_any(builder: Graph, key: str, before: str, there: str, otherwise: str) -> None:
+def _add_optional_edge(builder: Graph, key: str, before: str, there: str, otherwise: str) -> None:
     """Add the way to a node that has something to do only if the lesson holds something."""
     builder.add_conditional_edges(
         before, lambda state: there if state["judge_lesson"][key] else otherwise, [there, otherwise]

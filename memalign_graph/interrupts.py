@@ -28,7 +28,7 @@ _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
 _REPLY_WRAPPERS = ("decisions", "edited_action", "args")
 _MAX_REPLY_DEPTH = 5  # decisions, one of them, its action, the action's args
 _MAX_SHOWN_CHARS = 4_000
-CASE = "x-case"
+CASE_KEYWORD = "x-case"
 """The keyword in a reply's JSON Schema that holds what is asked about."""
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
@@ -73,7 +73,7 @@ class Form(Generic[T]):
         reply["properties"] = self.properties
         if self.required:
             reply["required"] = self.required
-        reply[CASE] = self.case
+        reply[CASE_KEYWORD] = self.case
         root = Annotated[Any, PlainValidator(self.read), WithJsonSchema(reply)]
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
@@ -97,7 +97,7 @@ class Reply(NamedTuple):
         raise ValueError("an edit needs the edited arguments: an object with the form's fields.")
 
 
-def read_replies(reply: Any, shapes: str) -> list[Reply]:
+def parse_replies(reply: Any, shapes: str) -> list[Reply]:
     """Read a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
     reply = from_json_text(reply)
     if isinstance(reply, dict) and "decisions" in reply:
@@ -141,15 +141,15 @@ def _read_one(reply: Any, shapes: str) -> Reply:
     return Reply(kind, content, "the response" if is_inbox else f"the message of {decision!r}")
 
 
-def read_reply(reply: Any, shapes: str, *, subject: str) -> Reply:
-    replies = read_replies(reply, shapes)
+def parse_reply(reply: Any, shapes: str, *, expected_item: str) -> Reply:
+    replies = parse_replies(reply, shapes)
     if len(replies) == 1:
         return replies[0]
     number = f"{len(replies)} decisions"
-    raise ValueError(f"there is one {subject}, but the reply has {number}: send one.")
+    raise ValueError(f"there is one {expected_item}, but the reply has {number}: send one.")
 
 
-def case_of(
+def case_payload(
     kind: Literal["review", "panel", "question", "conflicts"],
     criteria: Iterable[Criterion],
     example: Example | None = None,
@@ -166,10 +166,10 @@ def case_of(
     }
 
 
-AUTHOR = {"type": "string", "description": "Who you are."}
+AUTHOR_SCHEMA = {"type": "string", "description": "Who you are."}
 JUDGMENT_ID = "judgment_id"
 """The field of a review's form and of its reply that names the judgment."""
-REASON = {"type": "string", "description": "Why, in your own words."}
+RATIONALE_SCHEMA = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
 
 
@@ -246,12 +246,12 @@ def review_form(
         "human-in-the-loop inboxes are understood, too.",
         properties={
             "value": {"description": _WANTED, **value},
-            "rationale": REASON,
-            "author": AUTHOR,
+            "rationale": RATIONALE_SCHEMA,
+            "author": AUTHOR_SCHEMA,
             JUDGMENT_ID: judgment_id_schema(judgment),
         },
-        case=case_of("review", [criterion], example, [judgment]),
-        read=lambda reply: read_review(reply, criterion, judgment),
+        case=case_payload("review", [criterion], example, [judgment]),
+        read=lambda reply: parse_review(reply, criterion, judgment),
     )
 
 
@@ -263,7 +263,7 @@ def _rule(guideline: Guideline) -> str:
     return f"{text} (tells good from bad {share})"
 
 
-def read_review(
+def parse_review(
     reply: Any, criterion: Criterion, judgment: Judgment | None
 ) -> dict[str, Any] | None:
     """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
@@ -275,7 +275,7 @@ def read_review(
             f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, and the one that waits "
             f"is {asked or 'none'}: open the case again."
         )
-    given = read_reply(reply, _REVIEW_SHAPES, subject="judgment to decide on")
+    given = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
     if judgment is None and given.kind not in ("text", "object"):
         raise ValueError(
             "there is no judgment to decide on: give a `value`, a `rationale` or both."
@@ -302,7 +302,12 @@ def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
 
 
 def _read_feedback(
-    given: Reply, criterion: Criterion, shown: Mapping[str, Any], shapes: str, *, instead: str
+    given: Reply,
+    criterion: Criterion,
+    shown: Mapping[str, Any],
+    shapes: str,
+    *,
+    instead: str,
 ) -> dict[str, Any] | None:
     """Read the fields of a `Feedback` from a reply to a form that shows some of them."""
     match given.kind:
@@ -334,13 +339,13 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
             read["value"] = criterion.scale.validate_value(fields["value"])
         except ValueError as error:
             raise ValueError(f"`value`: {error}") from error
-    read |= {name: text for name in texts if (text := read_text(fields.get(name), name))}
+    read |= {name: text for name in texts if (text := parse_text(fields.get(name), name))}
     if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
     return read
 
 
-def read_text(given: Any, name: str) -> str | None:
+def parse_text(given: Any, name: str) -> str | None:
     if given is not None and not isinstance(given, str):
         raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
     check_json(given, f"`{name}`")
@@ -391,8 +396,8 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
         title="clarification",
         about="The answer to the question. Text alone is one, too; decisions of human-in-the-loop "
         "inboxes are understood: approve goes on with the words as they are.",
-        properties={"rationale": answer, "value": value, "author": AUTHOR},
-        case=case_of(
+        properties={"rationale": answer, "value": value, "author": AUTHOR_SCHEMA},
+        case=case_payload(
             "question",
             [criterion],
             feedback.example,
@@ -405,7 +410,7 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
 
 
 def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
-    given = read_reply(reply, _CLARIFY_SHAPES, subject="question to answer")
+    given = parse_reply(reply, _CLARIFY_SHAPES, expected_item="question to answer")
     if given.kind == "approve" and not given.content:
         return {}
     shown = {"rationale": ""}
@@ -441,7 +446,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         about="For each conflict, which guideline stays.",
         properties={name: {**choice, "default": newer} for name, newer in kept.items()},
         required=list(kept),
-        case=case_of(
+        case=case_payload(
             "conflicts",
             [criterion],
             conflicts=[
@@ -460,7 +465,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
 
 
 def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
-    replies = read_replies(reply, _CONFLICT_SHAPES)
+    replies = parse_replies(reply, _CONFLICT_SHAPES)
     match replies:
         case [Reply(kind="text", content=word)]:
             choices = dict.fromkeys(newer, word)

@@ -24,7 +24,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
     StoreError,
 )
-from memalign_graph.graphs import Graph, asks, begin_graph
+from memalign_graph.graphs import Graph, new_builder, route_to_review
 from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.index.vectors import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
@@ -50,7 +50,7 @@ from memalign_graph.scales import (
     Scale,
     Value,
 )
-from memalign_graph.settings import Judge, JudgeOptions, Paneling, PanelReview
+from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings
 from memalign_graph.state import RunInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
@@ -110,7 +110,9 @@ class Aggregate:
         }
 
         def score_of(values: Mapping[str, Value]) -> AggregateResult:
-            parts = {name: _place(scales[name], values[name]) for name in weights if name in values}
+            parts = {
+                name: _unit_score(scales[name], values[name]) for name in weights if name in values
+            }
             # Divided by the largest, so that no sum overflows.
             largest = max((weights[name] for name in parts), default=0.0) or 1.0
             shares = [weights[name] / largest for name in parts]
@@ -160,7 +162,7 @@ def _is_ordered(scale: Scale) -> bool:
     return isinstance(scale, Boolean | Numeric) or bool(getattr(scale, "ordered", False))
 
 
-def _place(scale: Scale, value: Any) -> float:
+def _unit_score(scale: Scale, value: Any) -> float:
     if isinstance(scale, Numeric):
         return float((value - scale.minimum) / (scale.maximum - scale.minimum))
     if isinstance(scale, Categorical):
@@ -227,12 +229,12 @@ def create_panel_graph(
     Raises:
         InvalidInputError: If an option can't be used; ImportError where its extra is missing.
     """
-    panel = _Panel(criteria, judge, aggregate, Paneling(review=review).review)
-    lead, size = panel.lead, len(panel.resources)
-    builder = begin_graph(lead, PanelState, PanelOutput)
-    builder.add_node(Node(panel.retrieve_episodes, lead, is_first=True))
+    panel = _Panel(criteria, judge, aggregate, PanelSettings(review=review).review)
+    representative, size = panel.representative, len(panel.resources)
+    builder = new_builder(representative, PanelState, PanelOutput)
+    builder.add_node(Node(panel.retrieve_episodes, representative, is_first=True))
     for operation in (panel.judge_criteria, panel.collect_feedback, panel.learn_criteria):
-        builder.add_node(Node(operation, lead))
+        builder.add_node(Node(operation, representative))
     builder.add_edge(START, "retrieve_episodes")
     judges, learners = dict[str, str](), dict[str, str]()
     for number, (name, resources) in enumerate(panel.resources.items(), 1):
@@ -243,10 +245,10 @@ def create_panel_graph(
         builder.add_edge("retrieve_episodes", judges[name])
         builder.add_edge(learners[name], END)
     builder.add_edge([*judges.values()], "judge_criteria")
-    to_ask = asks(lambda state: _decide(review, state))
+    review_route = route_to_review(lambda state: _decide(review, state))
     builder.add_conditional_edges(
         "judge_criteria",
-        lambda state: to_ask(state) if state["judgments"] else [*judges.values()],
+        lambda state: review_route(state) if state["judgments"] else [*judges.values()],
         ["collect_feedback", *judges.values(), END],
     )
     builder.add_conditional_edges(
@@ -293,7 +295,9 @@ class _Panel:
         self.resources = {
             judge.criterion.name: JudgeResources(judge, review, clients) for judge in judges
         }
-        self.lead = max(self.resources.values(), key=lambda resources: resources.judge.swap)
+        self.representative = max(
+            self.resources.values(), key=lambda resources: resources.judge.swap
+        )
         """One that swaps, if any does: else they are alike but for their criteria."""
         self.criteria = {name: resources.criterion for name, resources in self.resources.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
@@ -302,7 +306,7 @@ class _Panel:
         """Check and embed the example, and forget what an earlier run on the thread left."""
         own, settings = step.resources.judge, step.settings
         if settings["review"] is not None:
-            Paneling(review=settings["review"])  # a parent's context may have another mode
+            PanelSettings(review=settings["review"])  # a parent's context may have another mode
         example, vector, problem = prepare_example(step), None, None
         if own.weighs or (own.use_episodes and settings["k"]):
             try:
@@ -451,8 +455,8 @@ def _judgments(state: State) -> dict[str, Judgment]:
     return {name: Judgment.model_validate(fields) for name, fields in state["judgments"].items()}
 
 
-Said = dict[str, dict[str, Any]]
-_REASON = "_rationale"
+PanelReply = dict[str, dict[str, Any]]
+_RATIONALE = "_rationale"
 _SHOWN_GUIDELINES = 5
 _SHAPES = (
     "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, for "
@@ -464,7 +468,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InvalidInputError(f"criteria: two are named {name!r}: give each its own name.")
-        if name in ("author", "type", "decisions") or f"{name}{_REASON}" in names:
+        if name in ("author", "type", "decisions") or f"{name}{_RATIONALE}" in names:
             raise InvalidInputError(
                 f"criteria: {name!r} is a name that the review form needs itself: choose another."
             )
@@ -477,22 +481,22 @@ def panel_form(
     *,
     errors: Mapping[str, str],
     guidelines: Mapping[str, Sequence[Guideline]],
-) -> interrupts.Form[Said | None]:
+) -> interrupts.Form[PanelReply | None]:
     """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
     args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     parts = ["## What was judged", *interrupts.describe_example(example)]
     for name, criterion in criteria.items():
         asked = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
-        given = {"value": value, "rationale": interrupts.REASON}
+        given = {"value": value, "rationale": interrupts.RATIONALE_SCHEMA}
         properties[name] = {**asked, "type": "object", "properties": given}
         judgment = judgments.get(name)
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
             continue
         given[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment)
-        args |= {name: judgment.value, f"{name}{_REASON}": judgment.rationale}
-        fields |= {name: {**asked, **value}, f"{name}{_REASON}": {"type": "string"}}
+        args |= {name: judgment.value, f"{name}{_RATIONALE}": judgment.rationale}
+        fields |= {name: {**asked, **value}, f"{name}{_RATIONALE}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
     parts.append("Change what is not right; what you leave as it is says nothing.")
     return interrupts.Form(
@@ -501,8 +505,8 @@ def panel_form(
         fields=fields,
         title="review",
         about="What the values should be, and why; any of the criteria.",
-        properties={**properties, "author": interrupts.AUTHOR},
-        case=interrupts.case_of("panel", criteria.values(), example, judgments.values()),
+        properties={**properties, "author": interrupts.AUTHOR_SCHEMA},
+        case=interrupts.case_payload("panel", criteria.values(), example, judgments.values()),
         read=lambda reply: read_panel(reply, criteria, judgments),
         # Words alone would not tell which criterion they are about.
         decisions=("approve", "edit"),
@@ -511,20 +515,20 @@ def panel_form(
 
 def read_panel(
     reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
-) -> Said | None:
+) -> PanelReply | None:
     """Read what was replied to a panel's form; None if it was ignored."""
-    given = interrupts.read_reply(reply, _SHAPES, subject="form to decide on")
+    given = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
     author: dict[str, Any] = {}
     match given.kind:
         case "object":
             replies = given.content
             _check_known(replies, [*criteria, "author"])
-            named = interrupts.read_text(replies.get("author"), "author")
+            named = interrupts.parse_text(replies.get("author"), "author")
             author = {"author": named} if named else {}
         case "edit":
             args = given.edited()
-            _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _REASON)])
+            _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _RATIONALE)])
             replies = {name: _edit_of(name, args, judgments) for name in criteria}
             nothing = "nothing in the form was changed: approve it, or change what is not right."
         case "approve" if not given.content:
@@ -535,7 +539,7 @@ def read_panel(
             raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
         case _:
             raise ValueError(f"words alone do not tell a criterion: edit the form, or {_SHAPES}.")
-    said: Said = {}
+    said: PanelReply = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)
         fields = _read_one(replies.get(name), criterion, judgment)
@@ -548,7 +552,7 @@ def read_panel(
 
 
 def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:
-    edited = {"value": args.get(name), "rationale": args.get(f"{name}{_REASON}")}
+    edited = {"value": args.get(name), "rationale": args.get(f"{name}{_RATIONALE}")}
     filled = {field: given for field, given in edited.items() if not _is_blank(given)}
     return {"type": "edit", "args": filled} if filled and name in judgments else filled
 
@@ -564,7 +568,7 @@ def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> di
             except ValueError:
                 if not isinstance(given, str) or _reads_as_number(given):
                     raise
-        return interrupts.read_review(given, criterion, judgment) or {}
+        return interrupts.parse_review(given, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
 

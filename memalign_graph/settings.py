@@ -49,7 +49,7 @@ LearnFrom = Literal["both", "labels", "words"]
 Guard = Literal["replay"]
 ChecksMode = bool | Literal["auto"]
 
-CANT_CHOOSE = (
+UNCERTAIN_NEEDS_CONFIDENCE = (
     'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
     'it with confidence=True, decide="auto" and a memory, or decide="evidence".'
 )
@@ -71,7 +71,7 @@ def _no_coroutine(function: Any) -> Any:
     return function
 
 
-def _asked_by(modes: Any, takes: str) -> PlainValidator:
+def _review_validator(modes: Any, takes: str) -> PlainValidator:
     """Check when an expert is asked: by one of some modes, or a function."""
 
     def check(review: Any) -> Any:
@@ -276,17 +276,17 @@ Review = ReviewMode | Uncertain | Callable[[Judgment], bool]
 """When the expert is asked: a mode, or a function that decides on the judgment."""
 
 
-class Reviewing(Settings):
+class ReviewSettings(Settings):
     """When a graph asks the expert about a judgment, and whether it asks back."""
 
     judge: Judge
-    review: Annotated[Review, _asked_by(ReviewMode, "the Judgment")]
+    review: Annotated[Review, _review_validator(ReviewMode, "the Judgment")]
     clarify: bool
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if mode_of(self.review) == "uncertain" and not self.judge.measures:
-            raise ValueError(CANT_CHOOSE)
+            raise ValueError(UNCERTAIN_NEEDS_CONFIDENCE)
         return self
 
 
@@ -355,7 +355,7 @@ class Gate(Settings):
     """What becomes of an answer where the judge's model or embeddings fail: `closed` lets it not
     pass, `open` lets it through, without calling it accepted. It covers nothing else: a store that
     is down, and an expert's word that can't be learned from, fail the run either way."""
-    review: Annotated[GateReview, _asked_by(GateReviewMode, "the Judgment")] = "never"
+    review: Annotated[GateReview, _review_validator(GateReviewMode, "the Judgment")] = "never"
     """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
     memory learns from it."""
     example: Annotated[
@@ -401,10 +401,10 @@ PanelReview = PanelMode | Callable[[dict[str, Judgment]], bool]
 """When a panel asks the expert: `always`, `never`, or a function of the judgments by criterion."""
 
 
-class Paneling(Settings):
+class PanelSettings(Settings):
     """When a panel asks the expert."""
 
-    review: Annotated[PanelReview, _asked_by(PanelMode, "the judgments by criterion")]
+    review: Annotated[PanelReview, _review_validator(PanelMode, "the judgments by criterion")]
 
 
 class MemAlignContext(FrozenModel):

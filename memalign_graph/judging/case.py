@@ -19,7 +19,7 @@ from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall
 from memalign_graph.scales import Value
-from memalign_graph.settings import CANT_CHOOSE
+from memalign_graph.settings import UNCERTAIN_NEEDS_CONFIDENCE
 from memalign_graph.types import Example, FrozenModel, Guideline, RecalledExample, read_example
 
 _GUIDELINES_NOT_SHOWN = (
@@ -160,7 +160,7 @@ def prepare_example(call: NodeCall) -> Example:
         swap_outputs(example)
     review = "never" if resources.review is None else call.settings["review"]
     if review == "uncertain" and not call.judge.measures:
-        raise InvalidInputError(CANT_CHOOSE)
+        raise InvalidInputError(UNCERTAIN_NEEDS_CONFIDENCE)
     if review != "never":
         call.access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
     return example

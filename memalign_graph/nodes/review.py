@@ -17,7 +17,7 @@ from memalign_graph.errors import (
     InvalidInputError,
     MemAlignError,
 )
-from memalign_graph.interrupts import clarify_form, read_review, review_form
+from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import clear_cached_replies, remember
 from memalign_graph.memory.feedback_merge import order_after
@@ -136,7 +136,7 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
 async def find_the_judgment(step: NodeCall) -> StateUpdate:
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
-        said = read_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
+        said = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
     vector = kept.vector if kept.embedder == step.access.embedder.id else None

@@ -30,7 +30,7 @@ from langgraph_sdk.errors import (
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_feedback_graph
-from memalign_graph.interrupts import CASE, JUDGMENT_ID, REASONS, case_of
+from memalign_graph.interrupts import CASE_KEYWORD, JUDGMENT_ID, REASONS, case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.feedback import remember
@@ -353,7 +353,7 @@ class Desk:
                 rows = (await access.refresh(ASYNC)).rows()
                 if not late and any(judgment_id in row.verdicts for row in rows):
                     return None
-                case = case_of("review", [access.criterion], kept.example, [kept.judgment])
+                case = case_payload("review", [access.criterion], kept.example, [kept.judgment])
                 return {**case, "namespace": self.namespace}
             return None
         asked = _THREAD.fullmatch(question_id)
@@ -443,7 +443,9 @@ class Desk:
         """Read what a thread asks of the criteria that are answered here."""
         waiting = [one for those in (thread.get("interrupts") or {}).values() for one in those]
         schemas = {one["id"]: one.get("response_schema") or {} for one in waiting}
-        cases = {key: schema[CASE] for key, schema in schemas.items() if CASE in schema}
+        cases = {
+            key: schema[CASE_KEYWORD] for key, schema in schemas.items() if CASE_KEYWORD in schema
+        }
         return {key: it for key, it in cases.items() if it["criteria"].keys() <= self.judges.keys()}
 
     async def _resume(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.interrupts import JUDGMENT_ID, read_review
+from memalign_graph.interrupts import JUDGMENT_ID, parse_review
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
@@ -94,7 +94,7 @@ def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str)
         if any(wanted.values()):
             _check_judgment(case["judgments"].get(name), given.get(f"{start}{JUDGMENT_ID}"))
             try:
-                said[name] = read_review(wanted, criterion, None)
+                said[name] = parse_review(wanted, criterion, None)
             except ValueError as error:
                 told = str(error).replace("`value`", f"`{start}value`")
                 raise InvalidInputError(told) from error

@@ -25,7 +25,7 @@ from memalign_graph import (
 from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import (
     Alignment,
-    Reviewing,
+    ReviewSettings,
     resolve_context,
 )
 
@@ -133,7 +133,7 @@ def test_every_builder_refuses_as_a_judge_does(build: Any) -> None:
 def test_every_option_is_in_the_tables() -> None:
     assert {option for option, _, _ in REFUSED} == {*Judge.model_fields}
     assert ["criterion", *JudgeOptions.__annotations__] == list(Judge.model_fields)
-    assert {option for option, _, _ in REVIEW} == {*Reviewing.model_fields} - {"judge"}
+    assert {option for option, _, _ in REVIEW} == {*ReviewSettings.model_fields} - {"judge"}
     assert {option for option, _, _ in ALIGNMENT} == {*Alignment.model_fields} - {"judge"}
     assert {option for option, _, _ in UNCERTAIN} == {*Uncertain.model_fields}
 

@@ -13,7 +13,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Feedback, Judge, JudgeMemory, create_judge_graph
-from memalign_graph.interrupts import case_of
+from memalign_graph.interrupts import case_payload
 from memalign_graph.review import Desk, create_review_app, desk
 from memalign_graph.review.desk import Visitor
 from memalign_graph.review.forms import fields_of, read_answer, shown_reply
@@ -289,7 +289,7 @@ async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: O
 
 def test_a_criterions_name_is_shown_as_it_is_written() -> None:
     criteria = [Criterion(name=name, instructions="Is it?") for name in ("GDPR", "tone of iOS")]
-    case = case_of("panel", criteria)
+    case = case_payload("panel", criteria)
     assert [field.label for field in fields_of(case, {})] == [
         "GDPR: your answer",
         "GDPR: why, in your own words",
@@ -298,7 +298,7 @@ def test_a_criterions_name_is_shown_as_it_is_written() -> None:
     ]
     reply = {"GDPR": {"value": True, "rationale": "No name."}, "author": "ann"}
     assert shown_reply(case, reply) == [("GDPR: your answer", "Yes"), ("GDPR: why", "No name.")]
-    alone = case_of("review", criteria[:1])
+    alone = case_payload("review", criteria[:1])
     labels = [field.label for field in fields_of(alone, {})]
     assert labels == ["Your answer", "Why, in your own words"]
 
@@ -315,7 +315,7 @@ def test_forms_write_what_the_graphs_read() -> None:
     criteria = [
         Criterion(name=name, instructions="Is it?", scale=scale) for name, scale in scales.items()
     ]
-    case = case_of("panel", criteria)
+    case = case_payload("panel", criteria)
     kinds = {
         it.name: (it.kind, len(it.options)) for it in fields_of(case, {}) if it.kind != "words"
     }
@@ -333,7 +333,7 @@ def test_forms_write_what_the_graphs_read() -> None:
         "author": "ann",
     }
     conflicts = [{"id": "C1", "newer": "second", "first": {"text": "a"}, "second": {"text": "b"}}]
-    case = case_of("conflicts", criteria[:1], conflicts=conflicts)
+    case = case_payload("conflicts", criteria[:1], conflicts=conflicts)
     assert read_answer(case, {"C1": "second"}, "ann") == {"C1": "second"}
-    case = case_of("question", criteria[:1], asked=["What is cold?"], said={"author": "bob"})
+    case = case_payload("question", criteria[:1], asked=["What is cold?"], said={"author": "bob"})
     assert read_answer(case, {"rationale": "No greeting."}, "ann") == {"rationale": "No greeting."}
