@@ -71,7 +71,7 @@ class Fold:
         return [*self.train, *(item for case in self.test for item in case.feedback)]
 
 
-def read_all(
+def parse_feedback_list(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
     """Read and check feedback; of two words of one expert on one example the newer counts."""
@@ -135,7 +135,7 @@ def make_folds(
         )
     labels = _strata([case.expected for case in cases], criterion.scale)
     chosen = stratified_folds(groups, labels, folds, seed)
-    return [fold_of(feedback, [cases[at] for at in test], group_by) for test in chosen]
+    return [make_fold(feedback, [cases[at] for at in test], group_by) for test in chosen]
 
 
 def stratified_folds(
@@ -172,7 +172,9 @@ def stratified_folds(
     return [sorted(fold) for fold in chosen]
 
 
-def fold_of(feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy) -> Fold:
+def make_fold(
+    feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy
+) -> Fold:
     """Judge cases, and learn from the feedback but for what is on the same items."""
     aside = {case.group for case in test}
     train = tuple(item for item in feedback if group_of(item.example, group_by) not in aside)
@@ -191,12 +193,12 @@ def baselines(
         predictions[MEDIAN] = consensus(train, scale)
     if recalled is not None:
         # Similar cases on which nobody gave a value predict what most cases have.
-        near = knn_value(recalled, scale)
+        near = knn_prediction(recalled, scale)
         predictions[KNN] = predictions.get(MEDIAN, most) if near is None else near
     return predictions
 
 
-def knn_value(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
+def knn_prediction(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
     """Return what the most similar examples say, without looking at the case itself."""
     known = [consensus_value(example.episodes, scale) for example in recalled]
     values = [value for value in known if value is not None]

@@ -12,13 +12,13 @@ from memalign_graph.agreement import expert_agreement
 from memalign_graph.evaluation import dataset, results
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
-    Learned,
+    JudgeUnderTest,
     Options,
-    Subject,
-    divide,
+    TrainedMemory,
     has_memory,
-    opened,
-    read_options,
+    make_splits,
+    open_experiment,
+    parse_options,
 )
 from memalign_graph.evaluation.flips import find_flips
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
@@ -64,10 +64,10 @@ async def _evaluate(
     Returns:
         The report: `metric(judge, name)`, `save(path)`, `compare(other)`, `to_pandas()`, ...
     """
-    plan, ways = read_options(criterion, options, judges)
-    read, folds = divide(criterion, feedback, test, plan)
-    with opened(criterion, plan) as experiment:
-        subjects = [Subject(experiment, name, way) for name, way in ways.items()]
+    plan, ways = parse_options(criterion, options, judges)
+    read, folds = make_splits(criterion, feedback, test, plan)
+    with open_experiment(criterion, plan) as experiment:
+        subjects = [JudgeUnderTest(experiment, name, way) for name, way in ways.items()]
         for subject in subjects:
             subject.judge  # noqa: B018 - what can't be used fails here
         cases, memories = await _judge_folds(io, subjects, folds)
@@ -81,7 +81,7 @@ async def _evaluate(
         cited = dict.fromkeys(key for guideline in guidelines for key in guideline.episode_ids)
         curve = None
         if plan.learning_curve:
-            curve = await _follow(io, main.at("curve"), folds[0])
+            curve = await _run_learning_curve(io, main.at("curve"), folds[0])
         used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
         settings = _settings(criterion, used, len(folds), plan, ways)
         scores, comparisons = _scored(cases, ways, criterion.scale, settings)
@@ -126,11 +126,11 @@ async def _learning_curve(
     One memory learns more and more of the feedback, in random order; after each step it judges the
     cases that were set aside, and those it has learned from.
     """
-    plan, ways = read_options(criterion, options)
-    _, [fold, *_] = divide(criterion, feedback, test, plan)
-    with opened(criterion, plan) as experiment:
-        return await _follow(
-            io, Subject(experiment, results.ALIGNED, ways[results.ALIGNED], "curve"), fold
+    plan, ways = parse_options(criterion, options)
+    _, [fold, *_] = make_splits(criterion, feedback, test, plan)
+    with open_experiment(criterion, plan) as experiment:
+        return await _run_learning_curve(
+            io, JudgeUnderTest(experiment, results.ALIGNED, ways[results.ALIGNED], "curve"), fold
         )
 
 
@@ -139,8 +139,8 @@ learning_curve, alearning_curve = sync_async_functions(_learning_curve)
 
 
 async def _judge_folds(
-    io: IO, subjects: Sequence[Subject], folds: Sequence[dataset.Fold]
-) -> tuple[list[results.EvaluatedCase], dict[str, list[Learned]]]:
+    io: IO, subjects: Sequence[JudgeUnderTest], folds: Sequence[dataset.Fold]
+) -> tuple[list[results.EvaluatedCase], dict[str, list[TrainedMemory]]]:
     """Have every judge learn from the other folds and judge each; return its memories, too."""
     places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     outcomes: list[dict[str, Judgment | str]] = [{} for _ in places]
@@ -158,7 +158,7 @@ async def _judge_folds(
         for fold in folds
         for prediction in await _baselines(io, fold, scale, *with_memory[-1:])
     ]
-    weighed = _weighed({subject.name: subject.way for subject in subjects}, outcomes)
+    weighed = _judges_with_evidence({subject.name: subject.way for subject in subjects}, outcomes)
     cases = [
         _case(number, case, by_judge, baseline, scale, weighed)
         for (number, case), by_judge, baseline in zip(places, outcomes, predicted, strict=True)
@@ -166,20 +166,22 @@ async def _judge_folds(
     return cases, memories
 
 
-async def _learn(io: IO, subject: Subject, folds: Sequence[dataset.Fold]) -> list[Learned]:
+async def _learn(
+    io: IO, subject: JudgeUnderTest, folds: Sequence[dataset.Fold]
+) -> list[TrainedMemory]:
     """Let a judge's memories learn, one a fold."""
     memories = [(subject.empty(), fold.train) for fold in folds]
     if has_memory(subject.way.judge):
         await subject.embed(io, [item.example for fold in folds for item in fold.feedback])
-        beside = min(len(folds), subject.experiment.options.max_concurrency)
+        parallel_runs = min(len(folds), subject.experiment.options.max_concurrency)
         await subject.experiment.each(
-            io, lambda task: subject.learn(io, *task, beside=beside), memories
+            io, lambda task: subject.learn(io, *task, parallel_runs=parallel_runs), memories
         )
     return [memory for memory, _ in memories]
 
 
 async def _baselines(
-    io: IO, fold: dataset.Fold, scale: Scale, subject: Subject | None = None
+    io: IO, fold: dataset.Fold, scale: Scale, subject: JudgeUnderTest | None = None
 ) -> list[dict[str, Prediction]]:
     """Predict a fold's cases without any judge, from the labels that are learned from."""
     values = [item.value for item in fold.train if item.value is not None]
@@ -209,12 +211,12 @@ def _prediction(judgment: Judgment | str) -> Prediction:
     return Prediction(value=judgment.value, confidence=judgment.confidence)
 
 
-def _verdict_of(name: str) -> str:
+def _verdict_name(name: str) -> str:
     """Name a judge taken at its word, where the evidence may decide otherwise."""
     return f"{name} verdict"
 
 
-def _weighed(
+def _judges_with_evidence(
     ways: Mapping[str, Alignment], outcomes: Iterable[Mapping[str, Judgment | str]]
 ) -> list[str]:
     """Name the judges whose values the evidence decided, or was told to."""
@@ -244,7 +246,7 @@ def _case(
         if name in weighed:
             stated = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
             verdict = Prediction(value=judgment.verdict, confidence=stated)
-            predictions[_verdict_of(name)] = verdict
+            predictions[_verdict_name(name)] = verdict
     return results.EvaluatedCase(
         example=case.example,
         group=case.group,
@@ -267,15 +269,15 @@ def _scored(
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score the judges, each beside the first and beside the baselines."""
     known = [name for name in dataset.BASELINES if name in cases[0].predictions]
-    weighed = _weighed(ways, [case.judgments for case in cases])
+    weighed = _judges_with_evidence(ways, [case.judgments for case in cases])
     judges = [
         column
         for name in ways
-        for column in ([_verdict_of(name), name] if name in weighed else [name])
+        for column in ([_verdict_name(name), name] if name in weighed else [name])
     ]
     others = (next(iter(ways)), *known)
     pairs = [(name, other) for name in judges for other in others if name != other]
-    pairs += [(name, _verdict_of(name)) for name in weighed]
+    pairs += [(name, _verdict_name(name)) for name in weighed]
     return score_cases(cases, scale, [*known, *judges], pairs, settings)
 
 
@@ -316,7 +318,7 @@ def _name(model: ChatModelLike) -> str:
 def _warnings(
     ways: Mapping[str, Alignment],
     cases: Sequence[results.EvaluatedCase],
-    memories: Mapping[str, Sequence[Learned]],
+    memories: Mapping[str, Sequence[TrainedMemory]],
 ) -> list[str]:
     """Say what has to be known to read the numbers."""
     found = []
@@ -337,7 +339,9 @@ def _warnings(
     return found
 
 
-async def _follow(io: IO, subject: Subject, fold: dataset.Fold) -> results.LearningCurve:
+async def _run_learning_curve(
+    io: IO, subject: JudgeUnderTest, fold: dataset.Fold
+) -> results.LearningCurve:
     """Follow a memory as it learns."""
     experiment = subject.experiment
     plan, criterion = experiment.options, experiment.criterion

@@ -113,7 +113,7 @@ class EvaluationOptions(JudgeOptions, total=False):
     judge_cases: bool
 
 
-def read_options(
+def parse_options(
     criterion: Criterion, options: Mapping[str, Any], judges: Mapping[str, Any] | None = None
 ) -> tuple[Options, dict[str, Alignment]]:
     """Read how to evaluate, and which judges by name; `base` and `aligned` unless told others."""
@@ -147,22 +147,22 @@ def read_options(
     return plan, ways
 
 
-def divide(
+def make_splits(
     criterion: Criterion,
     feedback: Iterable[FeedbackLike],
     test: Iterable[FeedbackLike] | None,
     plan: Options,
 ) -> tuple[list[Feedback], list[dataset.Fold]]:
     """Read feedback and divide it into folds, or into what is told to be judged and the rest."""
-    read = dataset.read_all(feedback, criterion)
+    read = dataset.parse_feedback_list(feedback, criterion)
     if test is None:
         return read, dataset.make_folds(read, criterion, plan.folds, plan.group_by, plan.seed)
     cases = dataset.labelled_cases(
-        dataset.read_all(test, criterion, "test"), criterion, plan.group_by
+        dataset.parse_feedback_list(test, criterion, "test"), criterion, plan.group_by
     )
     if not cases:
         raise InvalidInputError("test: no case has a value: give cases that experts valued.")
-    fold = dataset.fold_of(read, cases, plan.group_by)
+    fold = dataset.make_fold(read, cases, plan.group_by)
     if not fold.train:
         raise InvalidInputError(
             "feedback: nothing is left to learn from beside the items in `test`: give more."
@@ -212,7 +212,7 @@ def _progress_bar(wanted: ProgressLike) -> Iterator[Callable[..., None]]:
 
 
 @dataclass
-class Learned:
+class TrainedMemory:
     """A memory that an evaluation made, in a store of its own."""
 
     memory: JudgeMemory
@@ -245,7 +245,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Subject:
+class JudgeUnderTest:
     """A judge that is measured, at one stage of it."""
 
     experiment: Experiment
@@ -253,7 +253,7 @@ class Subject:
     way: Alignment
     stage: str = "learn"
 
-    def at(self, stage: str) -> "Subject":
+    def at(self, stage: str) -> "JudgeUnderTest":
         """Return the same judge at another stage: `judge`, `curve`, ..."""
         return replace(self, stage=stage)
 
@@ -296,13 +296,18 @@ class Subject:
         for start in range(0, len(texts), _EMBED_TEXTS):
             await embed_texts(io, embeddings, texts[start : start + _EMBED_TEXTS])
 
-    def empty(self) -> Learned:
+    def empty(self) -> TrainedMemory:
         """Return a memory that has learned nothing."""
         criterion, embeddings = self.experiment.criterion, self._embeddings()
-        return Learned(JudgeMemory(InMemoryStore(), criterion, embeddings=embeddings))
+        return TrainedMemory(JudgeMemory(InMemoryStore(), criterion, embeddings=embeddings))
 
     async def learn(
-        self, io: IO, learned: Learned, feedback: Sequence[Feedback], *, beside: int = 1
+        self,
+        io: IO,
+        learned: TrainedMemory,
+        feedback: Sequence[Feedback],
+        *,
+        parallel_runs: int = 1,
     ) -> None:
         """Align a memory with feedback, by the alignment graph."""
         way = dict(self.way)
@@ -314,12 +319,12 @@ class Subject:
         builder = create_alignment_graph(self.experiment.criterion, **way, **judge.options)
         graph = builder.compile(store=learned.memory.access.store)
         given = {"feedback": [item.model_dump(mode="json") for item in feedback]}
-        limit = max(self.experiment.options.max_concurrency // beside, 1)
+        limit = max(self.experiment.options.max_concurrency // parallel_runs, 1)
         result = await self._invoke(io, graph, given, {"max_concurrency": limit})
         learned.report = AlignmentReport.model_validate(result["report"])
 
     async def judge_all(
-        self, io: IO, cases: Sequence[tuple[Learned, Example]]
+        self, io: IO, cases: Sequence[tuple[TrainedMemory, Example]]
     ) -> list[Judgment | str]:
         """Judge examples by the judge graph, side by side; where that gives none, tell why."""
         builder = create_judge_graph(self.experiment.criterion, **self.judge.options)
@@ -329,7 +334,7 @@ class Subject:
         limit = self.experiment.options.max_concurrency
         config = {"max_concurrency": max(limit // max(min(len(cases), limit), 1), 1)}
 
-        async def judge(case: tuple[Learned, Example]) -> Judgment | str:
+        async def judge(case: tuple[TrainedMemory, Example]) -> Judgment | str:
             learned, example = case
             try:
                 result = await self._invoke(io, graphs[id(learned)], example.to_json(), config)
@@ -349,7 +354,7 @@ class Subject:
 
 
 @contextmanager
-def opened(criterion: Criterion, options: Options) -> Iterator[Experiment]:
+def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experiment]:
     """Open an experiment's cache and progress, with nothing around it, as long as the block."""
     with ExitStack() as stack:
         cache = InMemoryStore() if options.cache is None else options.cache

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.agreement import values_agree
@@ -21,7 +22,13 @@ from memalign_graph.errors import (
     ModelAnswerError,
     is_about_prompt,
 )
-from memalign_graph.evaluation.experiment import EvaluationOptions, Subject, opened, read_options
+from memalign_graph.evaluation.cache import discard_unusable_answers
+from memalign_graph.evaluation.experiment import (
+    EvaluationOptions,
+    JudgeUnderTest,
+    open_experiment,
+    parse_options,
+)
 from memalign_graph.evaluation.results import ALIGNED, ChangedCase
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.judging.again import judge_leaving_out, without_measuring
@@ -48,9 +55,9 @@ async def _flips(
             f"memory: expected a JudgeMemory, got {type(memory).__name__}. Use "
             "JudgeMemory(store, criterion, ...)."
         )
-    settings, alignments = read_options(memory.criterion, options)
-    with opened(memory.criterion, settings) as experiment:
-        subject = Subject(experiment, ALIGNED, alignments[ALIGNED], "flips")
+    settings, alignments = parse_options(memory.criterion, options)
+    with open_experiment(memory.criterion, settings) as experiment:
+        subject = JudgeUnderTest(experiment, ALIGNED, alignments[ALIGNED], "flips")
         return await find_flips(io, subject, memory, await snapshot(io, memory.access, since))
 
 
@@ -73,16 +80,18 @@ class _MemoryCopy:
     resources: JudgeResources
     guidelines: list[Guideline]
     cases: list[ReplayCase]
+    cache: BaseStore
 
     @classmethod
-    async def of(cls, io: IO, subject: Subject, memory: JudgeMemory) -> "_MemoryCopy":
+    async def of(cls, io: IO, subject: JudgeUnderTest, memory: JudgeMemory) -> "_MemoryCopy":
         own = memory.access
         access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
         await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
         await index_missing(io, access, await access.refresh(io))
         cases = replay_cases_from(await access.all_episodes(io), memory.criterion.scale)
         resources = JudgeResources(without_measuring(subject.judge))
-        return cls(access, resources, await access.guidelines(io), cases)
+        guidelines, cache = await access.guidelines(io), subject.experiment.cache
+        return cls(access, resources, guidelines, cases, cache)
 
     async def verdict(
         self,
@@ -100,9 +109,13 @@ class _MemoryCopy:
             self.access,
         )
         try:
-            judgment = await judge_leaving_out(
-                step, case.example, guidelines=guidelines, excluded_episode_ids=excluded_episode_ids
-            )
+            async with discard_unusable_answers(io, self.cache):
+                judgment = await judge_leaving_out(
+                    step,
+                    case.example,
+                    guidelines=guidelines,
+                    excluded_episode_ids=excluded_episode_ids,
+                )
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise
@@ -112,7 +125,7 @@ class _MemoryCopy:
 
 
 async def find_flips(
-    io: IO, subject: Subject, memory: JudgeMemory, then: Snapshot
+    io: IO, subject: JudgeUnderTest, memory: JudgeMemory, then: Snapshot
 ) -> list[ChangedCase]:
     """Return the flips since a snapshot of the memory."""
     copy = await _MemoryCopy.of(io, subject, memory)

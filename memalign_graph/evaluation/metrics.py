@@ -28,7 +28,7 @@ _BINS = 10
 _QUANTILES = (0.025, 0.975)
 
 Array = NDArray[np.float64]
-Measure = Callable[["Column", Array], Array]
+Measure = Callable[["PredictionColumn", Array], Array]
 """Takes a metric of a judge on draws: a row of weights for each draw, a column a case."""
 
 
@@ -118,7 +118,7 @@ class Prediction(FrozenModel):
 
 
 @dataclass(frozen=True)
-class Column:
+class PredictionColumn:
     """One judge's predictions beside the experts' values, an entry a case."""
 
     given: NDArray[np.bool_]
@@ -130,7 +130,9 @@ class Column:
     labels: int  # how many the scale has; 0 of a continuous one
 
     @classmethod
-    def of(cls, scale: Scale, expected: Sequence[Value], said: Sequence[Prediction]) -> "Column":
+    def of(
+        cls, scale: Scale, expected: Sequence[Value], said: Sequence[Prediction]
+    ) -> "PredictionColumn":
         """Encode predictions: a number by itself, a label by its position."""
         labels = labels_of(scale)
 
@@ -206,17 +208,17 @@ def score(
     seed: int = 0,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score judges on the same cases, and compare some of them."""
-    columns = {name: Column.of(scale, expected, said) for name, said in judges.items()}
+    columns = {name: PredictionColumn.of(scale, expected, said) for name, said in judges.items()}
     weights = _weights(groups, resamples, seed)
 
-    def measured(column: Column, cases: NDArray[np.bool_]) -> dict[str, Array]:
+    def measured(column: PredictionColumn, cases: NDArray[np.bool_]) -> dict[str, Array]:
         return {
             metric: measure(column, weights * cases)
             for metric, measure in measures_of(scale).items()
             if metric not in ("auc", "ece") or not np.isnan(column.confidence).all()
         }
 
-    def scored(name: str, column: Column) -> JudgeScores:
+    def scored(name: str, column: PredictionColumn) -> JudgeScores:
         metrics = measured(column, column.given)
         labels, confusion = [], None
         if column.labels:
@@ -286,7 +288,7 @@ def concordance(truth: Array, value: Array, weights: Array) -> Array:
     return np.where(apart > 1e-12 * span**2, agreed, np.nan)
 
 
-def roc_auc(column: Column, weights: Array) -> Array:
+def roc_auc(column: PredictionColumn, weights: Array) -> Array:
     """Return the chance that a positive case is believed more than a negative one."""
     known = ~np.isnan(column.confidence)
     belief = np.where(column.value == 1, column.confidence, 1 - column.confidence)
@@ -298,7 +300,7 @@ def roc_auc(column: Column, weights: Array) -> Array:
     return np.where(whole > 0, ahead / whole, np.nan)
 
 
-def calibration_error(column: Column, weights: Array) -> Array:
+def calibration_error(column: PredictionColumn, weights: Array) -> Array:
     """Return the expected calibration error over bins of equal width (Naeini et al., 2015)."""
     known = ~np.isnan(column.confidence)
     sure = np.nan_to_num(column.confidence)

@@ -32,7 +32,7 @@ from memalign_graph.evaluation.metrics import (
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline, Judgment
 
-MOST_CHARS = 65_000
+MAX_CHARS = 65_000
 """How long the Markdown is at most; GitHub takes comments of up to 65,536 characters."""
 
 _JUDGED = {"rationale", "guideline_ids", "episode_ids"}
@@ -185,7 +185,7 @@ class Report(FrozenModel):
     def to_markdown(self) -> str:
         """Return the report as Markdown for a pull request, headline first."""
         summary, details = self._document()
-        if len(summary) + len(details) > MOST_CHARS:
+        if len(summary) + len(details) > MAX_CHARS:
             details = "_More than fits here: the HTML page and the JSON have it._\n"
         return f"{summary}\n{details}"
 
@@ -199,7 +199,7 @@ class Report(FrozenModel):
         return _render(
             "report.html.jinja",
             report=self,
-            shown=_Shown(self),
+            shown=_ReportText(self),
             documents=[markdown.render(text) for text in self._document(for_page=True)],
             sources=sources,
             hashes=[base64.b64encode(digest).decode() for digest in hashes],
@@ -207,7 +207,7 @@ class Report(FrozenModel):
 
     def _document(self, *, for_page: bool = False) -> tuple[str, str]:
         """Write the Markdown: what comes first, and the details; a page lists the cases itself."""
-        text = _render("report.md.jinja", report=self, shown=_Shown(self), for_page=for_page)
+        text = _render("report.md.jinja", report=self, shown=_ReportText(self), for_page=for_page)
         summary, _, details = re.sub(r"\n{3,}", "\n\n", text).partition(_DETAILS)
         return f"{summary.strip()}\n", f"{details.strip()}\n"
 
@@ -309,7 +309,7 @@ def _render(template: str, **names: Any) -> str:
     return environment.get_template(template).render(**names)
 
 
-class _Shown:
+class _ReportText:
     """What a report's sentences say."""
 
     def __init__(self, report: Report) -> None:

@@ -121,10 +121,10 @@ def test_a_digit_chooses_itself(scale: Any, keys: str) -> None:
 
 
 async def test_an_evaluation_learns_as_the_file_says(bench: Bench) -> None:
-    from memalign_graph.evaluation.experiment import read_options
+    from memalign_graph.evaluation.experiment import parse_options
 
     told = {"learn_from": "labels", "guard": "replay", "batch_size": 7, "replay_cases": 3}
-    _, ways = read_options(CRITERION, {**told, "judge_cases": True})
+    _, ways = parse_options(CRITERION, {**told, "judge_cases": True})
     aligned = ways["aligned"]
     assert isinstance(aligned, Alignment)
     assert {name: getattr(aligned, name) for name in told} == told

@@ -22,7 +22,7 @@ from memalign_graph.agreement import (
     krippendorff_alpha,
 )
 from memalign_graph.alignment.replay import replay_cases_from
-from memalign_graph.evaluation.dataset import knn_value, labelled_cases
+from memalign_graph.evaluation.dataset import knn_prediction, labelled_cases
 from memalign_graph.integrations import few_shot_examples
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.scales import Scale, Value
@@ -147,7 +147,7 @@ def test_guard_evaluation_and_prompts_go_by_the_median() -> None:
     [shot] = few_shot_examples(episodes, criterion)
     assert shot["score"] == 3
     recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
-    assert knn_value([recalled], SHARE) == 3
+    assert knn_prediction([recalled], SHARE) == 3
     prompt = judge_prompt(
         criterion, words[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
     )

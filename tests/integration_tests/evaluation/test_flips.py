@@ -22,7 +22,7 @@ from tests.integration_tests.evaluation.support import (
     word,
     words,
 )
-from tests.loopback import LoopbackServer, Together
+from tests.loopback import LoopbackServer, Together, answer
 
 TRUE = [word(number, values=(True,)) for number in range(8)]
 
@@ -90,6 +90,21 @@ async def test_what_can_not_be_used(
     with pytest.raises(InvalidInputError, match=says):
         await call(name, **{"memory": memory, **options})
     assert asked(server) == (0, 0)
+
+
+async def test_an_answer_that_is_no_use_is_asked_again(
+    call: Caller, server: LoopbackServer
+) -> None:
+    follows, cache = by_rules(), InMemoryStore()
+    server.responder = Model(
+        judge=lambda chat: answer("{}") if judged(chat) == 1 else follows(chat)
+    )
+    memory, since = remembered(server, TRUE[:3])
+    memory.add_guideline("On #bad it is false of cases 1, always.")
+    assert await call("flips", memory, since=since, cache=cache) == []
+    server.responder = Model(judge=follows)
+    [flip] = await call("flips", memory, since=since, cache=cache)
+    assert flip.example.inputs == TRUE[1]["inputs"]
 
 
 async def test_cases_of_which_experts_spoke_anew_are_no_flips(

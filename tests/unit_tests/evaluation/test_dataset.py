@@ -16,7 +16,7 @@ from memalign_graph.evaluation.dataset import (
     group_of,
     labelled_cases,
     make_folds,
-    read_all,
+    parse_feedback_list,
     stratified_folds,
 )
 from memalign_graph.types import Episode, RecalledExample
@@ -40,7 +40,7 @@ def word(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def read(given: Any, criterion: Criterion = CRITERION) -> list[Feedback]:
-    return read_all(given, criterion)
+    return parse_feedback_list(given, criterion)
 
 
 def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 3) -> list[Fold]:

@@ -24,7 +24,7 @@ from memalign_graph.agreement import expert_agreement
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Report
 from memalign_graph.evaluation.metrics import Prediction, labels_of
-from memalign_graph.evaluation.report import MOST_CHARS, clean, inline, score_cases
+from memalign_graph.evaluation.report import MAX_CHARS, clean, inline, score_cases
 from memalign_graph.evaluation.results import (
     ChangedCase,
     EvaluatedCase,
@@ -201,7 +201,7 @@ def test_no_network_and_only_our_script() -> None:
 def test_texts_of_others_stay_text(text: str) -> None:
     report = make_report(number=8, right=0, text=text)
     written = report.to_markdown()
-    assert len(written) <= MOST_CHARS
+    assert len(written) <= MAX_CHARS
     assert written.count("<details>") == written.count("</details>") or "</details>" in text
     outside = re.sub(r"^(`{3,})text\n.*?\n\1$", "", written, flags=re.DOTALL | re.MULTILINE)
     assert outside.count("<details>") == outside.count("</details>")
