@@ -21,7 +21,11 @@ from memalign_graph.types import Criterion
 
 try:
     from langchain.agents.middleware import AgentMiddleware, AgentState, hook_config
-    from langchain.agents.middleware.types import OmitFromInput, PrivateStateAttr
+    from langchain.agents.middleware.types import (
+        ExtendedModelResponse,
+        OmitFromInput,
+        PrivateStateAttr,
+    )
 except ImportError as error:
     raise ImportError(
         "QualityGateMiddleware needs the package langchain: pip install 'memalign-graph[agents]'."
@@ -91,8 +95,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     def _noting_tools(self, request: Any, response: Any) -> Any:
         if not self._shows_tools:
             return response
-        from langchain.agents.middleware.types import ExtendedModelResponse  # since langchain 1.3
-
         turn = {**(request.state.get(self._turn_key) or {}), "tools": _describe(request.tools)}
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
 

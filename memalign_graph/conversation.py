@@ -52,6 +52,8 @@ class Turn:
     is_last_question: bool = False
     """Whether that message is known to be the last one that asks."""
     state: TurnState = field(default_factory=dict)
+    has_unmarked_drafts: bool = False
+    """Whether critiques go elsewhere, so that no message tells which answers were sent back."""
 
     @property
     def is_revised(self) -> bool:
@@ -64,7 +66,7 @@ class Turn:
         return self.state["revisions"] if self.is_revised else 0
 
 
-def read_turn(messages: Any, state: TurnState) -> Turn:
+def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False) -> Turn:
     """Find the present turn; the state of another one is left out."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
@@ -72,7 +74,8 @@ def read_turn(messages: Any, state: TurnState) -> Turn:
     asked_id = begun or next(reversed(questions), None)
     if state.get("turn", asked_id) != asked_id:
         state = {}
-    return Turn(messages, asked_id, questions[-1:] == [asked_id], state)
+    is_last = questions[-1:] == [asked_id]
+    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts)
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
@@ -246,7 +249,13 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     """Return what was said and done, by its place: no drafts, critiques or notes of middleware."""
     drafts = {*turn.state.get("sent_back", ())} - {None}
     hidden: set[int] = set()
+    answered: int | None = None  # where the turn was answered before
     for place, message in enumerate(messages):
+        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not message.tool_calls:
+            hidden |= set() if answered is None else {answered}
+            answered = place
+        elif is_question(message, turn.asked_id):
+            answered = None
         is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
         if is_note or message.id in drafts or _hands_back(message):
             hidden.add(place)

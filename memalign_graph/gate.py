@@ -274,7 +274,9 @@ class GateNode(RunnableLambda[Any, Any]):
                     f"name: the graph state has no key {gate.name!r}, where the gate counts "
                     f"revisions. Add {gate.name}: dict to the state class."
                 )
-        turn = conversation.read_turn(messages, turn_state)
+        turn = conversation.read_turn(
+            messages, turn_state, has_unmarked_drafts=self.critique_key is not None
+        )
         parent = state if settings.example is None else _as_parents(state, self._state_schema)
         example = conversation.extract_example(
             parent, settings.example, turn, self.messages_key, settings.sees

@@ -233,6 +233,18 @@ def test_drafts_that_are_known_by_their_ids_are_left_out() -> None:
     assert found == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
+def test_of_answers_whose_critiques_went_elsewhere_the_last_counts_in_each_turn() -> None:
+    first = [HumanMessage("Hi"), AIMessage("Yo"), AIMessage("Yes?")]
+    now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
+    for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
+        turn = read_turn([*first, *now], {}, has_unmarked_drafts=not is_marked)
+        found = extract_example({}, None, turn)
+        assert isinstance(found, Example)
+        messages = [*found.inputs, *found.outputs]
+        said = [one["content"] for one in messages if one["role"] == "assistant"]
+        assert [text for text in said if text != "I look it up."] == answers
+
+
 class Form(BaseModel):
     city: str = "Kiel"
 
