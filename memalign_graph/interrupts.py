@@ -44,21 +44,24 @@ class Form(Generic[T]):
     action: str
     actions: Sequence[tuple[Mapping[str, Any], Sequence[str]]]
     """The `args` and the paragraphs of the description of each action of that name."""
-    fields: Mapping[str, Any]  # the JSON Schema of each argument, which inboxes let the expert edit
     title: str
     about: str
-    properties: Mapping[str, Any]  # the JSON Schema of each of its fields
-    case: Mapping[str, Any]  # what it is about, for a page of one's own: see `case_of`
+    properties: Mapping[str, Any]  # the JSON Schema of each field of a reply
+    case: Mapping[str, Any]  # what it is about, for a page of one's own: see `case_payload`
     read: Callable[[Any], T]  # reads any reply; raises a ValueError that says what to reply instead
     decisions: Sequence[str] = _DECISIONS  # what inboxes offer
     required: Sequence[str] = ()
+    args_schema: Mapping[str, Any] | None = None
+    """The JSON Schema of each argument; None where the arguments are fields of the reply."""
 
     @property
     def payload(self) -> dict[str, Any]:
+        names = dict.fromkeys(name for args, _ in self.actions for name in args)
+        schemas = self.args_schema or {name: self.properties[name] for name in names}
         config = {
             "action_name": self.action,
             "allowed_decisions": list(self.decisions),
-            "args_schema": {"type": "object", "properties": dict(self.fields)},
+            "args_schema": {"type": "object", "properties": dict(schemas)},
         }
         requests = [
             {"name": self.action, "args": args, "description": "\n\n".join(parts)}
@@ -236,11 +239,6 @@ def review_form(
     return Form(
         action="review_judgment",
         actions=[(shown, parts)],
-        fields={
-            "value": value,
-            "rationale": {"type": "string"},
-            JUDGMENT_ID: judgment_id_schema(judgment),
-        },
         title="review",
         about="What the value should be, why, or both. Text alone is a rationale; decisions of "
         "human-in-the-loop inboxes are understood, too.",
@@ -392,7 +390,6 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
     return Form(
         action="clarify_feedback",
         actions=[({"rationale": ""}, parts)],
-        fields={"rationale": answer},
         title="clarification",
         about="The answer to the question. Text alone is one, too; decisions of human-in-the-loop "
         "inboxes are understood: approve goes on with the words as they are.",
@@ -441,7 +438,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
             ({"conflict": conflict.id, "keep": conflict.newer}, _describe(criterion, conflict))
             for conflict in conflicts
         ],
-        fields={"conflict": {"type": "string"}, "keep": choice},
+        args_schema={"conflict": {"type": "string"}, "keep": choice},
         title="decisions",
         about="For each conflict, which guideline stays.",
         properties={name: {**choice, "default": newer} for name, newer in kept.items()},

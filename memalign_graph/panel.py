@@ -502,7 +502,7 @@ def panel_form(
     return interrupts.Form(
         action="review_panel",
         actions=[(args, parts)],
-        fields=fields,
+        args_schema=fields,
         title="review",
         about="What the values should be, and why; any of the criteria.",
         properties={**properties, "author": interrupts.AUTHOR_SCHEMA},

@@ -61,7 +61,7 @@ _MAX_NOTICES = 1_000  # notices of experts who may not come back to read them
 _THREAD = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 Case = dict[str, Any]
-"""What a question is about: `interrupts.case_of`."""
+"""What a question is about: `interrupts.case_payload`."""
 
 
 @dataclass(frozen=True)
