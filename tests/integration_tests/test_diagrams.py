@@ -1,4 +1,4 @@
-"""The diagrams of README and docs/ are those of the graphs, as `draw_mermaid()` writes them."""
+"""The diagrams of docs/ are those of the graphs, as `draw_mermaid()` writes them."""
 
 import re
 from collections.abc import Callable
@@ -48,7 +48,6 @@ GRAPHS: dict[str, Callable[[], Any]] = {
 }
 
 PAGES = {
-    "README.md": ["review"],
     "docs/agents.md": ["agent"],
     "docs/alignment.md": ["align"],
     "docs/gate.md": ["gate"],
