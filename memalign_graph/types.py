@@ -134,7 +134,7 @@ class Example(FrozenModel):
         return digest(self.to_json())
 
 
-def _as_stored(value: Any) -> Any:
+def stored_example(value: Any) -> Any:
     """Take an example from a store as it is: what an earlier version wrote keeps its id."""
     if not isinstance(value, Mapping) or not {"inputs", "outputs"} <= value.keys():
         return value
@@ -145,7 +145,7 @@ def _as_stored(value: Any) -> Any:
     return Example.model_construct(**deepcopy(dict(value)))
 
 
-StoredExample = Annotated[Example, BeforeValidator(_as_stored)]
+StoredExample = Annotated[Example, BeforeValidator(stored_example)]
 """An example in what a memory keeps."""
 
 

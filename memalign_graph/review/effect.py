@@ -21,7 +21,7 @@ from memalign_graph.models import BaseChatModel
 from memalign_graph.prompts.fences import headline
 from memalign_graph.review.forms import shown_value
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment
+from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment, stored_example
 
 Shown = dict[str, Any]  # what a template of the page shows
 _TURNS, _NEAR, _TITLE_CHARS = 10, 30, 120
@@ -168,6 +168,6 @@ async def nearest_to(
         rows = [row for row in others if value_or_none(row.value, scale) is not None]
         if rows:
             newest = max(rows, key=lambda row: (row.given_at, row.id))
-            near = Example.model_validate(newest.content["example"])
+            near = stored_example(newest.content["example"])
             return {"similarity": min(similarity, 1.0), **word_of(newest, scale), "example": near}
     return None

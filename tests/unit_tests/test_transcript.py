@@ -26,7 +26,7 @@ from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
 from memalign_graph.transcript import read_messages, render, steps_of
-from memalign_graph.types import read_example
+from memalign_graph.types import read_example, stored_example
 from tests.unit_tests.memory.support import hashed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
@@ -385,3 +385,10 @@ def test_a_purge_takes_the_vectors_that_the_version_before_made_of_messages() ->
     example = Example(inputs=[said("user", "Hi")], outputs="Hello")
     assert past_texts(example) == {"user\nHi\n\nHello", "Hi\n\n\n\nHello"}
     assert past_texts(Example(inputs="Hi", outputs="Hello")) == {"Hi\n\nHello"}
+
+
+def test_a_stored_example_with_a_picture_is_read_as_it_is() -> None:
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    assert stored_example({"inputs": picture, "outputs": "a"}).inputs == picture
+    with pytest.raises(InvalidInputError, match="'image_url', which is no text"):
+        read_example({"inputs": picture, "outputs": "a"})
