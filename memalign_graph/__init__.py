@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from memalign_graph.agents import QualityGateMiddleware as QualityGateMiddleware
+    from memalign_graph.approvals import ApprovalMiddleware as ApprovalMiddleware
+    from memalign_graph.approvals import create_approval_wrapper as create_approval_wrapper
     from memalign_graph.errors import (
         ChatModelError,
         EmbeddingError,
@@ -82,6 +84,7 @@ __all__ = [
 
 _MODULE_EXPORTS = {
     "agents": "QualityGateMiddleware",
+    "approvals": "ApprovalMiddleware create_approval_wrapper",
     "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
     "ModelAnswerError StoreError",
     "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",

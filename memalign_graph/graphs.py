@@ -77,7 +77,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptio
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
     builder = new_builder(resources, schemas.JudgeRunState, schemas.JudgeOutput)
-    _add_judging(builder, resources)
+    add_judging(builder, resources)
     builder.add_edge("judge", END)
     return builder
 
@@ -115,7 +115,7 @@ def create_review_graph(
     settings.ReviewSettings(judge=built, review=review, clarify=clarify)
     resources = JudgeResources(built, review)
     builder = new_builder(resources, schemas.ReviewRunState, schemas.ReviewOutput)
-    _add_judging(builder, resources)
+    add_judging(builder, resources)
     builder.add_node(Node(asking.collect_feedback, resources))
     # Decided on the way out of nodes that run once, and not in the one that runs again.
     decide: Any = review
@@ -126,7 +126,7 @@ def create_review_graph(
     if measured:
         builder.add_node(Node(asking.decide_review, resources))
         builder.add_conditional_edges("decide_review", review_route, destinations)
-    _add_learning(builder, resources, after="collect_feedback", clarify=clarify)
+    add_learning(builder, resources, after="collect_feedback", clarify=clarify)
     return builder
 
 
@@ -153,7 +153,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
     )
     builder.add_node(Node(asking.find_the_judgment, resources, name="find_judgment", is_first=True))
     builder.add_edge(START, "find_judgment")
-    _add_learning(builder, resources, after="find_judgment")
+    add_learning(builder, resources, after="find_judgment")
     return builder
 
 
@@ -252,9 +252,10 @@ def new_builder(
     )
 
 
-def _add_learning(
+def add_learning(
     builder: Graph, resources: JudgeResources, *, after: str, clarify: bool = False
 ) -> None:
+    """Add the nodes that learn from the `feedback` that a node leaves."""
     builder.add_node(Node(distill_feedback, resources))
     builder.add_node(Node(commit_memory, resources))
     builder.add_edge("distill_feedback", "commit_memory")
@@ -300,7 +301,8 @@ def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
     return choose_next_node
 
 
-def _add_judging(builder: Graph, resources: JudgeResources) -> None:
+def add_judging(builder: Graph, resources: JudgeResources) -> None:
+    """Add the nodes that judge, from the start on."""
     builder.add_node(Node(retrieve_episodes, resources, is_first=True))
     builder.add_node(Node(assemble_guidelines, resources))
     builder.add_node(Node(judge_example, resources, name="judge"))

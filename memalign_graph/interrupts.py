@@ -193,6 +193,10 @@ REASONS: Mapping[str, str] = {
     "episodes_disagree": "experts differ on the cases most like it",
     "sample": "it was drawn by chance, to see whether the judge is still right",
     "no_budget": "all other questions of the day are spent",
+    "always_ask": "calls like it are always asked about",
+    "untrusted_text": "it repeats an address, an amount or an identifier that a tool returned and "
+    "the user did not write",
+    "judged_wrong": "the judge says that the call is wrong",
 }
 
 

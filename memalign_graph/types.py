@@ -42,6 +42,10 @@ ReviewReason = Literal[
     "episodes_disagree",  # the experts' values of the most similar cases differ
     "sample",  # drawn at random, so that drift is seen
     "no_budget",  # it would be asked for the other reasons, but the budget is spent
+    # Of a tool call alone:
+    "always_ask",  # the application says so
+    "untrusted_text",  # it repeats an address, amount or identifier that only a tool named
+    "judged_wrong",  # the judge does not pass it
 ]
 
 Probabilities = dict[str, float]

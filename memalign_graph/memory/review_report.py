@@ -55,6 +55,13 @@ class ReviewCounts(FrozenModel):
     asked: ReviewAgreement
     """All judgments that an expert was asked about: the doubtful ones, mostly."""
 
+    unasked: int
+    """How many judgments nobody was asked about; of tool calls, those that ran or were refused
+    without a question."""
+
+    unasked_wrong: int
+    """How many of these an expert later gave another value."""
+
     sample: ReviewAgreement
     """Those that were drawn at random: an unbiased estimate of the agreement on judgments that
     nobody was asked about. If `high` is below the target, the judge or the cases have drifted."""
@@ -129,12 +136,15 @@ def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
 
 def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict[str, Any]:
     asked = [item for item in items if item.asked]
+    unasked = [item.judgment_id for item in items if not item.asked]
     counts = Counter(reason for item in items for reason in item.reasons)
     return {
         "judgments": len(items),
         "coverage": 1 - len(asked) / len(items) if items else None,
         "reasons": {reason: counts[reason] for reason in get_args(ReviewReason) if counts[reason]},
         "asked": _agreement(asked, agreed),
+        "unasked": len(unasked),
+        "unasked_wrong": sum(not agreed.get(judgment_id, True) for judgment_id in unasked),
         "sample": _agreement([item for item in asked if is_random_sample(item.reasons)], agreed),
     }
 

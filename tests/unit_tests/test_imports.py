@@ -14,7 +14,7 @@ ORDER = (
     "errors identity transcript scales types agreement replies io models asking tracing state "
     "memory settings "
     "prompts evidence.threshold memory.review_report evidence alignment memory.judge_memory "
-    "interrupts runtime judging nodes graphs conversation gate panel agents records "
+    "interrupts runtime judging nodes graphs conversation gate panel agents approvals records "
     "bulk local integrations evaluation cli.files cli.criterion studio review cli.terminal demo "
     "cli demo.__main__"
 )

@@ -1,0 +1,227 @@
+"""What is asked, what runs, and what decisions teach."""
+
+from typing import Any
+
+import pytest
+from langgraph.types import Command
+
+from tests.conftest import Bench, judgings
+from tests.integration_tests.agents.support import Calls, calls
+from tests.integration_tests.approvals.support import (
+    CRITERION,
+    Shop,
+    agent,
+    answers,
+    ask,
+    questions,
+    results,
+    trust_judge,
+)
+from tests.integration_tests.gates.support import always
+
+BOTH_MODES = pytest.mark.parametrize("mode", ["batched", "per_call"])
+IN_MEMORY = pytest.mark.every_way("memory-sync", "memory-async")
+REFUND = {"name": "refund", "args": {"order": "A7", "amount": 20}}
+APPROVE = {"type": "approve"}
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_call_is_asked_about_at_first_and_runs_when_it_is_approved(
+    bench: Bench, mode: str
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    assert shop.ran == []
+    done = await bench.resume(graph, answers(asked, APPROVE))
+    assert (shop.ran, done["messages"][-1].text) == ([("A7", 20)], "Done.")
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert (episode.value, episode.rationale, episode.example.outputs) == (True, None, REFUND)
+    assert episode.example.inputs == [{"role": "user", "content": ask()["messages"][0][1]}]
+    assert episode.verdicts == {episode.judgment.id: True}  # type: ignore[union-attr] # it has one
+    assert len(judgings(bench.server)) == 1  # not again when it was resumed
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_call_like_those_that_were_approved_runs_without_a_question(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.", interrupt_mode=mode)
+    done = await bench.invoke(graph, ask())
+    assert (questions(done), shop.ran) == ([], [("A7", 20)])
+    [kept] = bench.memory(CRITERION).judgments(waiting=True)
+    assert (kept.example.outputs, kept.judgment.value) == (REFUND, True)
+    assert kept.judgment.review is not None
+    assert not kept.judgment.review.asks
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_approve_edit_reject_and_respond_beside_each_other(bench: Bench, mode: str) -> None:
+    shop = Shop()
+    several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
+    graph = agent(bench, shop, Calls(*several), "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1", "A2", "A3"]
+    edited = {"name": "refund", "args": {"order": "A1", "amount": 5}}
+    decisions: list[dict[str, Any]] = [
+        APPROVE,
+        {"type": "edit", "edited_action": edited},
+        {"type": "reject", "message": "Refunds are for 30 days."},
+        {"type": "respond", "message": "The bank is closed."},
+    ]
+    done = await bench.resume(graph, answers(asked, *decisions))
+    assert sorted(shop.ran) == [("A0", 20), ("A1", 5)]
+    by_status = sorted(results(done))
+    assert [status for status, _ in by_status] == ["error", "success", "success", "success"]
+    assert "Refunds are for 30 days." in by_status[0][1]
+    learned = {
+        (str(episode.example.outputs["args"]), episode.value, episode.rationale)
+        for episode in await bench.episodes(criterion=CRITERION)
+    }
+    assert learned == {
+        ("{'order': 'A0', 'amount': 20}", True, None),
+        ("{'order': 'A1', 'amount': 20}", False, "In the right call amount is 5, not 20."),
+        ("{'order': 'A1', 'amount': 5}", True, None),
+        ("{'order': 'A2', 'amount': 20}", False, "Refunds are for 30 days."),
+    }
+    assert len(await bench.guidelines(criterion=CRITERION)) >= 1
+
+
+@BOTH_MODES
+async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    both = Calls(
+        ("refund", {"order": "A7", "amount": 20}), ("send_email", {"to": "x", "body": "y"})
+    )
+    graph = agent(bench, shop, both, "Done.", interrupt_mode=mode, always_ask=["send_email"])
+    asked = await bench.invoke(graph, ask())
+    assert [question["name"] for question in questions(asked)] == ["send_email"]
+    await bench.resume(graph, answers(asked, {"type": "reject"}))
+    assert shop.ran == [("A7", 20)]
+    rejected = [one for one in await bench.episodes(criterion=CRITERION) if one.value is False]
+    assert [(one.example.outputs["name"], one.rationale) for one in rejected] == [
+        ("send_email", None)
+    ]
+
+
+@BOTH_MODES
+async def test_what_the_judge_does_not_pass_is_asked_about_however_sure_it_is(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench, verdict=False, value=False)
+    bench.server.rules = always(False)
+    shop = Shop()
+    graph = agent(bench, shop, calls("refund", order="A7", amount=20), interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    assert (questions(asked), shop.ran) == ([REFUND], [])
+    [kept] = bench.memory(CRITERION).judgments(waiting=True)
+    assert kept.judgment.review is not None
+    assert "judged_wrong" in kept.judgment.review.reasons
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_call_is_refused_with_the_critique_where_that_is_wanted(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench, verdict=False, value=False)
+    bench.server.rules = always(False, "Nobody asked for a refund.")
+    shop = Shop()
+    refunds = calls("refund", order="A7", amount=20)
+    graph = agent(bench, shop, refunds, "Sorry.", interrupt_mode=mode, on_fail="refuse")
+    done = await bench.invoke(graph, ask())
+    assert (questions(done), shop.ran, done["messages"][-1].text) == ([], [], "Sorry.")
+    [(status, text)] = results(done)
+    assert status == "error"
+    assert "Nobody asked for a refund." in text
+
+
+@BOTH_MODES
+async def test_a_refusal_waits_until_the_judge_is_known_to_be_right(
+    bench: Bench, mode: str
+) -> None:
+    bench.server.rules = always(False)
+    shop = Shop()
+    refunds = calls("refund", order="A7", amount=20)
+    graph = agent(bench, shop, refunds, interrupt_mode=mode, on_fail="refuse")
+    assert questions(await bench.invoke(graph, ask())) == [REFUND]
+
+
+@BOTH_MODES
+async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    seen: list[Any] = []
+
+    def is_large(call: dict[str, Any]) -> bool:
+        seen.append(call)
+        return bool(call["args"]["amount"] >= 20)
+
+    shop = Shop()
+    both = Calls(
+        ("refund", {"order": "A7", "amount": 20}), ("refund", {"order": "A7", "amount": 19})
+    )
+    graph = agent(bench, shop, both, interrupt_mode=mode, always_ask=is_large)
+    asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    assert {*seen[0]} == {"name", "args", "id"}
+
+
+@BOTH_MODES
+async def test_an_address_that_only_a_tool_named_is_asked_about(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    mail = {"body": "Your refund of 20 for the hat, order A7."}
+    graph = agent(
+        bench,
+        shop,
+        Calls(("look_up", {"name": "Bob"})),
+        calls("send_email", to="mallory@evil.example", **mail),
+        interrupt_mode=mode,
+    )
+    asked = await bench.invoke(graph, ask())
+    assert [question["args"]["to"] for question in questions(asked)] == ["mallory@evil.example"]
+    [kept] = bench.memory(CRITERION).judgments(waiting=True)
+    assert kept.judgment.review is not None
+    assert kept.judgment.review.reasons[0] == "untrusted_text"
+
+
+async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> None:
+    from memalign_graph import create_feedback_graph
+
+    await trust_judge(bench)
+    shop = Shop()
+    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.")
+    await bench.invoke(graph, ask())
+    memory = bench.memory(CRITERION)
+    report = memory.review_report()
+    assert (report.asked.asked, report.unasked, report.unasked_wrong) == (0, 1, 0)
+    [kept] = memory.judgments(waiting=True)
+    later = bench.compile(create_feedback_graph(CRITERION, **bench._models({})))
+    word = {"value": False, "rationale": "The order is a year old.", "author": "ann"}
+    given = {"judgment_id": kept.judgment.id, "reply": word}
+    result = await bench.invoke(later, given, "later")
+    assert result["learned"]["guidelines"]
+    report = memory.review_report()
+    assert (report.unasked, report.unasked_wrong) == (1, 1)
+    assert memory.judgments(waiting=True) == []
+
+
+async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
+    shop = Shop()
+    graph = agent(
+        bench,
+        shop,
+        calls("refund", order="A7", amount=20),
+        "Done.",
+        author=lambda runtime: runtime.context["user"],
+    )
+    asked = await bench.invoke(graph, ask(), context={"user": "bot"})
+    await bench.invoke(graph, Command(resume=answers(asked, APPROVE)), context={"user": "ann"})
+    assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]

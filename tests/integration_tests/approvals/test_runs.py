@@ -1,0 +1,334 @@
+"""Approvals when runs are cut off, resumed, streamed, nested, changed, or set up wrongly."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.store.sqlite import SqliteStore
+from langgraph.types import Command, Send
+
+from memalign_graph import (
+    ApprovalMiddleware,
+    Categorical,
+    Criterion,
+    InvalidInputError,
+    create_approval_wrapper,
+)
+from tests.conftest import Bench, distillings, judgings, thread
+from tests.integration_tests.agents.support import AgentModel, Calls, calls
+from tests.integration_tests.approvals.support import (
+    CRITERION,
+    Shop,
+    agent,
+    answers,
+    ask,
+    middleware,
+    questions,
+    results,
+    trust_judge,
+)
+from tests.integration_tests.approvals.test_decisions import (
+    APPROVE,
+    BOTH_MODES,
+    IN_MEMORY,
+    REFUND,
+)
+from tests.integration_tests.gates.support import DOWN, models
+from tests.loopback import Rule
+
+CALL = calls("refund", order="A7", amount=20)
+REJECT = {"type": "reject", "message": "Not within 30 days."}
+
+
+@BOTH_MODES
+async def test_another_process_answers_what_one_that_was_killed_asked(
+    bench: Bench, mode: str, tmp_path: Path
+) -> None:
+    def run(shop: Shop, given: Any) -> Any:
+        store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
+        with (
+            SqliteStore.from_conn_string(store_file) as bench.store,
+            SqliteSaver.from_conn_string(saver_file) as bench.saver,
+        ):
+            bench.store.setup()
+            graph = agent(bench, shop, *replies, interrupt_mode=mode)
+            result = graph.invoke(given, thread("t"))
+            said = [(it.value, it.rationale) for it in bench.memory(CRITERION).episodes()]
+        return result, said
+
+    replies: tuple[Any, ...] = (CALL,)
+    killed, shop = Shop(), Shop()
+    asked, _ = run(killed, ask())
+    replies = ("Done.",)
+    done, said = run(shop, Command(resume=answers(asked, REJECT)))
+    assert (killed.ran, shop.ran) == ([], [])
+    assert done["messages"][-1].text == "Done."
+    assert said == [(False, "Not within 30 days.")]
+    assert len(judgings(bench.server)) == 1
+    replies = ()
+    again, said_again = run(shop, Command(resume=answers(asked, APPROVE)))
+    assert (shop.ran, said_again) == ([], said)  # nothing waits any more
+    assert again["messages"][-1].text == "Done."
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, mode: str) -> None:
+    fails = [False, True]
+
+    @tool
+    def refund(order: str) -> str:
+        """Refund an order."""
+        if fails.pop():
+            raise RuntimeError("The connection was cut.")
+        return order
+
+    AgentModel(bench.server, calls("refund", order="A7"), "Done.")
+    graph = create_agent(
+        bench.server.chat_model(max_retries=0),
+        [refund],
+        middleware=[middleware(bench, interrupt_mode=mode)],
+        store=bench.store,
+        checkpointer=bench.saver,
+    )
+    asked = await bench.invoke(graph, ask())
+    edit = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A8"}}}
+    with pytest.raises(RuntimeError, match="cut"):
+        await bench.resume(graph, answers(asked, edit))
+    await bench.invoke(graph, None)
+    values = [(it.value, it.rationale) for it in await bench.episodes(criterion=CRITERION)]
+    assert sorted(values, key=str) == [
+        (False, 'In the right call order is "A8", not "A7".'),
+        (True, None),
+    ]
+    assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_resume(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await trust_judge(bench)
+    bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=DOWN)]
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    with caplog.at_level(logging.WARNING):
+        asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    assert "could not be judged" in caplog.text
+    bench.server.rules = []  # now the judge would pass it, and it would run
+    done = await bench.resume(graph, answers(asked, REJECT))
+    assert (shop.ran, results(done)[0][0]) == ([], "error")
+    said = [it.rationale for it in await bench.episodes(criterion=CRITERION)]
+    assert said[-1] == "Not within 30 days."
+
+
+@BOTH_MODES
+async def test_a_decision_stands_where_nothing_can_be_learned(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    bench.server.rules = [Rule(lambda chat: chat.schema_name is not None, reply=DOWN)]
+    bench.server.script_embeddings(DOWN, DOWN)
+    done = await bench.resume(graph, answers(asked, REJECT))
+    assert (shop.ran, done["messages"][-1].text) == ([], "Done.")
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert (episode.status, episode.rationale) == ("pending", "Not within 30 days.")
+
+
+async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
+    shop = Shop()
+    AgentModel(bench.server, CALL, "Done.")
+    graph = create_agent(
+        bench.server.chat_model(),
+        shop.tools,
+        middleware=[middleware(bench)],
+        checkpointer=bench.saver,
+    )
+    asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    await bench.resume(graph, answers(asked, APPROVE))
+    assert shop.ran == [("A7", 20)]
+
+
+@BOTH_MODES
+async def test_a_memory_is_the_one_of_the_run_also_after_a_question(
+    bench: Bench, mode: str
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, calls("refund", order="A8", amount=1), interrupt_mode=mode)
+    acme = {"memalign": {"namespace": ["acme"]}}
+    asked = await bench.invoke(graph, ask(), context=acme)
+    asked = await bench.resume(graph, answers(asked, APPROVE))  # without the context
+    assert [it.value for it in bench.memory(CRITERION, namespace=["acme"]).episodes()] == [True]
+    assert len(bench.memory(CRITERION, namespace=["acme"]).judgments()) == 2
+    assert await bench.episodes(criterion=CRITERION) == []
+    with pytest.raises(InvalidInputError, match="context"):
+        await bench.invoke(graph, ask(), "other", context={"memaling": {}})
+
+
+@BOTH_MODES
+async def test_a_call_that_was_changed_after_the_decision_is_asked_about_again(
+    bench: Bench, mode: str
+) -> None:
+    shop = Shop()
+    graph: Any = create_agent(
+        bench.server.chat_model(max_retries=0),
+        shop.tools,
+        middleware=[middleware(bench, interrupt_mode=mode)],
+        store=bench.store,
+        checkpointer=bench.saver,
+        interrupt_before=["tools"],
+    )
+    AgentModel(bench.server, CALL, "Done.")
+    asked = await bench.invoke(graph, ask())
+    if mode == "batched":
+        await bench.resume(graph, answers(asked, APPROVE))
+    state = graph.get_state(thread("t"))
+    message = state.values["messages"][-1]
+    changed = {**message.tool_calls[0], "args": {"order": "A7", "amount": 9_000}}
+    own = message.model_copy(update={"tool_calls": [changed]})
+    graph.update_state(thread("t"), {"messages": [own]}, as_node="ApprovalMiddleware.after_model")
+    asked = await bench.invoke(graph, None)
+    if "__interrupt__" not in asked:
+        asked = await bench.invoke(graph, None)
+    assert [question["args"]["amount"] for question in questions(asked)] == [9_000]
+    assert shop.ran == []
+
+
+@BOTH_MODES
+async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> None:
+    shop = Shop()
+    model = bench.server.chat_model(max_retries=0)
+    worker: Any = create_agent(
+        model, shop.tools, middleware=[middleware(bench, interrupt_mode=mode)], name="worker"
+    )
+
+    @tool
+    def delegate(task: str) -> str:
+        """Have the worker do a task."""
+        return str(worker.invoke({"messages": [("human", task)]})["messages"][-1].text)
+
+    AgentModel(bench.server, calls("delegate", task="Refund."), CALL, "It is done.", "Done.")
+    graph = create_agent(model, [delegate], store=bench.store, checkpointer=bench.saver)
+    asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    done = await bench.resume(graph, answers(asked, APPROVE))
+    assert (shop.ran, done["messages"][-1].text) == ([("A7", 20)], "Done.")
+    assert len(judgings(bench.server)) == 1
+    assert [it.value for it in await bench.episodes(criterion=CRITERION)] == [True]
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    parts = await bench.stream(graph, ask(), stream_mode="messages")
+    assert all("rationale" not in str(message.content) for message, _ in parts)
+    state = await bench.state(graph)
+    reply = answers({"__interrupt__": state.interrupts}, APPROVE)
+    parts = await bench.stream(graph, Command(resume=reply), stream_mode="messages")
+    assert "".join(message.text for message, _ in parts).endswith("Done.")
+    assert shop.ran == [("A7", 20)]
+
+
+@BOTH_MODES
+async def test_a_tools_own_condition_stands(bench: Bench, mode: str) -> None:
+    shop = Shop()
+
+    def is_large(request: Any) -> bool:
+        return bool(request.tool_call["args"]["amount"] > 10)
+
+    config = {"allowed_decisions": ["approve", "reject"], "when": is_large}
+    both = Calls(
+        ("refund", {"order": "A7", "amount": 20}), ("refund", {"order": "A7", "amount": 1})
+    )
+    graph = agent(bench, shop, both, "Done.", interrupt_mode=mode, interrupt_on={"refund": config})
+    asked = await bench.invoke(graph, ask())
+    assert questions(asked) == [REFUND]
+    assert len(judgings(bench.server)) == 1
+    await bench.resume(graph, answers(asked, REJECT))
+    assert shop.ran == [("A7", 1)]
+
+
+def tool_graph(bench: Bench, shop: Shop, *, own_tasks: bool) -> Any:
+    given = {"target_agreement": 0.6, "sample_share": 0, **models(bench)}
+    approve = create_approval_wrapper(CRITERION, {"refund": True}, **given)
+    builder = StateGraph(MessagesState)
+    node = ToolNode(shop.tools, wrap_tool_call=approve, awrap_tool_call=approve.awaiting)
+    builder.add_node("tools", node)
+    if own_tasks:
+        builder.add_conditional_edges(
+            START,
+            lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls],
+            ["tools"],
+        )
+    else:
+        builder.add_edge(START, "tools")
+    return bench.compile(builder)
+
+
+def two_calls() -> dict[str, Any]:
+    made = [
+        {"name": "refund", "args": {"order": f"A{number}", "amount": 20}, "id": f"call_{number}"}
+        for number in range(2)
+    ]
+    return {"messages": [*ask()["messages"], AIMessage("", tool_calls=made)]}
+
+
+@IN_MEMORY
+async def test_a_tool_node_asks_about_each_call_in_a_task_of_its_own(bench: Bench) -> None:
+    shop = Shop()
+    graph = tool_graph(bench, shop, own_tasks=True)
+    asked = await bench.invoke(graph, two_calls())
+    assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1"]
+    done = await bench.resume(graph, answers(asked, APPROVE, REJECT))
+    assert shop.ran == [("A0", 20)]
+    assert sorted(status for status, _ in results(done)) == ["error", "success"]
+    episodes = await bench.episodes(criterion=CRITERION)
+    said = {(it.example.outputs["args"]["order"], it.value) for it in episodes}
+    assert said == {("A0", True), ("A1", False)}
+
+
+@IN_MEMORY
+async def test_a_tool_node_that_runs_all_calls_in_one_task_decides_on_the_first(
+    bench: Bench,
+) -> None:
+    shop = Shop()
+    graph = tool_graph(bench, shop, own_tasks=False)
+    asked = await bench.invoke(graph, two_calls())
+    assert [question["args"]["order"] for question in questions(asked)] == ["A0"]
+    done = await bench.resume(graph, APPROVE)
+    assert shop.ran == [("A0", 20)]
+    assert "Call it again" in results(done)[-1][1]
+
+
+def test_what_can_not_be_used_is_refused(bench: Bench) -> None:
+    given: dict[str, Any] = {"criterion": CRITERION, "interrupt_on": {"refund": True}}
+    colors = Criterion(name="color", instructions="Which?", scale=Categorical(choices=("a", "b")))
+    wrong: dict[str, dict[str, Any]] = {
+        "always_ask": {"always_ask": ["refnud"]},
+        "on_fail": {"on_fail": "run"},
+        "criterion": {"criterion": colors},
+        "decide": {"decide": "verdict"},
+        "target_agreement": {"target_agreement": 1.0},
+        "modle": {"modle": "x"},
+    }
+    for name, options in wrong.items():
+        with pytest.raises(InvalidInputError, match=name):
+            ApprovalMiddleware(**{**given, **options})
+    with pytest.raises(InvalidInputError, match="interrupt_mode"):
+        create_approval_wrapper(**given, interrupt_mode="batched")
+    with pytest.raises(ValueError, match="allowed_decisions"):
+        ApprovalMiddleware(CRITERION, {"refund": {"allowed_decisions": []}})
