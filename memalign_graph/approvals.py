@@ -376,7 +376,9 @@ class CallJudge:
 def call_example(call: Call, messages: Sequence[Any]) -> Example | None:
     """Return what is judged: the conversation so far, and the call; None if it is no JSON."""
     try:
-        inputs = read_messages(list(messages), "messages", replace_binary=True)
+        inputs = read_messages(list(messages), "messages", lenient=True)
+        if inputs is None and messages:
+            return None
         return read_example({"inputs": inputs or "(no messages)", "outputs": _action(call)})
     except (ValueError, TypeError):
         return None
