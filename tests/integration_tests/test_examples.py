@@ -97,6 +97,10 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
         ],
         [f"ai: {GOOD_SQL}", "\naccepted, as the expert decided\n"],
     ),
+    "approvals": (
+        [Rule(lambda chat: '"amount": 900' in str(chat.messages[-1]["content"]), value=False)],
+        ["Of 40 calls ", " were asked about; 0 ran that", "Without a question:", "above 100"],
+    ),
     "judge_a_trajectory": (
         [
             Rule(
