@@ -544,7 +544,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             await learn(io, decision, runtime=runtime)
         said += [self._calls.refusal(call, rulings[call_key(call)]) for call in refused]
         update |= {"messages": said} if said else {}
-        return {**update, _STATE_KEY: {**saved, "decided": [call_key(call) for call in gated]}}
+        ended = answered.keys() | {call["id"] for call in refused}
+        may_run = [call_key(call) for call in gated if call["id"] not in ended]
+        return {**update, _STATE_KEY: {**saved, "decided": may_run}}
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
         """Run a call that was decided on; judge and ask about another one here."""

@@ -1,0 +1,131 @@
+"""What langchain documents of its middleware, done by its own and by ours, compared."""
+
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from memalign_graph import ApprovalMiddleware
+from tests.conftest import Bench, thread
+from tests.integration_tests.agents.support import AgentModel, Calls
+from tests.integration_tests.approvals.support import CRITERION, Shop, ask
+from tests.integration_tests.approvals.test_decisions import APPROVE, BOTH_MODES
+from tests.integration_tests.gates.support import models
+
+REFUND = ("refund", {"order": "A7", "amount": 20})
+EMAIL = ("send_email", {"to": "bob@example.com", "body": "Hello."})
+LOOK_UP = ("look_up", {"name": "Bob"})
+EDIT = {
+    "type": "edit",
+    "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}},
+}
+REJECT = {"type": "reject", "message": "Not this one."}
+RESPOND = {"type": "respond", "message": "The bank is closed."}
+
+
+def describe(tool_call: Any, state: Any, runtime: Any) -> str:
+    return f"{tool_call['name']} after {len(state['messages'])} messages"
+
+
+CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "approve": ({"refund": True}, [REFUND], [APPROVE]),
+    "edit": ({"refund": True}, [REFUND], [EDIT]),
+    "reject": ({"refund": True}, [REFUND], [REJECT]),
+    "reject without a word": ({"refund": True}, [REFUND], [{"type": "reject"}]),
+    "respond": ({"refund": True}, [REFUND], [RESPOND]),
+    "not asked about": ({"refund": False}, [REFUND], []),
+    "only some decisions": (
+        {"refund": {"allowed_decisions": ["approve", "reject"]}},
+        [REFUND],
+        [APPROVE],
+    ),
+    "one decision": ({"refund": {"allowed_decisions": ["respond"]}}, [REFUND], [RESPOND]),
+    "a decision that is not allowed": (
+        {"refund": {"allowed_decisions": ["approve"]}},
+        [REFUND],
+        [REJECT],
+    ),
+    "several, in order": (
+        {"refund": True, "send_email": True},
+        [REFUND, LOOK_UP, EMAIL],
+        [EDIT, REJECT],
+    ),
+    "a description": (
+        {"refund": {"allowed_decisions": ["approve"], "description": "Look twice."}},
+        [REFUND],
+        [APPROVE],
+    ),
+    "a function that describes": (
+        {"refund": {"allowed_decisions": ["approve"], "description": describe}},
+        [REFUND],
+        [APPROVE],
+    ),
+    "a condition": (
+        {
+            "refund": {
+                "allowed_decisions": ["approve"],
+                "when": lambda request: request.tool_call["args"]["amount"] > 100,
+            },
+            "send_email": True,
+        },
+        [REFUND, EMAIL],
+        [APPROVE],
+    ),
+}
+
+
+def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -> Any:
+    """Return what was asked, what ran, and what came of it."""
+    shop = Shop()
+    AgentModel(bench.server, Calls(*calls), "Done.")
+    graph: Any = create_agent(
+        bench.server.chat_model(max_retries=0),
+        shop.tools,
+        middleware=[middleware],
+        store=bench.store,
+        checkpointer=InMemorySaver(),
+    )
+    result = graph.invoke(ask(), thread("t"))
+    asked = result.get("__interrupt__", ())
+    asked = sorted(asked, key=lambda interrupt: interrupt.value.get("tool_call_id", ""))
+    try:
+        if asked and "action_requests" in asked[0].value:
+            result = graph.invoke(Command(resume={"decisions": decisions}), thread("t"))
+        elif asked:
+            reply = {one.id: each for one, each in zip(asked, decisions, strict=True)}
+            result = graph.invoke(Command(resume=reply), thread("t"))
+        said = [(message.type, message.text) for message in result["messages"]]
+    except ValueError as error:
+        said = [(type(error).__name__, str(error))]
+    schemas = [getattr(one, "response_schema", None) for one in asked]
+    return [one.value for one in asked], schemas, sorted(map(str, shop.ran)), said
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_questions_and_all_decisions_are_as_langchains(
+    bench: Bench, mode: str, case: str
+) -> None:
+    interrupt_on, calls, decisions = CASES[case]
+    options: dict[str, Any] = {"interrupt_on": interrupt_on, "interrupt_mode": mode}
+    theirs = run(bench, HumanInTheLoopMiddleware(**options), calls, decisions)
+    ours = run(bench, ApprovalMiddleware(CRITERION, **options, **models(bench)), calls, decisions)
+    assert ours == theirs
+
+
+def test_it_is_one_of_langchains_and_may_be_called_without_an_agent(bench: Bench) -> None:
+    made = ApprovalMiddleware(
+        CRITERION, {"refund": {"allowed_decisions": ["approve"]}}, **models(bench)
+    )
+    assert isinstance(made, HumanInTheLoopMiddleware)
+    assert made.interrupt_on == {"refund": {"allowed_decisions": ["approve"]}}
+    assert made.interrupt_mode == "batched"
+    call = {"name": "look_up", "args": {"name": "Bob"}, "id": "1"}
+    state = {"messages": [HumanMessage("Hello"), AIMessage("", tool_calls=[call])]}
+    assert made.after_model(state, Runtime()) is None
+    assert made.after_model({"messages": []}, Runtime()) is None
