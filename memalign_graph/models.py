@@ -217,19 +217,16 @@ def _resolve(text: str, field: Literal["model", "embeddings"], example: str) -> 
 
 def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
     import langchain_openai
-    import openai
 
     if not os.environ.get("OPENAI_API_KEY"):
         raise InvalidInputError(
             f"{field}: {text!r} needs a key: set OPENAI_API_KEY, or pass another model; 'local' "
             "needs none."
         )
-    client = openai.DefaultAioHttpClient()
-    _close_with_loop(client)
     options: dict[str, Any] = {
         "model": name,
         "timeout": 120.0,  # for one answer; the client's own default is 600
-        "http_async_client": client,
+        "http_async_client": _async_http_client.get(),
     }
     if field == "model":
         return langchain_openai.ChatOpenAI(temperature=0, **options)
@@ -237,8 +234,11 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
     return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
 
 
-def _close_with_loop(client: Any) -> None:
-    """Have an async client closed at the end of the running event loop, if there is one."""
+def _make_async_http_client() -> Any:
+    """Make a client that is closed at the end of the running event loop, if there is one."""
+    import openai
+
+    client: Any = openai.DefaultAioHttpClient()
 
     async def until_closed() -> AsyncIterator[None]:
         try:
@@ -246,14 +246,18 @@ def _close_with_loop(client: Any) -> None:
         finally:
             await client.aclose()
 
-    try:
+    with suppress(RuntimeError):
         asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    # Before a loop ends, it closes the generators that were begun on it.
-    client.until_closed = until_closed()
-    with suppress(StopIteration):
-        client.until_closed.__anext__().send(None)
+        # Before a loop ends, it closes the generators that were begun on it.
+        client.until_closed = until_closed()
+        with suppress(StopIteration):
+            client.until_closed.__anext__().send(None)
+    return client
+
+
+_async_http_client: OncePerLoop[Any] = OncePerLoop(_make_async_http_client)
+"""The client of all models and embeddings that strings name: one that is dropped while its event
+loop runs, with a graph, could not be closed any more."""
 
 
 _NOT_IN_VECTORS = re.compile(

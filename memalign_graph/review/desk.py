@@ -410,7 +410,9 @@ class Desk:
         for item in waiting[:_LISTED]:
             case: Case = {"example": item["example"], "judgments": {name: item["judgment"]}}
             key = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
-            found.append(_question(key, name, case, item["kept_at"]))
+            # LangGraph's store in SQLite gives times in UTC that do not say so.
+            kept_at = item["kept_at"].replace(tzinfo=item["kept_at"].tzinfo or UTC)
+            found.append(_question(key, name, case, kept_at))
         return _Listing(found, len(waiting))
 
     async def _waiting(self, client: Any) -> _Listing:

@@ -70,7 +70,7 @@ async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None
 async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(bench: Bench) -> None:
     kept = await bench.add_guideline("Call the customer by name.")
     broken = await bench.add_guideline("Begins with a word of regret.")
-    numbers: list[Any] = [[2, 2, 99, 0, -1, "1", True, 1.0, None], "1", None, {"1": 1}, 1, [[1]]]
+    numbers: list[Any] = [[2, "2", 99, 0, -1, "one", True, None], "two", None, {"1": 1}, 99, [[1]]]
     for number, said in enumerate(numbers):
         writer = Writer()
         bench.server.script(verdict(False, broken_guidelines=said), verdict(True))
