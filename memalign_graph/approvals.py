@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, get_type_hints
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
@@ -30,7 +31,14 @@ from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.nodes.review import dated, decide_review, feedback_json
-from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate
+from memalign_graph.runtime import (
+    JudgeResources,
+    Node,
+    NodeCall,
+    StateUpdate,
+    is_resuming,
+    saved_thread_id,
+)
 from memalign_graph.scales import Boolean, decided
 from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Settings, Uncertain
 from memalign_graph.settings import judge_context as read_context
@@ -152,6 +160,7 @@ class _LessonState(schemas.ReviewRunState):
 
 class _RulingState(TypedDict):
     cases: list[dict[str, Any]]
+    run: str  # names the run that gave the rulings
     rulings: Annotated[dict[str, Any], operator.or_]
 
 
@@ -238,7 +247,12 @@ class CallJudge:
         return {"judgment": kept.to_json()}
 
     async def rulings(
-        self, io: IO, calls: Sequence[Call], messages: Sequence[Any], settings: dict[str, Any]
+        self,
+        io: IO,
+        calls: Sequence[Call],
+        messages: Sequence[Any],
+        settings: dict[str, Any],
+        runtime: Any,
     ) -> dict[str, Ruling]:
         """Judge calls of one message; those without a ruling are asked about."""
         cases = []
@@ -258,10 +272,17 @@ class CallJudge:
             cases.append({"key": key, "tool": call["name"], "fields": fields, "settings": settings})
         if not cases:
             return {}
-        given: Any = {"cases": cases}
+        given: Any = {"cases": cases, "run": uuid4().hex}
+        # Kept before the question is asked, also where the run saves its thread at its end alone.
+        is_saved = runtime is not None and saved_thread_id(runtime) is not None
+        how: Any = {"durability": "sync"} if is_saved else {}
         result = await io.call_either(
-            lambda: self._rules.invoke(given), lambda: self._rules.ainvoke(given)
+            lambda: self._rules.invoke(given, **how), lambda: self._rules.ainvoke(given, **how)
         )
+        if is_saved and is_resuming() and result["run"] == given["run"]:
+            # The rulings that led to the questions are lost. These are others, and an answer that
+            # is there already must count.
+            return {}
         return dict(result["rulings"])
 
     def _always_asks(self, call: Call) -> bool:
@@ -392,20 +413,17 @@ def call_key(call: Call) -> str:
 
 def difference(call: Call, edited: Call) -> str:
     """Say in words what an edit changed."""
-    changes = []
-    if call["name"] != edited["name"]:
-        changes.append(f"the tool is {edited['name']}, not {call['name']}")
-    before, after = call["args"], edited["args"]
-    for name in dict.fromkeys([*before, *after]):
-        if name not in after:
-            changes.append(f"{name} is left out")
-        elif name not in before or before[name] != after[name]:
-            new, old = (
-                json.dumps(args.get(name), ensure_ascii=False, default=str)
-                for args in (after, before)
-            )
-            changes.append(f"{name} is {new}" + (f", not {old}" if name in before else ""))
-    return f"In the right call {'; '.join(changes)}." if changes else ""
+    before, after = ({"the tool": it["name"], **it["args"]} for it in (call, edited))
+    changes = [f"{name} is left out" for name in before if name not in after]
+    for name, new in after.items():
+        if name not in before or before[name] != new:
+            old = f", not {_json(before[name])}" if name in before else ""
+            changes.append(f"{name} is {_json(new)}{old}")
+    return f"In the right call {'; '.join(changes)}."
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _action(call: Call) -> dict[str, Any]:
@@ -526,16 +544,16 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             return update
         saved = state.get(_STATE_KEY) or {}
         settings = settings_of(getattr(runtime, "context", None), saved.get("settings"))
-        answer = next(one for one in reversed(state["messages"]) if isinstance(one, AIMessage))
-        messages = state["messages"][: state["messages"].index(answer)]
+        places = [n for n, each in enumerate(state["messages"]) if isinstance(each, AIMessage)]
+        messages = state["messages"][: places[-1]]
         rulings: dict[str, Ruling] = {call_key(call): {"settings": settings} for call in gated}
-        rulings |= await self._calls.rulings(io, gated, messages, settings)
+        rulings |= await self._calls.rulings(io, gated, messages, settings, runtime)
         refused = [call for call in gated if verdict(rulings[call_key(call)]) is False]
         asked = [call for call in gated if verdict(rulings[call_key(call)]) is None]
         with _choosing(lambda call: call in asked):
             update = self._batched.after_model(state, runtime) or {}
         said = [*update.get("messages", ())]
-        answered = {one.tool_call_id: one for one in said if isinstance(one, ToolMessage)}
+        answered = {each.tool_call_id: each for each in said if isinstance(each, ToolMessage)}
         edits = update.get(_EDITS_KEY) or {}
         for call in asked:
             ruling, call_id = rulings[call_key(call)], call["id"]
@@ -608,7 +626,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         )
         ruling: Ruling = {"settings": settings}
         if not is_batched:
-            rulings = await self._calls.rulings(io, [call], messages, settings)
+            rulings = await self._calls.rulings(io, [call], messages, settings, request.runtime)
             ruling = rulings.get(call_key(call), ruling)
         value = verdict(ruling)
         if value is False:

@@ -230,6 +230,63 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
 
 
 @BOTH_MODES
+async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
+    bench: Bench, mode: str
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask(), durability="exit")
+    await bench.resume(graph, answers(asked, APPROVE), durability="exit")
+    assert (shop.ran, len(judgings(bench.server))) == ([("A7", 20)], 1)
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_an_answer_counts_also_where_the_ruling_was_lost_meanwhile(
+    bench: Bench, mode: str
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    saved = bench.saver.storage["t"]  # type: ignore[attr-defined] # an InMemorySaver
+    for namespace in filter(None, [*saved]):
+        del saved[namespace]
+    await trust_judge(bench)  # now it would run without a question
+    done = await bench.resume(graph, answers(asked, REJECT))
+    assert (shop.ran, results(done)[0][0]) == ([], "error")
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_after_an_answer_calls_run_without_a_question_again(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    email = calls("send_email", to="bob", body="Hello.")
+    options = {"interrupt_mode": mode, "always_ask": ["send_email"]}
+    graph = agent(bench, shop, email, CALL, "Done.", **options)
+    asked = await bench.invoke(graph, ask())
+    done = await bench.resume(graph, answers(asked, APPROVE))
+    assert (questions(done), shop.ran) == ([], [("bob", "Hello."), ("A7", 20)])
+
+
+@IN_MEMORY
+async def test_of_two_questions_one_is_answered_later(bench: Bench) -> None:
+    shop = Shop()
+    both = Calls(*(("refund", {"order": "A7", "amount": amount}) for amount in (20, 1)))
+    graph = agent(bench, shop, both, "Done.", interrupt_mode="per_call")
+    asked = await bench.invoke(graph, ask())
+    first, second = answers(asked, APPROVE, REJECT).items()
+    await bench.resume(graph, dict([second]))
+    assert shop.ran == []
+    await bench.resume(graph, dict([first]))
+    assert shop.ran == [("A7", 20)]
+    episodes = await bench.episodes(criterion=CRITERION)
+    said = {(it.example.outputs["args"]["amount"], it.value) for it in episodes}
+    assert said == {(20, True), (1, False)}
+    assert len(judgings(bench.server)) == 2
+
+
+@BOTH_MODES
 @IN_MEMORY
 async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -> None:
     shop = Shop()

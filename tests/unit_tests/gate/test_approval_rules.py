@@ -11,7 +11,7 @@ from memalign_graph.evidence.threshold import find_threshold
 
 TARGET = 0.8
 SAMPLE = 0.05
-STREAMS, CALLS = 100, 200
+STREAMS, CALLS = 100, 80
 LEVELS = (0.5, 0.7, 0.9, 0.99)
 """The judge's confidences."""
 
@@ -57,7 +57,7 @@ def test_wrong_calls_run_at_more_than_the_rate_in_few_streams(right: dict[float,
 def test_a_good_judges_calls_run() -> None:
     bad, runs = violations(dict.fromkeys(LEVELS, 0.99), seed=2)
     assert bad == 0
-    assert runs > STREAMS * CALLS / 2
+    assert runs > STREAMS * CALLS / 4
 
 
 def turn(*returned: Any, asked: str = "Refund my order.") -> list[Any]:
@@ -128,6 +128,6 @@ def test_what_an_edit_changed_is_said_in_words() -> None:
     call = {"name": "refund", "args": {"order": "A7", "amount": 20, "note": None}}
     edited = {"name": "credit", "args": {"order": "A7", "amount": 5, "currency": "EUR"}}
     assert difference(call, edited) == (
-        "In the right call the tool is credit, not refund; amount is 5, not 20; note is left out; "
-        'currency is "EUR".'
+        'In the right call note is left out; the tool is "credit", not "refund"; amount is 5, not '
+        '20; currency is "EUR".'
     )
