@@ -54,11 +54,16 @@ from memalign_graph.types import (
 )
 
 try:
-    from langchain.agents.middleware import HumanInTheLoopMiddleware, InterruptOnConfig
+    from langchain.agents.middleware.human_in_the_loop import (
+        HumanInTheLoopMiddleware,
+        InterruptMode,
+        InterruptOnConfig,
+    )
     from langchain.agents.middleware.types import PrivateStateAttr
 except ImportError as error:
     raise ImportError(
-        "Approvals need the package langchain: pip install 'memalign-graph[agents]'."
+        "Approvals need langchain 1.4.7 or newer: pip install 'memalign-graph[agents]' "
+        "'langchain>=1.4.7'."
     ) from error
 
 logger = logging.getLogger(__name__)
@@ -102,7 +107,7 @@ class ApprovalOptions(JudgeOptions, total=False):
     author: Callable[[Any], str | None] | None
     description_prefix: str
     edit_notice: str | None
-    interrupt_mode: Literal["batched", "per_call"]
+    interrupt_mode: InterruptMode
 
 
 _DESTINATION = re.compile(
@@ -204,7 +209,7 @@ class CallJudge:
         uncertain = Uncertain(
             target_agreement=self.approval.target_agreement, sample_share=self.approval.sample_share
         )
-        # What is kept of a call also says whether a person was asked: it is kept once that is known
+        # What is kept also says whether a person was asked: it is kept once that is known.
         self._kept_for = judge.keep_judgments
         resources = JudgeResources(judge.but(keep_judgments=None), uncertain)
         judging: Any = StateGraph(_CallState, context_schema=MemAlignContext)

@@ -20,6 +20,7 @@ for way in (
     "from memalign_graph import QualityGateMiddleware",
     "import memalign_graph; memalign_graph.QualityGateMiddleware",
     "from memalign_graph.agents import QualityGateMiddleware",
+    "from memalign_graph import ApprovalMiddleware, create_approval_wrapper",
 ):
     try:
         exec(way)
@@ -35,4 +36,6 @@ def test_package_works_without_langchain_but_the_middleware_says_what_to_install
     assert done.returncode == 0, done.stderr
     told = "needs the package langchain: pip install 'memalign-graph[agents]'."
     missing = f"ModuleNotFoundError QualityGateMiddleware {told}"
-    assert done.stdout.splitlines() == ["check_quality", *[missing] * 3]
+    *lines, approvals = done.stdout.splitlines()
+    assert lines == ["check_quality", *[missing] * 3]
+    assert approvals.startswith("ModuleNotFoundError Approvals need langchain 1.4.7 or newer: pip")

@@ -41,7 +41,7 @@ from tests.integration_tests.approvals.test_decisions import (
     REFUND,
 )
 from tests.integration_tests.gates.support import DOWN, models
-from tests.loopback import Rule
+from tests.loopback import ChatRequest, Raw, Rule
 
 CALL = calls("refund", order="A7", amount=20)
 REJECT = {"type": "reject", "message": "Not within 30 days."}
@@ -144,6 +144,25 @@ async def test_a_decision_stands_where_nothing_can_be_learned(
     assert (shop.ran, done["messages"][-1].text) == ([], "Done.")
     [episode] = await bench.episodes(criterion=CRITERION)
     assert (episode.status, episode.rationale) == ("pending", "Not within 30 days.")
+
+
+class WithoutId(Calls):
+    """Calls of a model that gives them no ids."""
+
+    def to_reply(self, request: ChatRequest, turn: int) -> Raw:
+        raw = super().to_reply(request, turn)
+        return Raw(200, raw.body.replace(f'"call_{turn}_0"', '""'), raw.content_type)
+
+
+@BOTH_MODES
+async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
+    await trust_judge(bench)
+    shop = Shop()
+    graph = agent(bench, shop, WithoutId(*CALL.calls), "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    assert (questions(asked), shop.ran) == ([REFUND], [])
+    await bench.resume(graph, answers(asked, REJECT))
+    assert shop.ran == []
 
 
 async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
