@@ -346,21 +346,22 @@ class CallJudge:
         is_message = isinstance(decision, ToolMessage)
         if example is None or (is_message and decision.status != "error"):
             return  # a response says nothing of the call
-        edited, comment = None, None
-        if is_message:
-            comment = decision.text.partition(_REASON)[2] or None
-        elif _action(decision) != _action(call):
-            edited, comment = _action(decision), difference(call, decision)
+        is_edit = not is_message and _action(decision) != _action(call)
+        better = call_example(decision, messages) if is_edit else None
+        comment = decision.text.partition(_REASON)[2] if is_message else ""
+        comment = difference(call, decision) if is_edit else comment
+        # What no store keeps must not cost the decision.
+        comment = comment.encode(errors="replace").decode().replace("\0", "")
         lesson = {
             "key": call_key(call),
             "example": example.to_json(),
             "judgment": ruling.get("judgment"),
             "said": {
-                "value": not is_message and edited is None,
+                "value": not (is_message or is_edit),
                 "rationale": comment,
                 "author": self._author(runtime),
             },
-            "edited": edited,
+            "better": better and better.to_json(),
         }
         given, context = {"lesson": lesson}, MemAlignContext(**ruling["settings"])
         try:
@@ -368,7 +369,7 @@ class CallJudge:
                 lambda: self._teacher.invoke(given, context=context),
                 lambda: self._teacher.ainvoke(given, context=context),
             )
-        except MemAlignError as error:
+        except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r stands, and nothing was learned from it: %s"
             logger.warning(message, call["name"], error)
 
@@ -380,9 +381,9 @@ class CallJudge:
         said = {**lesson["said"], "id": digest([step.thread_id, lesson["key"]])}
         feedback: Any = await dated(step, feedback_json(said, example, judgment, step))
         words = [Feedback.model_validate(feedback)]
-        if lesson["edited"] is not None:
-            better = Example(inputs=example.inputs, outputs=lesson["edited"])
+        if lesson["better"] is not None:
             right = {**said, "value": True, "rationale": None}
+            better = Example.model_validate(lesson["better"])
             words.append(Feedback(example=better, thread_id=step.thread_id, **right))
         try:
             await remember(step.io, step.access, words)

@@ -146,6 +146,25 @@ async def test_a_decision_stands_where_nothing_can_be_learned(
     assert (episode.status, episode.rationale) == ("pending", "Not within 30 days.")
 
 
+@BOTH_MODES
+@pytest.mark.parametrize("kind", ["reject", "edit"])
+async def test_of_a_decision_memory_keeps_what_it_can(bench: Bench, mode: str, kind: str) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    edited = {"name": "refund", "args": {"order": "A\x007", "amount": 1}}
+    decisions: dict[str, dict[str, Any]] = {
+        "reject": {"type": "reject", "message": "No\x00"},
+        "edit": {"type": "edit", "edited_action": edited},
+    }
+    await bench.resume(graph, answers(asked, decisions[kind]))
+    assert [amount for _, amount in shop.ran] == ([1] if kind == "edit" else [])
+    [episode] = await bench.episodes(criterion=CRITERION)
+    words = {"reject": "No", "edit": r'In the right call order is "A\u00007", not "A7"'}
+    assert episode.value is False
+    assert str(episode.rationale).startswith(words[kind])
+
+
 class WithoutId(Calls):
     """Calls of a model that gives them no ids."""
 
