@@ -1,6 +1,7 @@
 """Approvals when runs are cut off, resumed, streamed, nested, changed, or set up wrongly."""
 
 import logging
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,26 @@ async def test_an_answer_counts_also_where_the_ruling_was_lost_meanwhile(
     await trust_judge(bench)  # now it would run without a question
     done = await bench.resume(graph, answers(asked, REJECT))
     assert (shop.ran, results(done)[0][0]) == ([], "error")
+
+
+@BOTH_MODES
+async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode: str) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask())
+    bench.saver = deepcopy(bench.saver)
+    other = create_agent(
+        bench.server.chat_model(max_retries=0),
+        shop.tools,
+        middleware=[middleware(bench, interrupt_mode=mode)],
+        store=bench.store,
+        checkpointer=bench.saver,
+    )
+    for process in (graph, other):
+        await bench.resume(process, answers(asked, REJECT))
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert len(episode.verdicts) == 1
+    assert (shop.ran, len(distillings(bench.server))) == ([], 1)
 
 
 @BOTH_MODES
