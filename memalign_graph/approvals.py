@@ -183,11 +183,9 @@ class CallJudge:
     def __init__(
         self, criterion: Criterion, tools: Sequence[str], options: Mapping[str, Any]
     ) -> None:
-        own = {name: options[name] for name in options if name in Approval.model_fields}
-        rest: Any = {name: options[name] for name in options if name not in own}
-        judge = Judge(
-            criterion=criterion, **{"keep_judgments": KEEP_CALLS, "cite_guidelines": True, **rest}
-        )
+        rest: dict[str, Any] = {"keep_judgments": KEEP_CALLS, "cite_guidelines": True, **options}
+        own = {name: rest.pop(name) for name in Approval.model_fields if name in rest}
+        judge = Judge(criterion=criterion, **rest)
         if not isinstance(criterion.scale, Boolean):
             raise InvalidInputError(
                 "criterion: a call is right or wrong: give a criterion with the scale Boolean()."
@@ -482,15 +480,14 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     A drop-in for langchain's `HumanInTheLoopMiddleware`: the same `interrupt_on`, interrupts and
     decisions. Each call that it would ask about is judged first. The call runs without a question
-    only where the judge passes it, and people's decisions in memory show that calls which the judge
-    passed with at least that confidence are right as often as `target_agreement` says; nobody is
-    asked about it by chance, either, and neither `always_ask` nor the rule on untrusted text
-    holds. Everything else is asked about: at first each call, and each one that could not be
-    judged, without an id, or changed since it was decided on.
+    only if the judge passes it, and decisions in memory show that calls which the judge passed with
+    at least that confidence are right as often as `target_agreement` says. Everything else is asked
+    about: at first each call; calls that `always_ask` or the rule on untrusted text names, or that
+    are drawn by chance; and calls that could not be judged, have no id, or changed meanwhile.
 
-    Each decision teaches: an approved call was right; an edited one was wrong, and the new one is
-    right; a rejected one was wrong, and the message says why. A response teaches nothing. The agent
-    is created with a store, where the judge's memory lies, and with a checkpointer.
+    Each decision teaches: an approved call is right; an edited one is wrong, and the new one is
+    right; a rejected one is wrong, and the message says why. A response teaches nothing. Create the
+    agent with a store, which holds the judge's memory, and with a checkpointer.
 
     Args:
         criterion: What a right call is; with the scale `Boolean()`. The judge is shown the
@@ -512,10 +509,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         interrupt_on: dict[str, bool | InterruptOnConfig],
         **options: Unpack[ApprovalOptions],
     ) -> None:
-        asking: Any = {name: options[name] for name in _HITL_OPTIONS if name in options}  # type: ignore[literal-required] # of its keys
-        judging = {name: value for name, value in options.items() if name not in asking}
+        given: dict[str, Any] = {**options}
+        asking = {name: given.pop(name) for name in _HITL_OPTIONS if name in given}
         super().__init__(interrupt_on, **asking)
-        self._calls = CallJudge(criterion, list(self.interrupt_on), judging)
+        self._calls = CallJudge(criterion, list(self.interrupt_on), given)
         configs: Any = self.interrupt_on
         chosen: Any = {name: _chosen(config) for name, config in configs.items()}
         self._batched = HumanInTheLoopMiddleware[Any, Any, Any](
