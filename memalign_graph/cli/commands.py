@@ -490,8 +490,8 @@ def review(
 async def _serve(place: Place, judge: "Judge", port: int, author: str, terminal: Terminal) -> None:
     """Show the review page of a memory until the program is stopped."""
     from memalign_graph.local import open_store_async
-    from memalign_graph.review import Desk, create_review_app, serve
+    from memalign_graph.review import Desk, create_review_app, serve_page
 
     async with open_store_async(place.memory) as store:
         desk = Desk([judge], **place.context, store=store)
-        await serve(create_review_app(desk, name=author), port, terminal.note)
+        await serve_page(create_review_app(desk, name=author), port, terminal.note)

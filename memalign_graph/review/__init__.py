@@ -12,10 +12,10 @@ with needs_extra("review", "the review page"):
     from memalign_graph.review.app import create_review_app
     from memalign_graph.review.desk import Desk
 
-__all__ = ["Desk", "create_review_app", "serve"]
+__all__ = ["Desk", "create_review_app", "serve_page"]
 
 
-async def serve(app: Starlette, port: int, tell: Callable[[str], None]) -> None:
+async def serve_page(app: Starlette, port: int, tell: Callable[[str], None]) -> None:
     """Serve the page on this machine until the program is stopped."""
     try:
         listener = socket.create_server(("127.0.0.1", port))

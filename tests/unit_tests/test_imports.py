@@ -89,3 +89,15 @@ def test_the_top_package_imports_nothing_before_it_is_asked_for() -> None:
         "assert not hasattr(memalign_graph, 'Jugde')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_no_function_or_class_is_hidden_by_a_module_of_its_name() -> None:
+    # Importing `package.name` would bind the module in the place of the function.
+    for module, path in MODULES.items():
+        if path.name != "__init__.py":
+            continue
+        modules = {other.stem for other in path.parent.glob("*.py")}
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        hidden = modules & {node.name for node in body if isinstance(node, defined)}
+        assert not hidden, f"{module}: {hidden}"

@@ -60,7 +60,7 @@ def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.Mo
             shown = await client.get("/review/next", follow_redirects=True)
         pages.extend([listed.text, shown.text])
 
-    monkeypatch.setattr("memalign_graph.review.serve", visit)
+    monkeypatch.setattr("memalign_graph.review.serve_page", visit)
     shell.settings(judge={"keep_judgments": 30})
     shell.align(BOB)
     assert shell.judge({name: ANN[name] for name in ("inputs", "outputs")}).status == 0
