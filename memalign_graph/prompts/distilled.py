@@ -4,6 +4,7 @@ What teaches nothing is refused: the model is asked once more, and then it is le
 warning. Models repeat what they are shown, and a judged text may try to become a guideline.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +101,7 @@ def _read_questions(
     questions = answer.get("questions")
     if not isinstance(questions, list):
         raise ValueError('it has no list of "questions"')
-    texts = [one_line(text) for text in questions if isinstance(text, str)]
+    texts = [_read_text(question, 'item of "questions"') for question in questions]
     unique: dict[str, str] = {}
     for text in texts[: prompt.max_operations]:
         unique.setdefault(normalize_text(text), text)
@@ -154,7 +155,7 @@ def _read_operation(
     if action not in ("add", "revise", "retire"):
         raise ValueError(f'the action {action!r} is none of "add", "revise" and "retire"')
     guideline = None if action == "add" else _read_guideline(operation, prompt)
-    text = one_line(str(operation.get("text") or ""))
+    text = _read_text(operation.get("text"), '"text"')
     if action != "retire" and not text:
         raise ValueError(f'an operation to {action} a guideline has no "text"')
     if len(text) > MAX_GUIDELINE_CHARS:
@@ -172,6 +173,13 @@ def _read_operation(
         before=guideline.text if guideline and action == "revise" else None,
         episode_ids=_read_sources(operation, prompt),
     )
+
+
+def _read_text(value: Any, name: str) -> str:
+    """Put a text on one line; an object in its place, such as `{"rule": ...}`, is refused."""
+    if not isinstance(value, str | None):
+        raise ValueError(f"the {name} is {excerpt(json.dumps(value), 80)}: give it as plain text")
+    return one_line(value or "")
 
 
 def _read_guideline(operation: dict[str, Any], prompt: DistillPrompt) -> Guideline:

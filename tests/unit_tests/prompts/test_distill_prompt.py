@@ -131,6 +131,12 @@ WRONG: list[tuple[Any, str]] = [
     (operations(add("Be kind.", feedback=["F1", "F3"])), "'F3' feedback: there is F1, F2"),
     (operations(add("Be kind.", feedback="F1")), "no feedback"),
     (operations(add("x" * 2001)), "more than 2,000"),
+    *(
+        (operations({"action": action, "guideline": "G1", "text": text}), "give it as plain text")
+        for action in ("add", "revise", "retire")
+        for text in ({"rule": "Be kind."}, ["Be kind."], 7, False)
+    ),
+    (operations({"rule": "Be kind."}), "the action None"),
 ]
 
 
@@ -141,6 +147,14 @@ def test_operation_that_can_not_be_used_says_why_and_is_never_dropped(
     for drop_rejected in (False, True):
         with pytest.raises(ValueError, match=problem):
             read_distilled(answer, BOTH, drop_rejected=drop_rejected)
+
+
+@pytest.mark.parametrize("question", [{"rule": "Is it kind?"}, ["Is it kind?"], 7])
+def test_questions_that_are_no_text_are_refused(question: Any) -> None:
+    small = small_distill_prompt(CRITERION, episodes=[FIRST], max_input_tokens=8_192)
+    for drop_rejected in (False, True):
+        with pytest.raises(ValueError, match="give it as plain text"):
+            read_distilled({"questions": [question]}, small, drop_rejected=drop_rejected)
 
 
 def test_only_feedback_needs_no_handle_and_an_experts_guideline_has_none() -> None:
