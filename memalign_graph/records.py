@@ -6,6 +6,7 @@ from memalign_graph.gate import GateStatus
 from memalign_graph.memory.feedback import Forgotten
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment
+from memalign_graph.memory.pass_rate import PassRate
 from memalign_graph.memory.review_report import ReviewReport
 from memalign_graph.panel import AggregateResult
 from memalign_graph.settings import GateReview
@@ -23,6 +24,7 @@ __all__ = [
     "KeptJudgment",
     "MemoryDiff",
     "Neighbour",
+    "PassRate",
     "ReviewChoice",
     "ReviewReport",
     "Snapshot",

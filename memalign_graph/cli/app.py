@@ -16,6 +16,7 @@ import typer
 
 from memalign_graph.cli import memory
 from memalign_graph.cli.commands import align, evaluate, judge, review
+from memalign_graph.cli.monitoring import rate
 from memalign_graph.cli.options import Status, grouped
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.demo import demo
@@ -61,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     add_completion=False,
 )
-for _command in (align, judge, evaluate, review, demo):
+for _command in (align, judge, evaluate, review, rate, demo):
     app.command()(grouped(_command))
 app.add_typer(memory.app, name="memory")
 

@@ -31,6 +31,7 @@ _LEAST_SECRET_CHARS = 8
 _WIDTH = 160
 """How wide a table is where it goes to no terminal."""
 _COLUMNS = """
+    group judgments labels rate judge labels_alone more_labels
     case line id version at status author expert value before after confidence confidence_source
     calibrated_on decided_by newer first second worth episode_ids episodes guidelines reason
     rationale text

@@ -25,6 +25,7 @@ from memalign_graph.memory.guidelines import (
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
+from memalign_graph.memory.pass_rate import GroupBy, PassRate, pass_rate
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.review_report import ReviewReport
@@ -38,6 +39,7 @@ from memalign_graph.models import (
     is_chat_model,
     resolve_chat_model,
 )
+from memalign_graph.scales import Passes
 from memalign_graph.types import (
     Criterion,
     Decide,
@@ -518,6 +520,55 @@ class JudgeMemory:
         return await review_report.review_report(io, self.access, since=since, until=until)
 
     review_report, areview_report = sync_async_methods(_review_report)
+
+    async def _pass_rate(
+        self,
+        io: IO,
+        *,
+        by: GroupBy | None = None,
+        since: date | None = None,
+        until: date | None = None,
+        passes: Passes | None = None,
+        answered_at_random: bool = False,
+        margin: float = 0.05,
+    ) -> PassRate:
+        """Estimate how many of the judgments that are kept experts would pass.
+
+        By the judge's values on all of them, corrected by the experts' values on those that
+        `review="uncertain"` drew at random. Answers to other questions are left out: doubtful cases
+        are no random sample. On a numeric scale without `passes` it is the experts' mean.
+
+        Args:
+            by: What to group by, too: `day`, `week`, a field such as `inputs.region`, or a function
+                of the `Example`.
+            since: The first day of the judgments, in UTC.
+            until: The last day.
+            passes: Which values pass: the lowest that does, a set of values, or a function of the
+                value. True passes on a boolean scale; other scales but numeric ones need it.
+            answered_at_random: True to count all answers: where experts answered every judgment, or
+                some that were drawn at random.
+            margin: How far the interval may reach to each side, as a share of the range, where
+                `more_labels` says how many more labels that takes.
+
+        Returns:
+            The rate, the judge's own rate and that of the labels alone, each with its 95 %
+            interval, in all and by group.
+
+        Raises:
+            InvalidInputError: If an argument can't be used.
+        """
+        return await pass_rate(
+            io,
+            self.access,
+            by=by,
+            since=since,
+            until=until,
+            passes=passes,
+            answered_at_random=answered_at_random,
+            margin=margin,
+        )
+
+    pass_rate, apass_rate = sync_async_methods(_pass_rate)
 
 
 def _ids(value: Any, name: str) -> Sequence[str] | None:

@@ -64,6 +64,9 @@ class KeptJudgment(BaseModel):
     kept_until: UtcDatetime
     """When it goes."""
 
+    judged_at: UtcDatetime | None = None
+    """When it was judged; None where an earlier version kept it."""
+
     embedder: str
     """Names the embedder of the vector."""
 
@@ -139,6 +142,7 @@ async def keep_judgment(
         "judgment": judgment,
         "example": example,
         "kept_until": until,
+        "judged_at": at,
         "vector": vector,
     }
     item = KeptJudgment(**kept, embedder=access.embedder.id)

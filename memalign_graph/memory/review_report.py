@@ -90,6 +90,13 @@ class ReviewReport(ReviewCounts):
 async def review_report(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> ReviewReport:
+    check_days(since, until)
+    items = await read_review_log(io, access, since=since, until=until)
+    episodes = await access.all_episodes(io) if items else []
+    return report_of(items, episodes, access.criterion.scale)
+
+
+def check_days(since: date | None, until: date | None) -> None:
     for name, day in (("since", since), ("until", until)):
         # A datetime is a date too, but its day depends on the time zone.
         if day is not None and type(day) is not date:
@@ -98,15 +105,13 @@ async def review_report(
             )
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
-    items = await read_review_log(io, access, since=since, until=until)
-    episodes = await access.all_episodes(io) if items else []
-    return report_of(items, episodes, access.criterion.scale)
 
 
 def report_of(
     items: Sequence[ReviewLogEntry], episodes: Iterable[Episode], scale: Scale
 ) -> ReviewReport:
-    agreed = _agreed(episodes, scale)
+    answers = answered_judgments(episodes, scale)
+    agreed = {key: values_agree(scale, *values) for key, values in answers.items()}
     by_day: defaultdict[date, list[ReviewLogEntry]] = defaultdict(list)
     for item in items:
         by_day[item.date].append(item)
@@ -118,20 +123,20 @@ def report_of(
     )
 
 
-def _agreed(episodes: Iterable[Episode], scale: Scale) -> dict[str, bool]:
-    """Tell of judgments that experts gave a value on whether they agree with it."""
+def answered_judgments(episodes: Iterable[Episode], scale: Scale) -> dict[str, tuple[Value, Value]]:
+    """Return the judge's value and the experts' of the judgments that they gave one on, by id."""
     verdicts: dict[str, Value] = {}
     answers: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:
         verdicts |= episode.verdicts
         for judgment_id in episode.verdicts:
             answers[judgment_id].append(episode)
-    agreed = {}
+    answered = {}
     for judgment_id, several in answers.items():
         got, expected = value_or_none(verdicts[judgment_id], scale), consensus_value(several, scale)
         if got is not None and expected is not None:
-            agreed[judgment_id] = values_agree(scale, got, expected)
-    return agreed
+            answered[judgment_id] = (got, expected)
+    return answered
 
 
 def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from itertools import combinations
 
 from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.evidence.checks import YES_THRESHOLD
+from memalign_graph.evidence.ppi import Estimate
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import read_review_log, utc_now
+from memalign_graph.memory.pass_rate import RateEstimates, pass_rate
 from memalign_graph.review.effect import Shown, title_of, word_of
+from memalign_graph.scales import Boolean, Numeric
 
 _COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14
 _BY_JUDGE = ("learn", "align", "redistill", "consolidate", "ask", "check", "judge cases")
@@ -135,7 +138,48 @@ async def standing(io: IO, access: MemoryAccess) -> Shown:
             {"label": f"{day:%d %b}", "asked": per_day[day], "answered": answered[day]}
             for day in days
         ],
+        "rate": await _rate(io, access, mondays),
     }
+
+
+async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
+    """Tell how many of the judgments kept really pass, by week; None where that is not known."""
+    scale = access.criterion.scale
+    if not isinstance(scale, Boolean | Numeric):
+        return None  # nothing says which values pass
+    found = await pass_rate(io, access, by="week")
+    if not found.judgments:
+        return None
+    low, span, is_mean = 0.0, 1.0, isinstance(scale, Numeric)
+    if isinstance(scale, Numeric):
+        low, span = scale.minimum, scale.maximum - scale.minimum
+
+    def written(estimate: Estimate) -> str:
+        if estimate.value is None:
+            return "not known yet"
+        values = (estimate.value, estimate.low, estimate.high)
+        value, *ends = (f"{part:.2f}" if is_mean else f"{part:.0%}" for part in values)
+        return f"{value} ({' to '.join(ends)})"
+
+    def heights(group: RateEstimates) -> Shown:
+        rate, judge = group.rate, group.judge
+        ends = [(end - low) / span for end in (rate.low, rate.high, judge.value or low)]
+        middle = None if rate.value is None else (rate.value - low) / span
+        return {"low": ends[0], "high": ends[1], "judge": ends[2], "value": middle}
+
+    sentence = (
+        f"{'The mean value' if is_mean else 'The share of answers that pass'}, by {found.labels} "
+        f"experts' answers drawn by chance and {found.judgments:,} judgments: "
+        f"{written(found.rate)}. The judge alone says {written(found.judge)}."
+    )
+    if found.more_labels:
+        sentence += f" {found.more_labels:,} more such answers make it exact to 5 points."
+    weeks = [
+        {"label": f"{week:%d %b}", **heights(group)}
+        for week in mondays
+        if (group := found.groups.get(str(week)))
+    ]
+    return {"sentence": sentence, "weeks": weeks}
 
 
 def _newest(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:

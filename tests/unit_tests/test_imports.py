@@ -13,7 +13,8 @@ PACKAGE = Path(memalign_graph.__file__).parent
 ORDER = (
     "errors identity transcript scales types agreement replies io models asking tracing state "
     "memory settings "
-    "prompts evidence.threshold memory.review_report evidence alignment memory.judge_memory "
+    "prompts evidence.threshold evidence.ppi evidence.drift memory.review_report memory.pass_rate "
+    "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate panel agents approvals records "
     "bulk local integrations evaluation cli.files cli.criterion studio review cli.terminal demo "
     "cli demo.__main__"

@@ -6,7 +6,7 @@ from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.history import history
-from memalign_graph.memory.judgments import log_review, utc_now
+from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.review.standing import answers_of, learned, standing
 from memalign_graph.types import ReviewChoice
@@ -81,3 +81,21 @@ def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
     assert [(day["asked"], day["answered"]) for day in shown["days"][-2:]] == [(0, 1), (2, 4)]
     empty = run_sync(standing(SYNC, memory_of().access))
     assert (empty["coverage"], empty["agreement"]["n"]) == ([], 0)
+
+
+def test_how_many_answers_really_pass_is_told_where_judgments_are_kept() -> None:
+    said = [judged(f"late {at}", at % 3 > 0, True) for at in range(30)]
+    memory = memory_of(*said)
+    assert run_sync(standing(SYNC, memory.access))["rate"] is None
+    drawn = ReviewChoice(asks=True, reasons=["sample"])
+    for feedback in said:
+        assert feedback.judgment is not None
+        kept = (feedback.judgment, feedback.example, None, timedelta(days=1))
+        run_sync(keep_judgment(SYNC, memory.access, *kept))
+        run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
+    rate = run_sync(standing(SYNC, memory.access))["rate"]
+    assert "by 30 experts' answers drawn by chance and 30 judgments: 67% (" in rate["sentence"]
+    assert "The judge alone says 100% (" in rate["sentence"]
+    [week] = rate["weeks"]
+    assert week["judge"] == 1
+    assert 0 < week["low"] < week["value"] < week["high"] < 1

@@ -1,0 +1,153 @@
+"""How many outputs really pass: the judge's rate, corrected by what experts said of a sample."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pydantic import Field
+
+from memalign_graph.agreement import value_or_none
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evidence.ppi import MIN_LABELS, Estimate, estimate_mean, more_labels
+from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.judgments import KeptJudgment, kept_judgments, read_review_log
+from memalign_graph.memory.review_report import answered_judgments, check_days
+from memalign_graph.scales import Numeric, Passes, PassRule
+from memalign_graph.types import Example, FrozenModel
+
+GroupBy = str | Callable[[Example], Any]
+"""What judgments are grouped by: their `day` or `week` (UTC), a field such as `inputs.region`, or a
+function of the example."""
+
+
+class RateEstimates(FrozenModel):
+    """The rate among some judgments, estimated in three ways."""
+
+    judgments: int
+    """How many judgments are kept."""
+
+    labels: int
+    """How many of them were drawn at random and have an expert's value."""
+
+    rate: Estimate
+    """The experts' rate over all judgments, by the labels and the judge together."""
+
+    judge: Estimate
+    """The judge's own rate. Its interval leaves out that the judge errs."""
+
+    labels_alone: Estimate
+    """The rate of the labels, without the judge."""
+
+    more_labels: int
+    """How many more labels it takes: to 10, below which there is no estimate, then to an interval
+    that reaches no further than the margin to each side."""
+
+
+class PassRate(RateEstimates):
+    """The rate among all judgments that are kept, and in groups of them."""
+
+    groups: dict[str, RateEstimates] = Field(default_factory=dict)
+    """The same by day, by the first day of a week, or by the value of a field."""
+
+
+async def pass_rate(
+    io: IO,
+    access: MemoryAccess,
+    *,
+    by: GroupBy | None = None,
+    since: date | None = None,
+    until: date | None = None,
+    passes: Passes | None = None,
+    answered_at_random: bool = False,
+    margin: float = 0.05,
+) -> PassRate:
+    check_days(since, until)
+    if not 0 < margin < 1:
+        raise InvalidInputError(f"margin: {margin!r} is no share. Give one such as 0.05.")
+    name_of = _grouping(by)
+    scale = access.criterion.scale
+    is_mean = passes is None and isinstance(scale, Numeric)
+    rule = None if is_mean else PassRule.of(scale, passes)
+
+    def number(value: Any) -> float:
+        return float(value) if rule is None else float(rule.passes(value))
+
+    kept = [
+        item
+        for item in await kept_judgments(io, access)
+        if value_or_none(item.judgment.value, scale) is not None
+        and _is_within(item.judged_at, since, until)
+    ]
+    log = await read_review_log(io, access) if kept else []
+    drawn = {entry.judgment_id for entry in log if entry.asked and "sample" in entry.reasons}
+    answers = answered_judgments(await access.all_episodes(io) if kept else [], scale)
+    labels = {
+        judgment_id: number(expected)
+        for judgment_id, (_, expected) in answers.items()
+        if answered_at_random or judgment_id in drawn
+    }
+    bounds = (scale.minimum, scale.maximum) if is_mean and isinstance(scale, Numeric) else (0, 1)
+
+    def estimates(items: Sequence[KeptJudgment]) -> dict[str, Any]:
+        judged = {item.judgment.id: number(item.judgment.value) for item in items}
+        labeled = judged.keys() & labels.keys()
+        known = [labels[key] for key in labeled]
+        others = [value for key, value in judged.items() if key not in labeled]
+        how: dict[str, Any] = {"bounds": bounds, "is_share": rule is not None}
+        rate = estimate_mean(
+            known, [judged[key] for key in labeled], others, min_values=MIN_LABELS, **how
+        )
+        return {
+            "judgments": len(items),
+            "labels": len(known),
+            "rate": rate,
+            "judge": estimate_mean(list(judged.values()), **how),
+            "labels_alone": estimate_mean(known, min_values=MIN_LABELS, **how),
+            "more_labels": more_labels(rate, len(known), margin * (bounds[1] - bounds[0])),
+        }
+
+    groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)
+    if name_of is not None:
+        for item in kept:
+            groups[name_of(item)].append(item)
+    by_name = {name: RateEstimates(**estimates(groups[name])) for name in sorted(groups)}
+    return PassRate(**estimates(kept), groups=by_name)
+
+
+def _is_within(at: datetime | None, since: date | None, until: date | None) -> bool:
+    """Tell whether a judgment's day is in a span; one without a date is in none with an end."""
+    if at is None:
+        return since is None and until is None
+    day = at.astimezone(UTC).date()
+    return (since is None or since <= day) and (until is None or day <= until)
+
+
+def _grouping(by: Any) -> Callable[[KeptJudgment], str] | None:
+    if by is None:
+        return None
+    if callable(by):
+        return lambda item: str(by(item.example))
+    if by in ("day", "week"):
+        return lambda item: _day(item.judged_at, back_to_monday=by == "week")
+    path = by.split(".") if isinstance(by, str) else [""]
+    if path[0] not in Example.model_fields:
+        raise InvalidInputError(
+            f"by: {by!r} is not known. Give 'day', 'week', a field such as 'inputs.region', or a "
+            "function of the Example."
+        )
+    return lambda item: _field(item.example.to_json(), path)
+
+
+def _day(at: datetime | None, *, back_to_monday: bool) -> str:
+    if at is None:
+        return "unknown"
+    day = at.astimezone(UTC).date()
+    return str(day - timedelta(day.weekday()) if back_to_monday else day)
+
+
+def _field(value: Any, path: Sequence[str]) -> str:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,60 @@
+"""`memalign rate`: what it prints, and what it refuses."""
+
+from datetime import timedelta
+
+from memalign_graph import Example, Feedback, JudgeMemory, Judgment
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.local import open_local_store
+from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
+from memalign_graph.types import ReviewChoice
+from tests.integration_tests.cli.support import CRITERION, Shell
+
+
+def keep(shell: Shell, count: int) -> None:
+    """Keep judgments that pass everything; of those drawn at random an expert passes two thirds."""
+    with open_local_store(shell.folder / "memalign.db") as store:
+        memory = JudgeMemory(store, CRITERION, embeddings="local")
+        said = []
+        for number in range(count):
+            example = Example(inputs={"region": "north"}, outputs=f"Answer {number}.")
+            judgment = Judgment(
+                criterion=CRITERION.name,
+                example_id=example.id,
+                value=True,
+                rationale="So.",
+                memory_version="0" * 32,
+            )
+            drawn = number % 2 == 0
+            choice = ReviewChoice(asks=drawn, reasons=["sample"] if drawn else [])
+            keeping = (memory.access, judgment, example, None, timedelta(days=30))
+            run_sync(keep_judgment(SYNC, *keeping))
+            run_sync(log_review(SYNC, memory.access, judgment, choice, utc_now()))
+            if drawn:
+                said.append(Feedback(example=example, value=number % 3 > 0, judgment=judgment))
+        if said:
+            memory.remember(said)
+
+
+def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
+    keep(shell, 60)
+    ran = shell.run("rate", "-c", "tone.yaml", "--by", "inputs.region")
+    assert ran.status == 0
+    header, first, second = ran.out.strip().splitlines()
+    assert header.split() == "group judgments labels rate judge labels_alone more_labels".split()  # noqa: SIM905
+    assert first.split()[:4] == ["all", "60", "30", "0.667"]
+    assert second.split()[0] == "north"
+    assert "more answers drawn at random make it exact to 5%" in ran.err
+    document = shell.run("rate", "-c", "tone.yaml", "--json", "--margin", "0.5").document
+    assert (document["judgments"], document["labels"], document["more_labels"]) == (60, 30, 0)
+    assert document["rate"]["low"] < 2 / 3 < document["rate"]["high"]
+
+
+def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
+    assert shell.run("rate", "-c", "tone.yaml").status == 2  # there is no memory
+    keep(shell, 1)
+    ran = shell.run("rate", "-c", "tone.yaml", "--since", "2020-01-01", "--until", "2020-01-02")
+    assert ran.status == 0
+    assert "no judgment is kept: give keep_judgments" in ran.err
+    assert shell.run("rate", "-c", "tone.yaml", "--by", "region").error.startswith("--by: 'region'")
+    assert shell.run("rate", "-c", "tone.yaml", "--passes", "maybe").error.startswith("--passes: ")
+    assert shell.run("rate", "-c", "tone.yaml", "--passes", "no").status == 0

@@ -1,0 +1,144 @@
+"""`pass_rate`: which judgments and answers count, the groups, and what is refused."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Criterion, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory import judgments
+from memalign_graph.memory.judgments import keep_judgment, log_review
+from memalign_graph.scales import Categorical, Numeric, Scale
+from memalign_graph.types import ReviewChoice, ReviewReason
+from tests.unit_tests.memory.support import hashed
+
+MONDAY = datetime(2026, 11, 2, 9, tzinfo=UTC)
+
+
+class Bench:
+    """A memory whose judge passes nine of ten, and is wrong on each fifth that it passes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, scale: Scale | None = None) -> None:
+        criterion = Criterion(
+            name="tone", instructions="Kind?", **({"scale": scale} if scale else {})
+        )
+        self.memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
+        self.now = MONDAY
+        monkeypatch.setattr(judgments, "utc_now", lambda: self.now)
+
+    def judge(self, number: int, verdict: Any, *reasons: ReviewReason) -> tuple[Example, Judgment]:
+        """Keep a judgment, and log whether an expert was asked."""
+        region = "north" if number % 2 else "south"
+        example = Example(inputs={"region": region, "text": f"case {number}"}, outputs="a")
+        judgment = Judgment(
+            criterion="tone",
+            example_id=example.id,
+            value=verdict,
+            rationale="So.",
+            memory_version=self.memory.version(),
+        )
+        access = self.memory.access
+        run_sync(keep_judgment(SYNC, access, judgment, example, None, timedelta(days=80)))
+        choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
+        run_sync(log_review(SYNC, access, judgment, choice, self.now))
+        return example, judgment
+
+    def fill(self, count: int = 400, *, share: int = 5) -> None:
+        """Judge cases; an expert is asked about one in `share` by chance, and about bad ones."""
+        said = []
+        for number in range(count):
+            self.now = MONDAY + timedelta(days=7 * (number >= count // 2))
+            passes, wrong = number % 10 < 9, number % 15 < 3
+            drawn = number % share == number // share % share
+            reasons: list[ReviewReason] = [] if passes else ["unsure"]
+            reasons += ["sample"] if drawn else []
+            example, judgment = self.judge(number, passes, *reasons)
+            if reasons:
+                value = passes and not wrong
+                said.append(Feedback(example=example, value=value, judgment=judgment, author="ann"))
+        self.memory.remember(said)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+def test_the_judges_rate_is_corrected_by_what_was_drawn_at_random(bench: Bench) -> None:
+    bench.fill()
+    found = bench.memory.pass_rate(by="week")
+    assert (found.judgments, found.labels) == (400, 80)
+    assert found.judge.value == pytest.approx(0.9)
+    assert found.rate.value == pytest.approx(0.72, abs=0.05)
+    assert found.rate.low < 0.72 < found.rate.high < 0.9
+    assert found.rate.high - found.rate.low < found.labels_alone.high - found.labels_alone.low
+    assert found.more_labels > 0
+    assert bench.memory.pass_rate(margin=0.2).more_labels == 0
+    # Doubtful cases are no random sample.
+    biased = bench.memory.pass_rate(answered_at_random=True)
+    assert biased.labels > found.labels
+    assert biased.labels_alone.value is not None
+    assert biased.labels_alone.value < 0.6
+    assert list(found.groups) == ["2026-11-02", "2026-11-09"]
+    assert [group.judgments for group in found.groups.values()] == [200, 200]
+
+
+def test_groups_are_days_fields_or_what_a_function_says(bench: Bench) -> None:
+    bench.fill()
+    by = bench.memory.pass_rate
+    assert {name: one.judgments for name, one in by(by="inputs.region").groups.items()} == {
+        "north": 200,
+        "south": 200,
+    }
+    assert list(by(by="day").groups) == ["2026-11-02", "2026-11-09"]
+    assert list(by(by="reference_outputs.kind").groups) == ["unknown"]
+    assert list(by(by=lambda example: len(example.outputs)).groups) == ["1"]
+    late = by(since=date(2026, 11, 9), until=date(2026, 11, 9))
+    assert late.judgments == 200
+
+
+def test_without_labels_it_says_how_many_it_takes(bench: Bench) -> None:
+    empty = bench.memory.pass_rate()
+    assert (empty.judgments, empty.labels, empty.more_labels) == (0, 0, 10)
+    assert (empty.judge.value, empty.rate.value, empty.rate.low, empty.rate.high) == (
+        None,
+        None,
+        0,
+        1,
+    )
+    example, judgment = bench.judge(0, True, "sample")
+    bench.memory.remember(Feedback(example=example, value=True, judgment=judgment))
+    one = bench.memory.pass_rate()
+    assert (one.judgments, one.labels, one.more_labels, one.rate.value) == (1, 1, 9, None)
+
+
+def test_on_a_numeric_scale_it_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, Numeric(minimum=1, maximum=5, integer=True))
+    said = []
+    for number in range(100):
+        example, judgment = bench.judge(number, 1 + number % 5, "sample")
+        if number < 60:
+            value = max(1, number % 5)
+            said.append(Feedback(example=example, value=value, judgment=judgment))
+    bench.memory.remember(said)
+    mean = bench.memory.pass_rate()
+    assert mean.judge.value == pytest.approx(3)
+    assert mean.rate.value == pytest.approx(2.2, abs=0.01)
+    assert 1 <= mean.rate.low < 2.2 < mean.rate.high < 3
+    assert bench.memory.pass_rate(passes=4).rate.value == pytest.approx(0.2, abs=0.05)
+
+
+def test_what_can_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    for options, named in (
+        ({"by": "region"}, "by: 'region' is not known"),
+        ({"margin": 0}, "margin: 0 is no share"),
+        ({"since": "today"}, "since: 'today' is no day"),
+        ({"passes": "maybe"}, "passes: "),
+    ):
+        with pytest.raises(InvalidInputError, match=named):
+            bench.memory.pass_rate(**options)
+    several = Bench(monkeypatch, Categorical(choices=("poor", "fair", "good")))
+    with pytest.raises(InvalidInputError, match="passes: say which values pass"):
+        several.memory.pass_rate()

@@ -1,0 +1,90 @@
+"""The interval of the pass rate holds what it promises, and is no wider than that of the labels."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from memalign_graph.evidence.ppi import MIN_LABELS, Estimate, estimate_mean, more_labels
+
+RUNS, OTHERS = 400, 2_000
+World = tuple[list[float], list[float], list[float]]
+"""Values, the judge's predictions of them, and its predictions of the other cases."""
+
+
+def share_world(rng: np.random.Generator, rate: float, accuracy: float, labels: int) -> World:
+    truth = rng.random(labels + OTHERS) < rate
+    judged = np.where(rng.random(len(truth)) < accuracy, truth, ~truth).astype(float)
+    values = truth[:labels].astype(float)
+    return values.tolist(), judged[:labels].tolist(), judged[labels:].tolist()
+
+
+def score_world(rng: np.random.Generator, rate: float, noise: float, labels: int) -> World:
+    """Marks from 1 to 5; the judge's are 0.4 too high."""
+    truth = np.round(1 + 4 * rng.beta(6 * rate, 6 * (1 - rate), labels + OTHERS))
+    judged = np.clip(np.round(truth + rng.normal(0.4, noise, len(truth))), 1, 5)
+    return truth[:labels].tolist(), judged[:labels].tolist(), judged[labels:].tolist()
+
+
+def covered(make: Callable[[], World], truth: float, **how: object) -> tuple[float, float]:
+    """How often an interval has the truth, and its width as a share of that of the labels alone."""
+    hits, widths = 0, []
+    for _ in range(RUNS):
+        values, predictions, others = make()
+        found = estimate_mean(values, predictions, others, **how)  # type: ignore[arg-type]
+        alone = estimate_mean(values, **how)  # type: ignore[arg-type]
+        hits += found.low <= truth <= found.high
+        widths.append((found.high - found.low) / (alone.high - alone.low))
+    return hits / RUNS, float(np.mean(widths))
+
+
+@pytest.mark.parametrize("labels", [30, 100, 300])
+@pytest.mark.parametrize("rate", [0.02, 0.2, 0.5])
+def test_the_interval_of_a_share_has_it_as_often_as_it_says(rate: float, labels: int) -> None:
+    widths = []
+    for accuracy in (0.6, 0.8, 0.95):
+        rng = np.random.default_rng(1)
+        share, width = covered(lambda: share_world(rng, rate, accuracy, labels), rate)  # noqa: B023
+        assert share >= 0.925  # 0.95, less what 400 runs err by
+        widths.append(width)
+    assert max(widths) < 1.05  # a judge that is no use costs nothing
+    assert rate == 0.02 or widths[2] < 0.65
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_the_interval_of_a_mean_has_it_as_often_as_it_says(rate: float) -> None:
+    rng = np.random.default_rng(2)
+    truth = float(np.mean(score_world(rng, rate, 1, 10**6)[0]))
+    share, width = covered(
+        lambda: score_world(rng, rate, 0.7, 100), truth, bounds=(1, 5), is_share=False
+    )
+    assert share >= 0.925
+    assert width < 0.9
+
+
+def test_a_normal_interval_would_not_hold_where_values_are_rare() -> None:
+    none_seen = estimate_mean([0.0] * 30, [0.0] * 30, [0.0] * 2_000)
+    assert none_seen.value == 0
+    assert none_seen.high > 0.1
+
+
+def test_a_judge_that_never_errs_does_not_make_the_interval_empty() -> None:
+    labels = [1.0, 0.0] * 20
+    found = estimate_mean(labels, labels, [1.0, 0.0] * 1_000)
+    assert found.value == pytest.approx(0.5)
+    assert 0.02 < found.high - found.low < 0.15
+
+
+def test_what_cannot_be_estimated_is_bounded_by_the_scale() -> None:
+    few = estimate_mean([4.0] * 9, bounds=(1, 5), is_share=False, min_values=MIN_LABELS)
+    assert few == Estimate(value=None, low=1, high=5)
+    assert more_labels(few, 9, 0.2) == 1
+    assert estimate_mean([3.0], bounds=(1, 5), is_share=False).value == 3
+
+
+def test_more_labels_bring_the_interval_within_the_margin() -> None:
+    labels = [1.0, 0.0] * 25
+    needed = more_labels(estimate_mean(labels), 50, 0.05)
+    wider = estimate_mean([1.0, 0.0] * ((50 + needed) // 2))
+    assert (wider.high - wider.low) / 2 == pytest.approx(0.05, abs=0.003)
+    assert more_labels(estimate_mean(labels), 50, 0.2) == 0
