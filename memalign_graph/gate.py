@@ -538,6 +538,9 @@ def _reject_options(options: Mapping[str, Any], names: Sequence[str], why: str) 
             raise InvalidInputError(f"{name}: {why}: leave it out.")
 
 
+_ONE_CALL = "The answer was not checked: a step takes one call of this tool. Call it again."
+
+
 class ToolInput(BaseModel):
     """What the agent says to the tool."""
 
@@ -551,7 +554,9 @@ def create_quality_gate_tool(
     """Create a tool that judges an answer and tells the agent what to change.
 
     It is called within a graph that was compiled with a store, such as `create_agent(store=...)`.
-    What the agent tells it is the agent's own word: a gate after the agent can't be talked around.
+    Where experts are asked, lead each call to a `ToolNode` by a `Send` of its own, as
+    `create_agent` does. What the agent tells it is the agent's own word: a gate after the agent
+    can't be talked around.
 
     Args:
         criterion: What is judged.
@@ -587,6 +592,10 @@ def create_quality_gate_tool(
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example)
+        judgment = verdict["judgment"]
+        if judgment is not None and judgment["example_id"] != example.id:
+            # LangGraph matches the subgraphs of one task by their order, and threads have none.
+            raise ToolException(_ONE_CALL)
         if verdict["status"] != "judge_error":
             return verdict["critique"] or "The answer passed.", verdict
         outcome = "give it as it is" if verdict["let_through"] else "it did not pass"

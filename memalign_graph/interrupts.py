@@ -207,8 +207,12 @@ def review_form(
     *,
     guidelines: Sequence[Guideline] = (),
     episodes: Sequence[Episode] = (),
+    was_shown: bool = True,
 ) -> Form[dict[str, Any] | None]:
-    """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any."""
+    """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any.
+
+    With `was_shown=False` nobody has seen the judgment yet, and a reply can't decide on it.
+    """
     scale, show = criterion.scale, criterion.scale.show
     shown = {"value": judgment.value, "rationale": judgment.rationale, JUDGMENT_ID: judgment.id}
     parts = [
@@ -253,7 +257,9 @@ def review_form(
             JUDGMENT_ID: judgment_id_schema(judgment),
         },
         case=case_payload("review", [criterion], example, [judgment]),
-        read=lambda reply: parse_review(reply, criterion, judgment),
+        read=lambda reply: parse_review(
+            reply, criterion, judgment if was_shown else None, NOT_SEEN
+        ),
     )
 
 
@@ -265,10 +271,23 @@ def _rule(guideline: Guideline) -> str:
     return f"{text} (tells good from bad {share})"
 
 
+NOT_SEEN = (
+    "the judgment that was shown was not kept, and the case was judged again when the run was "
+    "resumed"
+)
+"""As where a graph is compiled with `checkpointer=False` inside another."""
+
+
 def parse_review(
-    reply: Any, criterion: Criterion, judgment: Judgment | None
+    reply: Any,
+    criterion: Criterion,
+    judgment: Judgment | None,
+    why_none: str = "there is no judgment to decide on",
 ) -> dict[str, Any] | None:
-    """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored."""
+    """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored.
+
+    Without a judgment a reply is a value or words on the case; `why_none` says why there is none.
+    """
     named: list[Any] = []
     reply = _without_judgment_ids(from_json_text(reply), named)
     asked = None if judgment is None else judgment.id
@@ -278,10 +297,8 @@ def parse_review(
             f"is {asked or 'none'}: open the case again."
         )
     given = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
-    if judgment is None and given.kind not in ("text", "object"):
-        raise ValueError(
-            "there is no judgment to decide on: give a `value`, a `rationale` or both."
-        )
+    if judgment is None and given.kind not in ("text", "object", "ignore"):
+        raise ValueError(f"{why_none}: give a `value`, a `rationale` or both.")
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
     return _read_feedback(given, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
 

@@ -340,9 +340,14 @@ class _Panel:
             access = self.resources[name].memory(step.access.store, step.settings)
             memory = await Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
-        replies = panel_form(
+        was_shown = is_resuming()
+        form = panel_form(
             self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
-        ).ask(step.settings["namespace"])
+        )
+        if not was_shown:
+            form = replace(form, read=lambda reply: read_unseen(reply, self.criteria))
+            judgments = {}
+        replies = form.ask(step.settings["namespace"])
         if replies is None:
             return {"feedback": None}
         feedback = {}
@@ -549,6 +554,14 @@ def read_panel(
     if not said:
         raise ValueError(nothing)
     return said
+
+
+def read_unseen(reply: Any, criteria: Mapping[str, Criterion]) -> PanelReply | None:
+    """Read a reply to judgments that its expert has not seen: values and words on the case."""
+    kind = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on").kind
+    if kind not in ("object", "ignore"):
+        raise ValueError(f"{interrupts.NOT_SEEN}: give a value, a rationale or both by criterion.")
+    return read_panel(reply, criteria, {})
 
 
 def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:

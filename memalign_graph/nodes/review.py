@@ -73,17 +73,19 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         if name not in step.state and not is_resuming():
             raise missing_channel(name)
     example, judgment = step.example, step.judgment
-    fields = require_channel(step.state, "judge_memory")
-    memory = await Retrieved.load(step.io, step.access, fields)
+    saved_memory = require_channel(step.state, "judge_memory")
+    memory = await Retrieved.load(step.io, step.access, saved_memory)
     episodes = [episode for similar in memory.recalled for episode in similar.episodes]
-    said = review_form(
+    was_shown = is_resuming()
+    fields = review_form(
         step.resources.criterion,
         example,
         judgment,
         guidelines=memory.guidelines_by_ids(judgment.guideline_ids),
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
+        was_shown=was_shown,
     ).ask(step.settings["namespace"])
-    feedback = feedback_json(said, example, judgment, step)
+    feedback = feedback_json(fields, example, judgment if was_shown else None, step)
     return {"feedback": await dated(step, feedback), "judge_lesson": {}}
 
 

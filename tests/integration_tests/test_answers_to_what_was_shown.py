@@ -1,0 +1,228 @@
+"""An expert's answer counts for the verdict that was shown, however a thread is saved."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from typing_extensions import TypedDict
+
+from memalign_graph import create_panel_graph, create_quality_gate_tool, create_review_graph
+from tests.conftest import CASE, EVERY_WAY, Bench, Graph, judgings
+from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
+from tests.integration_tests.gates.support import (
+    CRITERION,
+    Writer,
+    asked,
+    gate_on,
+    gated,
+    models,
+    wired,
+    writing,
+)
+from tests.integration_tests.panels.support import TONE, Parent, reviewed
+from tests.loopback import ChatRequest, LoopbackServer, Rule
+
+APPROVE = {"type": "approve"}
+CHECK = calls("check_quality", inputs="My order never came.", outputs="Wait.")
+
+
+class Counted(MessagesState):
+    quality_gate: dict[str, Any]
+
+
+class Judged(TypedDict):
+    inputs: Any
+    outputs: Any
+    judgment: Any
+    feedback: Any
+    learned: Any
+
+
+def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
+    """A judge that passes the first verdicts it gives, and objects to all later ones."""
+    left = [True] * count
+
+    def is_later(chat: ChatRequest) -> bool:
+        return chat.schema_name == "judgment" and not (left and left.pop())
+
+    server.rules = [Rule(is_later, value=False, rationale="On second thought, no.")]
+
+
+def around(bench: Bench, inner: Any, state: Any, **compiled: Any) -> Graph:
+    builder = StateGraph(state)
+    builder.add_node("inner", inner.compile(**compiled))
+    builder.add_edge(START, "inner")
+    return bench.compile(builder)
+
+
+def run_inside(inner: Any, state: Any) -> dict[str, Any]:
+    inner.invoke(state)
+    return {}
+
+
+def review(bench: Bench, **options: Any) -> Any:
+    return create_review_graph(CRITERION, **models(bench), **options)
+
+
+def with_tool(bench: Bench) -> Graph:
+    AgentModel(bench.server, CHECK, "Done.")
+    tool = create_quality_gate_tool(CRITERION, **models(bench, review="always"))
+    return agent(bench, tools=[tool])
+
+
+def with_middleware(bench: Bench) -> Graph:
+    AgentModel(bench.server, "Wait.")
+    return agent(bench, gate(bench, review="always"))
+
+
+ALWAYS: Any = {"review": "always"}
+GRAPHS: dict[str, Callable[[Bench], Graph]] = {
+    "gate": lambda bench: gated(bench, Writer("Wait."), **ALWAYS),
+    "gate, wired": lambda bench: wired(bench, Writer("Wait."), Counted, **ALWAYS),
+    "gate, exhausted": lambda bench: gated(
+        bench, Writer("Wait."), max_revisions=0, review="exhausted", passes=False
+    ),
+    "gate in a graph within": lambda bench: around(
+        bench, gate_on(bench, writing(Writer("Wait.")), **ALWAYS), MessagesState
+    ),
+    "middleware": with_middleware,
+    "tool": with_tool,
+    "review": lambda bench: around(bench, review(bench), Judged),
+    "panel": lambda bench: reviewed(bench, [CRITERION]),
+    "panel in a graph": lambda bench: around(
+        bench, create_panel_graph([CRITERION], **models(bench, **ALWAYS)), Parent
+    ),
+}
+
+
+@EVERY_WAY("memory-sync", "sqlite-async")
+@pytest.mark.parametrize("kind", GRAPHS)
+async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
+    bench: Bench, kind: str
+) -> None:
+    changes_its_mind(bench.server)
+    case = CASE if kind.startswith(("review", "panel")) else asked()
+    graph = GRAPHS[kind](bench)
+    stopped = await bench.invoke(graph, case, durability="exit")
+    assert "__interrupt__" in stopped
+    await bench.resume(graph, APPROVE, durability="exit")
+    assert len(judgings(bench.server)) == 1
+    [episode] = await bench.episodes()
+    assert episode.value is True
+
+
+async def test_of_two_questions_one_is_answered_after_the_other(bench: Bench) -> None:
+    changes_its_mind(bench.server, 2)
+    builder: Any = StateGraph(Judged)
+    for name in ("first", "second"):
+        inner = review(bench).compile()
+        builder.add_node(name, partial(run_inside, inner))
+        builder.add_edge(START, name)
+    graph = bench.compile(builder)
+    questions = (await bench.invoke(graph, CASE, durability="exit"))["__interrupt__"]
+    assert len(questions) == 2
+    for question in questions:
+        await bench.resume(graph, {question.id: APPROVE}, durability="exit")
+    assert len(judgings(bench.server)) == 2
+    assert (await bench.state(graph)).next == ()
+    assert [episode.value for episode in await bench.episodes()] == [True]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        APPROVE,
+        {"type": "edit", "args": {"value": True, "rationale": "Fine."}},
+        {"type": "reject", "message": "No."},
+        {"decisions": [APPROVE]},
+        [{"type": "accept"}],
+    ],
+)
+async def test_a_decision_is_not_taken_for_a_verdict_that_nobody_saw(
+    bench: Bench, reply: Any
+) -> None:
+    """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
+    changes_its_mind(bench.server)
+    graph = around(bench, review(bench), Judged, checkpointer=False)
+    [question] = (await bench.invoke(graph, CASE))["__interrupt__"]
+    assert question.value["action_requests"][0]["args"]["value"] is True
+    reason = await bench.refuse(graph, reply)
+    assert "judged again when the run was resumed: give a `value`" in reason
+    assert await bench.episodes() == []
+    done = await bench.resume(graph, {"value": True, "rationale": "Short and clear."})
+    assert (done["feedback"]["value"], done["feedback"]["judgment"]) == (True, None)
+    [episode] = await bench.episodes()
+    assert episode.value is True
+
+
+async def test_words_on_a_case_are_not_taken_for_words_on_another_verdict(bench: Bench) -> None:
+    changes_its_mind(bench.server)
+    graph = around(bench, review(bench), Judged, checkpointer=False)
+    await bench.invoke(graph, CASE)
+    done = await bench.resume(graph, "Say sorry first.")
+    feedback = done["feedback"]
+    assert (feedback["value"], feedback["rationale"]) == (None, "Say sorry first.")
+    assert feedback["judgment"] is None
+    assert "On second thought" not in bench.server.chats[-1].text
+
+
+async def test_a_panel_takes_no_decision_on_verdicts_that_nobody_saw(bench: Bench) -> None:
+    changes_its_mind(bench.server)
+    inner = create_panel_graph([TONE], **models(bench, review="always"))
+    graph = around(bench, inner, Parent, checkpointer=False)
+    await bench.invoke(graph, CASE)
+    edit = {"type": "edit", "args": {"tone": False, "tone_rationale": "No."}}
+    for reply in (APPROVE, edit, {"tone": APPROVE}):
+        reason = await bench.refuse(graph, reply)
+        assert "judged again" in reason or "no judgment to decide on" in reason
+    assert await bench.episodes(criterion=TONE) == []
+    done = await bench.resume(graph, {"tone": {"value": True}})
+    assert done["feedback"]["tone"]["value"] is True
+    assert done["feedback"]["tone"]["judgment"] is None
+
+
+async def test_a_gate_tool_does_not_tell_of_another_call_of_the_same_step(bench: Bench) -> None:
+    """LangGraph matches the subgraphs of one task by their order; here the order changes."""
+    bench.server.rules = [Rule(lambda chat: "First." in chat.text, value=False)]
+    tool = create_quality_gate_tool(CRITERION, **models(bench, review="always"))
+    seen: list[str] = []
+    ended = [threading.Event() for _ in range(3)]
+
+    def in_turn(request: Any, handler: Any) -> Any:
+        """Run the first call first in the first round, and last in all others."""
+        name = request.tool_call["id"]
+        turn = len(seen) // 2
+        seen.append(name)
+        if (name == "First.") is (turn > 0):
+            assert ended[turn].wait(10)
+        try:
+            return handler(request)
+        finally:
+            ended[turn].set()
+
+    def call_both(_: Any) -> Any:
+        texts = ("First.", "Second.")
+        calls = [
+            {"name": tool.name, "id": text, "args": {"inputs": "?", "outputs": text}}
+            for text in texts
+        ]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("call", call_both)
+    builder.add_node("tools", ToolNode([tool], wrap_tool_call=in_turn))
+    builder.add_edge(START, "call")
+    builder.add_edge("call", "tools")
+    graph = bench.compile(builder)
+    result = await bench.invoke(graph, asked())
+    while questions := result.get("__interrupt__"):
+        result = await bench.resume(graph, {question.id: APPROVE for question in questions})
+    answers = result["messages"][-2:]
+    assert all("one call of this tool" in answer.text for answer in answers)
+    episodes = {episode.example.outputs: episode.value for episode in await bench.episodes()}
+    assert episodes == {"First.": False, "Second.": True}
