@@ -12,10 +12,9 @@ from langgraph.prebuilt import ToolNode
 from typing_extensions import TypedDict
 
 from memalign_graph import create_panel_graph, create_quality_gate_tool, create_review_graph
-from tests.conftest import CASE, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
 from tests.integration_tests.gates.support import (
-    CRITERION,
     Writer,
     asked,
     gate_on,
