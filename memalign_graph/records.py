@@ -1,6 +1,7 @@
 """What graphs and memories return, by name: for annotations, and to read results with."""
 
 from memalign_graph.alignment.report import AlignmentReport
+from memalign_graph.evidence.drift import Drift
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.gate import GateStatus
 from memalign_graph.memory.feedback import Forgotten
@@ -17,6 +18,7 @@ __all__ = [
     "AlignmentReport",
     "Check",
     "Commit",
+    "Drift",
     "Evidence",
     "Forgotten",
     "GateReview",

@@ -2,13 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, get_args
 
 from pydantic import Field
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.evidence.drift import Drift, find_drift
 from memalign_graph.evidence.threshold import clopper_pearson, is_random_sample
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -86,14 +87,51 @@ class ReviewReport(ReviewCounts):
     days: list[ReviewDay] = Field(default_factory=list)
     """Day by day; days without a judgment are left out."""
 
+    drift: Drift = Drift(answers=0, evidence=1.0, has_fallen=False)
+    """Whether agreement on all judgments drawn at random has fallen since the first of them; `since`
+    and `until` change nothing of it."""
+
 
 async def review_report(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> ReviewReport:
     check_days(since, until)
-    items = await read_review_log(io, access, since=since, until=until)
-    episodes = await access.all_episodes(io) if items else []
-    return report_of(items, episodes, access.criterion.scale)
+    log, scale = await read_review_log(io, access), access.criterion.scale
+    episodes = await access.all_episodes(io)
+    items = [
+        item
+        for item in log
+        if (since is None or since <= item.date) and (until is None or item.date <= until)
+    ]
+    drift = find_drift(_drawn(log, episodes, scale))
+    return report_of(items, episodes, scale).model_copy(update={"drift": drift})
+
+
+def _drawn(
+    log: Iterable[ReviewLogEntry], episodes: Sequence[Episode], scale: Scale
+) -> list[tuple[str, date, bool]]:
+    """Return whether the judge agreed where an expert was asked by chance, as they answered.
+
+    Also where there were other reasons to ask: what is doubtful changes as memory grows.
+    """
+    drawn = {item.judgment_id for item in log if item.asked and "sample" in item.reasons}
+    given_at: dict[str, datetime] = {}
+    for episode in episodes:
+        review = episode.judgment and episode.judgment.review
+        if episode.judgment and review and review.asks and "sample" in review.reasons:
+            drawn.add(episode.judgment.id)  # the log may have forgotten it
+        for judgment_id in episode.verdicts:
+            given_at[judgment_id] = min(
+                episode.given_at, given_at.get(judgment_id, episode.given_at)
+            )
+    answers = answered_judgments(episodes, scale)
+    return [
+        (judgment_id, given_at[judgment_id].astimezone(UTC).date(), values_agree(scale, *values))
+        for judgment_id, values in sorted(
+            answers.items(), key=lambda answer: (given_at[answer[0]], answer[0])
+        )
+        if judgment_id in drawn
+    ]
 
 
 def check_days(since: date | None, until: date | None) -> None:

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.evidence.checks import YES_THRESHOLD
+from memalign_graph.evidence.drift import Drift
 from memalign_graph.evidence.ppi import Estimate
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -15,6 +16,7 @@ from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import read_review_log, utc_now
 from memalign_graph.memory.pass_rate import RateEstimates, pass_rate
+from memalign_graph.memory.review_report import review_report
 from memalign_graph.review.effect import Shown, title_of, word_of
 from memalign_graph.scales import Boolean, Numeric
 
@@ -138,8 +140,20 @@ async def standing(io: IO, access: MemoryAccess) -> Shown:
             {"label": f"{day:%d %b}", "asked": per_day[day], "answered": answered[day]}
             for day in days
         ],
+        "drift": _drift_sentence((await review_report(io, access)).drift),
         "rate": await _rate(io, access, mondays),
     }
+
+
+def _drift_sentence(drift: Drift) -> str | None:
+    if not drift.answers:
+        return None
+    if not drift.has_fallen:
+        return f"On {drift.answers} answers drawn by chance, no fall of the agreement is shown."
+    return (
+        f"On answers drawn by chance, agreement has fallen from {drift.before:.0%} to "
+        f"{drift.after:.0%} since about {drift.since:%d %b %Y}: the judge or the cases changed."
+    )
 
 
 async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:

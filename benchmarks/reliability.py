@@ -1,0 +1,103 @@
+"""How far the figures on a judge in production hold: `python -m benchmarks.reliability [--runs N]`.
+
+Simulated streams with fixed seeds, and no model: the coverage of the pass rate's interval and its
+width, as a share of that of the labels alone; false alarms and delay of the test for drift, beside
+a z-test of each week against the first answers.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+
+from memalign_graph.evidence.drift import LEVEL, bets
+from memalign_graph.evidence.ppi import estimate_mean
+
+_OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
+
+
+def coverage(runs: int) -> list[list[str]]:
+    """Return a row for each rate and number of labels, a column for each accuracy of the judge."""
+    rows = []
+    for rate in (0.02, 0.2, 0.5):
+        for labels in (30, 100, 300):
+            cells = [f"{rate}", f"{labels}"]
+            for accuracy in (0.6, 0.8, 0.95):
+                rng, hits, widths = np.random.default_rng(1), 0, []
+                for _ in range(runs):
+                    truth = rng.random(labels + _OTHERS) < rate
+                    is_right = rng.random(len(truth)) < accuracy
+                    judged = np.where(is_right, truth, ~truth).astype(float)
+                    values = truth[:labels].astype(float)
+                    found = estimate_mean(values, judged[:labels], judged[labels:])
+                    alone = estimate_mean(values)
+                    hits += found.low <= rate <= found.high
+                    widths.append((found.high - found.low) / (alone.high - alone.low))
+                cells.append(f"{hits / runs:.3f} ({np.mean(widths):.0%})")
+            rows.append(cells)
+    return rows
+
+
+def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> int | None:
+    """Return after how many answers a look at the end of a day sees a fall; None for never."""
+    worth = np.array(bets(agreed, draws)).reshape(-1, _A_DAY)
+    days = np.flatnonzero(worth.max(axis=1) >= 1 / LEVEL)
+    return int(days[0] + 1) * _A_DAY if len(days) else None
+
+
+def weekly_alarm(agreed: Sequence[bool]) -> int | None:
+    """Return after how many answers a week differs from the first answers at 5 %, one-sided."""
+    week, base = 7 * _A_DAY, np.mean(agreed[:_BASE])
+    for end in range(_BASE + week, len(agreed) + 1, week):
+        now = np.mean(agreed[end - week : end])
+        pooled = (_BASE * base + week * now) / (_BASE + week)
+        error = np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / _BASE + 1 / week))
+        if base - now > 1.645 * error:
+            return end
+    return None
+
+
+def drift(runs: int) -> list[list[str]]:
+    """Return a row for each fall: alarms before it, after it, and the median days until then."""
+    rows = []
+    for before in (0.8, 0.9, 0.95):
+        for fall in (0.0, 0.05, 0.1, 0.2):
+            at = 250 if fall else _ANSWERS
+            rng, alarms = np.random.default_rng(2), [list[float](), list[float]()]
+            for _ in range(runs):
+                shares = np.where(np.arange(_ANSWERS) < at, before, before - fall)
+                agreed = (rng.random(_ANSWERS) < shares).tolist()
+                draws = rng.random(_ANSWERS).tolist()
+                for found, alarm in zip(
+                    alarms, (first_alarm(agreed, draws), weekly_alarm(agreed)), strict=True
+                ):
+                    found.append(np.inf if alarm is None else alarm)
+            cells = [f"{before}", f"{fall}"]
+            for found in map(np.array, alarms):
+                late = (found > at) & np.isfinite(found)
+                days = np.median(np.where(found > at, (found - at) / _A_DAY, np.inf))
+                false = np.mean(found <= at)
+                cells += [f"{false:.1%}", f"{late.mean():.0%}" if fall else "", ""]
+                cells[-1] = f"{days:.0f}" if fall and np.isfinite(days) else ""
+            rows.append(cells)
+    return rows
+
+
+def table(header: str, rows: Sequence[Sequence[str]]) -> str:
+    names = [name.strip() for name in header.split("|")]
+    lines = [names, ["---:"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--runs", type=int, default=1_000)
+    runs = parser.parse_args().runs
+    print(table("rate | labels | judge .6 | judge .8 | judge .95", coverage(runs)))
+    ways = "false alarms | seen | days | z-test: false alarms | seen | days"
+    print("\n" + table(f"agreement | fall | {ways}", drift(runs)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Whether a fall of the agreement is seen, and not seen where there is none."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from memalign_graph import JudgeMemory
+from memalign_graph.evidence.drift import LEVEL, bets, find_drift
+from memalign_graph.types import ReviewChoice
+from tests.unit_tests.review.test_effect import judged, memory_of
+
+LABELS = 500  # of 10,000 judgments, 5 % drawn by chance
+
+
+def stream(rng: np.random.Generator, before: float, after: float, at: int) -> list[float]:
+    shares = np.where(np.arange(LABELS) < at, before, after)
+    return bets(rng.random(LABELS) < shares, rng.random(LABELS).tolist())
+
+
+@pytest.mark.parametrize("agreement", [0.7, 0.9, 0.97])
+def test_looking_after_each_answer_alarms_falsely_as_rarely_as_it_says(agreement: float) -> None:
+    rng = np.random.default_rng(3)
+    alarms = [max(stream(rng, agreement, agreement, 0)) >= 1 / LEVEL for _ in range(100)]
+    assert np.mean(alarms) <= 0.07  # 5 %, and what 100 streams err by
+
+
+def test_a_fall_of_twenty_points_is_seen_in_most_streams() -> None:
+    rng = np.random.default_rng(4)
+    seen = [max(stream(rng, 0.9, 0.7, 250)[250:]) >= 1 / LEVEL for _ in range(40)]
+    assert np.mean(seen) > 0.8
+    rise = [max(stream(rng, 0.7, 0.9, 250)) >= 1 / LEVEL for _ in range(40)]
+    assert np.mean(rise) < 0.1
+
+
+def test_it_tells_from_what_to_what_and_since_when() -> None:
+    first = date(2026, 1, 1)
+    answers = [
+        (str(at), first + timedelta(at), at % 10 > 0 if at < 200 else at % 2 > 0)
+        for at in range(300)
+    ]
+    quiet = find_drift(answers[:200])
+    assert (quiet.answers, quiet.has_fallen, quiet.before, quiet.since) == (200, False, None, None)
+    drift = find_drift(answers)
+    assert drift.has_fallen
+    assert drift.before == pytest.approx(0.9, abs=0.02)
+    assert drift.after == pytest.approx(0.5, abs=0.05)
+    assert drift.since is not None
+    assert abs(drift.since - (first + timedelta(200))) < timedelta(15)
+    assert find_drift([]).evidence == 1
+
+
+def sampled(count: int, *reasons: str) -> JudgeMemory:
+    """A memory of answers, in whose last third the judge is wrong."""
+    said = []
+    for number in range(count):
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+        feedback = judged(f"late {number}", number < count * 2 / 3, True)
+        assert feedback.judgment is not None
+        choice = ReviewChoice.model_validate({"asks": True, "reasons": list(reasons)})
+        judgment = feedback.judgment.model_copy(update={"review": choice})
+        said.append(feedback.model_copy(update={"judgment": judgment, "given_at": at}))
+    return memory_of(*said)
+
+
+def test_the_report_tests_what_was_drawn_by_chance_also_if_it_was_doubtful() -> None:
+    drift = sampled(90, "unsure", "sample").review_report().drift
+    assert (drift.answers, drift.has_fallen) == (90, True)
+    assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 3))
+    assert sampled(90, "unsure").review_report().drift.answers == 0
