@@ -1,5 +1,6 @@
 """What langchain documents of its middleware, done by its own and by ours, compared."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,6 +80,34 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 }
 
 
+WRONG: dict[str, list[Any]] = {
+    "too few": [],
+    "too many": [APPROVE, APPROVE],
+    "a type that is not known": [{"type": "postpone"}],
+    "no type": [{"message": "Yes."}],
+    "no decision": ["yes"],
+    "a response without words": [{"type": "respond"}],
+    "an edit without a call": [{"type": "edit"}],
+    "an edit to another tool": [
+        {"type": "edit", "edited_action": {"name": "look_up", "args": {"name": "Bob"}}}
+    ],
+    "an edit to a tool that is not there": [
+        {"type": "edit", "edited_action": {"name": "pay", "args": {}}}
+    ],
+    "an edit with arguments of other types": [
+        {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7"}}}
+    ],
+}
+
+
+def outcome(run: Any) -> Any:
+    """Return what came of a call, or the error it raised."""
+    try:
+        return run()
+    except Exception as error:  # noqa: BLE001 - whatever langchain raises
+        return type(error).__name__, str(error)
+
+
 def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -> Any:
     """Return what was asked, what ran, and what came of it."""
     shop = Shop()
@@ -116,6 +145,66 @@ def test_the_first_questions_and_all_decisions_are_as_langchains(
     theirs = run(bench, HumanInTheLoopMiddleware(**options), calls, decisions)
     ours = run(bench, ApprovalMiddleware(CRITERION, **options, **models(bench)), calls, decisions)
     assert ours == theirs
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_answer_is_refused_as_by_langchain(bench: Bench, mode: str, case: str) -> None:
+    """The first answer is wrong, the second is right."""
+    shops = (Shop(), Shop())
+    options: dict[str, Any] = {"interrupt_on": {"refund": True}, "interrupt_mode": mode}
+    theirs = HumanInTheLoopMiddleware[Any, Any, Any](**options)
+    ours = ApprovalMiddleware(CRITERION, **options, **models(bench))
+    outcomes = []
+    for middleware, shop in zip((theirs, ours), shops, strict=True):
+        AgentModel(bench.server, Calls(REFUND), *["Done."] * 3)
+        graph: Any = create_agent(
+            bench.server.chat_model(max_retries=0),
+            shop.tools,
+            middleware=[middleware],
+            store=bench.store,
+            checkpointer=InMemorySaver(),
+        )
+        [question] = graph.invoke(ask(), thread("t"))["__interrupt__"]
+        came = []
+        for decisions in (WRONG[case], [APPROVE]):
+            reply: Any = {"decisions": decisions}
+            if mode == "per_call":
+                reply = {question.id: decisions[0] if len(decisions) == 1 else decisions}
+            resume = partial(graph.invoke, Command(resume=reply), thread("t"))
+            result = outcome(resume)
+            if isinstance(result, dict):
+                result = [(message.type, message.text) for message in result["messages"]]
+            came.append((result, tuple(shop.ran), graph.get_state(thread("t")).next))
+        outcomes.append([(each, ran, [*map(node_of, after)]) for each, ran, after in came])
+    assert outcomes[0] == outcomes[1]
+
+
+def node_of(name: str) -> str:
+    """The name of a node, without the middleware's class."""
+    return name.rpartition(".")[2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"interrupt_on": {"refund": {}}},
+        {"interrupt_on": {"refund": {"allowed_decisions": []}}},
+        {"interrupt_on": {"refund": {"allowed": ["approve"]}}},
+        {"interrupt_on": {"refund": True, "send_email": {"description": "Look."}}},
+        {"interrupt_on": {"refund": True}, "interrupt_mode": "each"},
+        {"interrupt_on": {"refund": "approve"}},
+        {"interrupt_on": {"refund": None}},
+        {"interrupt_on": ["refund"]},
+    ],
+)
+def test_a_wrong_configuration_is_refused_as_by_langchain(
+    bench: Bench, options: dict[str, Any]
+) -> None:
+    theirs = outcome(lambda: HumanInTheLoopMiddleware(**options))
+    ours = outcome(lambda: ApprovalMiddleware(CRITERION, **options, **models(bench)))
+    assert ours == theirs
+    assert isinstance(ours, tuple)
 
 
 def test_it_is_one_of_langchains_and_may_be_called_without_an_agent(bench: Bench) -> None:
