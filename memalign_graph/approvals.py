@@ -30,7 +30,7 @@ from memalign_graph.identity import digest
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
-from memalign_graph.nodes.review import dated, decide_review, feedback_json
+from memalign_graph.nodes.review import decide_review, make_feedback, order_after_stored
 from memalign_graph.runtime import (
     JudgeResources,
     Node,
@@ -376,18 +376,19 @@ class CallJudge:
         example = Example.model_validate(lesson["example"])
         judgment = lesson["judgment"] and Judgment.model_validate(lesson["judgment"])
         # However often a decision is read, it is the same word.
-        said = {**lesson["said"], "id": digest([step.thread_id, lesson["key"]])}
-        feedback: Any = await dated(step, feedback_json(said, example, judgment, step))
-        words = [Feedback.model_validate(feedback)]
+        fields = {**lesson["said"], "id": digest([step.thread_id, lesson["key"]])}
+        undated = make_feedback(fields, example, judgment, step)
+        feedback = await order_after_stored(step, undated)
+        feedback_items = [Feedback.model_validate(feedback)]
         if lesson["better"] is not None:
-            right = {**said, "value": True, "rationale": None}
+            right = {**fields, "value": True, "rationale": None}
             better = Example.model_validate(lesson["better"])
-            words.append(Feedback(example=better, thread_id=step.thread_id, **right))
+            feedback_items.append(Feedback(example=better, thread_id=step.thread_id, **right))
         try:
-            await remember(step.io, step.access, words)
+            await remember(step.io, step.access, feedback_items)
         except EmbeddingError:
             # The decision is stored all the same: its vector is made when memory is next searched.
-            await remember(step.io, step.access, words, embeds=False)
+            await remember(step.io, step.access, feedback_items, embeds=False)
         return {
             "judge_run": {"example": lesson["example"], "settings": step.settings},
             "judge_memory": {},
@@ -417,7 +418,8 @@ def call_key(call: Call) -> str:
 
 def difference(call: Call, edited: Call) -> str:
     """Say in words what an edit changed."""
-    before, after = ({"the tool": it["name"], **it["args"]} for it in (call, edited))
+    before = {"the tool": call["name"], **call["args"]}
+    after = {"the tool": edited["name"], **edited["args"]}
     changes = [f"{name} is left out" for name in before if name not in after]
     for name, new in after.items():
         if name not in before or before[name] != new:
@@ -571,44 +573,40 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
         """Run a call that was decided on; judge and ask about another one here."""
-        ruling = run_sync(self._ruling(SYNC, request))
+        return run_sync(self._wrap(SYNC, request, handler))
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await self._wrap(ASYNC, request, handler)
+
+    async def _wrap(self, io: IO, request: Any, handler: Any) -> Any:
+        ruling = await self._ruling(io, request)
         if isinstance(ruling, ToolMessage):
             return ruling
-        if ruling is None:
-            return self._batched.wrap_tool_call(request, handler)
-        learn, ran = self._learner(request, ruling), list[Any]()
+        asking = self._batched if ruling is None else self._per_call
+        decisions: list[Any] = []
+
+        async def learn(io: IO, decision: Any) -> None:
+            decisions.append(decision)
+            if ruling is not None:
+                context = {"messages": _around(request)[0], "runtime": request.runtime}
+                call = request.tool_call
+                await self._calls.learn(io, decision, call=call, ruling=ruling, **context)
 
         def run(to_run: Any) -> Any:
-            ran.append(to_run)
             run_sync(learn(SYNC, to_run.tool_call))
             return handler(to_run)
 
-        result = self._per_call.wrap_tool_call(request, run)
-        if not ran:
-            run_sync(learn(SYNC, result))
-        return result
-
-    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        ruling = await self._ruling(ASYNC, request)
-        if isinstance(ruling, ToolMessage):
-            return ruling
-        if ruling is None:
-            return await self._batched.awrap_tool_call(request, handler)
-        learn, ran = self._learner(request, ruling), list[Any]()
-
-        async def run(to_run: Any) -> Any:
-            ran.append(to_run)
+        async def arun(to_run: Any) -> Any:
             await learn(ASYNC, to_run.tool_call)
             return await handler(to_run)
 
-        result = await self._per_call.awrap_tool_call(request, run)
-        if not ran:
-            await learn(ASYNC, result)
+        result = await io.call_either(
+            lambda: asking.wrap_tool_call(request, run),
+            lambda: asking.awrap_tool_call(request, arun),
+        )
+        if not decisions:  # a message in the place of the call
+            await learn(io, result)
         return result
-
-    def _learner(self, request: Any, ruling: Ruling) -> Any:
-        given = {"messages": _around(request)[0], "runtime": request.runtime}
-        return partial(self._calls.learn, call=request.tool_call, ruling=ruling, **given)
 
     async def _ruling(self, io: IO, request: Any) -> Ruling | ToolMessage | None:
         """Return the ruling that a person is asked by; None for a call that runs."""

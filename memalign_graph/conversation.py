@@ -264,18 +264,24 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
             hidden |= set(range(place - count, place))
     # A gate that the agent called as a tool speaks of a draft, too.
     gates = {
-        one.tool_call_id for one in messages if isinstance(one, ToolMessage) and _is_gates(one)
+        message.tool_call_id
+        for message in messages
+        if isinstance(message, ToolMessage) and _is_gates(message)
     }
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
-        said: BaseMessage | None = message if place not in hidden else None
-        if isinstance(said, ToolMessage):
-            said = None if said.tool_call_id in gates else said
-        elif isinstance(said, AIMessage) and any(call["id"] in gates for call in said.tool_calls):
-            calls = [call for call in said.tool_calls if call["id"] not in gates]
-            said = said.model_copy(update={"tool_calls": calls}) if calls or said.text else None
-        if isinstance(said, HumanMessage | AIMessage | ToolMessage):
-            shown.append((place, said))
+        visible: BaseMessage | None = message if place not in hidden else None
+        if isinstance(visible, ToolMessage):
+            visible = None if visible.tool_call_id in gates else visible
+        elif isinstance(visible, AIMessage) and any(
+            call["id"] in gates for call in visible.tool_calls
+        ):
+            calls = [call for call in visible.tool_calls if call["id"] not in gates]
+            visible = (
+                visible.model_copy(update={"tool_calls": calls}) if calls or visible.text else None
+            )
+        if isinstance(visible, HumanMessage | AIMessage | ToolMessage):
+            shown.append((place, visible))
     return shown
 
 

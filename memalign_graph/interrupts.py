@@ -108,7 +108,7 @@ def parse_replies(reply: Any, shapes: str) -> list[Reply]:
         if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
             kind = type(reply).__name__
             raise ValueError(f"`decisions` is a list, not a value of type {kind}: {shapes}.")
-    return [_read_one(item, shapes) for item in (reply if isinstance(reply, list) else [reply])]
+    return [_parse_item(item, shapes) for item in (reply if isinstance(reply, list) else [reply])]
 
 
 def from_json_text(reply: Any) -> Any:
@@ -122,7 +122,7 @@ def from_json_text(reply: Any) -> Any:
     return value if isinstance(value, dict) or (value and isinstance(value[0], dict)) else reply
 
 
-def _read_one(reply: Any, shapes: str) -> Reply:
+def _parse_item(reply: Any, shapes: str) -> Reply:
     if isinstance(reply, str):
         return Reply("text", reply)
     if not isinstance(reply, dict):
@@ -229,16 +229,20 @@ def review_form(
         )
     doubts = []
     if judgment.confidence is not None:
-        known = judgment.calibrated_on
-        basis = "not calibrated yet" if known is None else f"calibrated on {known} cases"
+        calibrated_on = judgment.calibrated_on
+        basis = (
+            "not calibrated yet"
+            if calibrated_on is None
+            else f"calibrated on {calibrated_on} cases"
+        )
         doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
     if judgment.review is not None and judgment.review.reasons:
         reasons = "; ".join(REASONS[reason] for reason in judgment.review.reasons)
         doubts.append(f"You are asked because {reasons}.")
     parts += [" ".join(doubts)] if doubts else []
     lists = {
-        "Guidelines it was given": [_rule(guideline) for guideline in guidelines],
-        "Earlier cases it was shown": [_line(episode, criterion) for episode in episodes],
+        "Guidelines it was given": list(map(_format_guideline, guidelines)),
+        "Earlier cases it was shown": [_format_episode(episode, criterion) for episode in episodes],
         "Note": list(map(escape, judgment.warnings)),
     }
     parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
@@ -263,7 +267,7 @@ def review_form(
     )
 
 
-def _rule(guideline: Guideline) -> str:
+def _format_guideline(guideline: Guideline) -> str:
     text, worth = escape(guideline.text), guideline.worth
     if worth is None:
         return text
@@ -290,17 +294,17 @@ def parse_review(
     """
     named: list[Any] = []
     reply = _without_judgment_ids(from_json_text(reply), named)
-    asked = None if judgment is None else judgment.id
-    if others := [judgment_id for judgment_id in named if judgment_id != asked]:
+    waiting_id = None if judgment is None else judgment.id
+    if others := [judgment_id for judgment_id in named if judgment_id != waiting_id]:
         raise ValueError(
             f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, and the one that waits "
-            f"is {asked or 'none'}: open the case again."
+            f"is {waiting_id or 'none'}: open the case again."
         )
-    given = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
-    if judgment is None and given.kind not in ("text", "object", "ignore"):
+    parsed = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
+    if judgment is None and parsed.kind not in ("text", "object", "ignore"):
         raise ValueError(f"{why_none}: give a `value`, a `rationale` or both.")
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
-    return _read_feedback(given, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
+    return _read_feedback(parsed, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
 
 
 def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
@@ -321,7 +325,7 @@ def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
 
 
 def _read_feedback(
-    given: Reply,
+    parsed: Reply,
     criterion: Criterion,
     shown: Mapping[str, Any],
     shapes: str,
@@ -329,22 +333,22 @@ def _read_feedback(
     instead: str,
 ) -> dict[str, Any] | None:
     """Read the fields of a `Feedback` from a reply to a form that shows some of them."""
-    match given.kind:
+    match parsed.kind:
         case "object":
-            fields = given.content
+            fields = parsed.content
         case "approve":
-            fields = {**shown, "rationale": given.content}
+            fields = {**shown, "rationale": parsed.content}
         case "edit":
-            fields = {**shown, **given.edited()}
+            fields = {**shown, **parsed.edited()}
             if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
                 fields["rationale"] = None
         case "ignore":
             return None
         case _:
-            if not isinstance(given.content, str) or not given.content.strip():
-                raise ValueError(f"{given.name} is empty: say why in a sentence, or {instead}.")
-            check_json(given.content, given.name)
-            return {"rationale": given.content.strip()}
+            if not isinstance(parsed.content, str) or not parsed.content.strip():
+                raise ValueError(f"{parsed.name} is empty: say why in a sentence, or {instead}.")
+            check_json(parsed.content, parsed.name)
+            return {"rationale": parsed.content.strip()}
     return _read_fields(fields, criterion, shapes)
 
 
@@ -364,14 +368,14 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
     return read
 
 
-def parse_text(given: Any, name: str) -> str | None:
-    if given is not None and not isinstance(given, str):
-        raise ValueError(f"`{name}` is text, not a value of type {type(given).__name__}.")
-    check_json(given, f"`{name}`")
-    return given.strip() if given else None
+def parse_text(text: Any, name: str) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
+    check_json(text, f"`{name}`")
+    return text.strip() if text else None
 
 
-def _line(episode: Episode, criterion: Criterion) -> str:
+def _format_episode(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
     rationale = excerpt(" ".join((episode.rationale or "").split()), 160)
     outputs = episode.example.outputs
@@ -428,11 +432,11 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
 
 
 def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
-    given = parse_reply(reply, _CLARIFY_SHAPES, expected_item="question to answer")
-    if given.kind == "approve" and not given.content:
+    parsed = parse_reply(reply, _CLARIFY_SHAPES, expected_item="question to answer")
+    if parsed.kind == "approve" and not parsed.content:
         return {}
     shown = {"rationale": ""}
-    answer = _read_feedback(given, criterion, shown, _CLARIFY_SHAPES, instead=_GO_ON) or {}
+    answer = _read_feedback(parsed, criterion, shown, _CLARIFY_SHAPES, instead=_GO_ON) or {}
     if feedback.author is not None and answer.get("author", feedback.author) != feedback.author:
         raise ValueError(
             f"`author`: {feedback.author!r} said these words and is asked what they mean: leave "
@@ -452,7 +456,7 @@ _CONFLICT_SHAPES = (
 def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[dict[str, str]]:
     """Ask which of two guidelines stays; what is read is a choice by the id of each conflict."""
     choice = {"type": "string", "enum": list(_CHOICES)}
-    kept = {conflict.id: conflict.newer for conflict in conflicts}
+    newer_by_id = {conflict.id: conflict.newer for conflict in conflicts}
     return Form(
         action="settle_conflict",
         actions=[
@@ -462,22 +466,22 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         args_schema={"conflict": {"type": "string"}, "keep": choice},
         title="decisions",
         about="For each conflict, which guideline stays.",
-        properties={name: {**choice, "default": newer} for name, newer in kept.items()},
-        required=list(kept),
+        properties={name: {**choice, "default": newer} for name, newer in newer_by_id.items()},
+        required=list(newer_by_id),
         case=case_payload(
             "conflicts",
             [criterion],
             conflicts=[
                 {
-                    "id": it.id,
-                    "newer": it.newer,
-                    "first": it.first.model_dump(),
-                    "second": it.second.model_dump(),
+                    "id": conflict.id,
+                    "newer": conflict.newer,
+                    "first": conflict.first.model_dump(),
+                    "second": conflict.second.model_dump(),
                 }
-                for it in conflicts
+                for conflict in conflicts
             ],
         ),
-        read=lambda reply: _read_choices(reply, kept),
+        read=lambda reply: _read_choices(reply, newer_by_id),
         decisions=("approve", "edit", "reject"),
     )
 
@@ -503,22 +507,22 @@ def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
     return {name: _choice(choices[name], name, newer[name]) for name in newer}
 
 
-def _choice(given: Any, name: str, newer: str) -> str:
-    what = f"{given!r} for {name}"
-    match given:
+def _choice(reply: Any, name: str, newer: str) -> str:
+    described = f"{reply!r} for {name}"
+    match reply:
         case Reply(kind="approve"):
             return newer
         case Reply(kind="ignore" | "reject"):
             return "both"
         case Reply(kind="edit", content={"keep": keep}):
-            given, what = keep, f"{keep!r} for {name}"
+            reply, described = keep, f"{keep!r} for {name}"
         case Reply():
-            what = f"the decision on {name}"
-    choice = given.strip().casefold() if isinstance(given, str) else given
+            described = f"the decision on {name}"
+    choice = reply.strip().casefold() if isinstance(reply, str) else reply
     if choice == "newer":
         return newer
     if choice not in _CHOICES:
-        raise ValueError(f"{what} is not understood: {_CONFLICT_SHAPES}.")
+        raise ValueError(f"{described} is not understood: {_CONFLICT_SHAPES}.")
     return str(choice)
 
 

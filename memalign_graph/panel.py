@@ -29,7 +29,12 @@ from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.index.vectors import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
-from memalign_graph.nodes.review import commit_memory, dated, distill_feedback, feedback_json
+from memalign_graph.nodes.review import (
+    commit_memory,
+    distill_feedback,
+    make_feedback,
+    order_after_stored,
+)
 from memalign_graph.runtime import (
     Clients,
     JudgeResources,
@@ -133,13 +138,13 @@ class Aggregate:
         return score_of
 
     def _check(self, scales: Mapping[str, Scale]) -> None:
-        for option, given in {"weights": self.weights, "vetoes": self.vetoes}.items():
-            if not isinstance(given, Mapping):
+        for option, values in {"weights": self.weights, "vetoes": self.vetoes}.items():
+            if not isinstance(values, Mapping):
                 raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            for name in given:
+            for name in values:
                 if name not in scales:
-                    known = f"no criterion of this panel: {', '.join(scales)}."
-                    raise InvalidInputError(f"{option}: {name!r} is {known}")
+                    problem = f"no criterion of this panel: {', '.join(scales)}."
+                    raise InvalidInputError(f"{option}: {name!r} is {problem}")
         for name, weight in self.weights.items():
             if not _is_number(weight) or not 0 <= weight < math.inf:
                 raise InvalidInputError(
@@ -353,11 +358,11 @@ class _Panel:
         feedback = {}
         for name, fields in replies.items():
             access = self.resources[name].memory(step.access.store, step.settings)
-            undated = feedback_json(fields, example, judgments.get(name), step)
+            undated = make_feedback(fields, example, judgments.get(name), step)
             feedback[name] = undated
             # A memory that can't be read is named when it is to learn.
             with _others_go_on(name):
-                feedback[name] = await dated(replace(step, access=access), undated)
+                feedback[name] = await order_after_stored(replace(step, access=access), undated)
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
@@ -413,12 +418,12 @@ async def judge_one(step: NodeCall) -> StateUpdate:
     problem = judge_run["embedding_error"]
     vector = EmbeddingError(problem) if problem else decode_optional_vector(judge_run["vector"])
     try:
-        found = await retrieve(step, step.example, vector)
-        own = replace(step, state={**step.state, "judge_memory": found.to_json()})
+        retrieved = await retrieve(step, step.example, vector)
+        own = replace(step, state={**step.state, "judge_memory": retrieved.to_json()})
         memory = (await judging.assemble_guidelines(own))["judge_memory"]
-        known = {**memory, "vector": judge_run["vector"]}
+        with_vector = {**memory, "vector": judge_run["vector"]}
         update = await judging.judge_example(
-            replace(step, state={**step.state, "judge_memory": known})
+            replace(step, state={**step.state, "judge_memory": with_vector})
         )
     except (InvalidInputError, EmbeddingError, StoreError):
         raise
@@ -491,17 +496,17 @@ def panel_form(
     args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     parts = ["## What was judged", *interrupts.describe_example(example)]
     for name, criterion in criteria.items():
-        asked = {"description": criterion.instructions}
+        instructions = {"description": criterion.instructions}
         value = criterion.scale.value_schema()
-        given = {"value": value, "rationale": interrupts.RATIONALE_SCHEMA}
-        properties[name] = {**asked, "type": "object", "properties": given}
+        schemas = {"value": value, "rationale": interrupts.RATIONALE_SCHEMA}
+        properties[name] = {**instructions, "type": "object", "properties": schemas}
         judgment = judgments.get(name)
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
             continue
-        given[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment)
+        schemas[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment)
         args |= {name: judgment.value, f"{name}{_RATIONALE}": judgment.rationale}
-        fields |= {name: {**asked, **value}, f"{name}{_RATIONALE}": {"type": "string"}}
+        fields |= {name: {**instructions, **value}, f"{name}{_RATIONALE}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
     parts.append("Change what is not right; what you leave as it is says nothing.")
     return interrupts.Form(
@@ -522,21 +527,21 @@ def read_panel(
     reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
 ) -> PanelReply | None:
     """Read what was replied to a panel's form; None if it was ignored."""
-    given = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
+    panel_reply = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
     nothing = f"the reply says nothing about any criterion: {_SHAPES}."
     author: dict[str, Any] = {}
-    match given.kind:
+    match panel_reply.kind:
         case "object":
-            replies = given.content
+            replies = panel_reply.content
             _check_known(replies, [*criteria, "author"])
             named = interrupts.parse_text(replies.get("author"), "author")
             author = {"author": named} if named else {}
         case "edit":
-            args = given.edited()
+            args = panel_reply.edited()
             _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _RATIONALE)])
-            replies = {name: _edit_of(name, args, judgments) for name in criteria}
+            replies = {name: _edited_fields(name, args, judgments) for name in criteria}
             nothing = "nothing in the form was changed: approve it, or change what is not right."
-        case "approve" if not given.content:
+        case "approve" if not panel_reply.content:
             replies = {name: {"type": "approve"} for name in judgments}
         case "ignore":
             return None
@@ -544,16 +549,18 @@ def read_panel(
             raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
         case _:
             raise ValueError(f"words alone do not tell a criterion: edit the form, or {_SHAPES}.")
-    said: PanelReply = {}
+    feedback: PanelReply = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)
-        fields = _read_one(replies.get(name), criterion, judgment)
-        is_unchanged = given.kind == "edit" and judgment and fields == {"value": judgment.value}
+        fields = _parse_criterion(replies.get(name), criterion, judgment)
+        is_unchanged = (
+            panel_reply.kind == "edit" and judgment and fields == {"value": judgment.value}
+        )
         if fields and not is_unchanged:
-            said[name] = author | fields
-    if not said:
+            feedback[name] = author | fields
+    if not feedback:
         raise ValueError(nothing)
-    return said
+    return feedback
 
 
 def read_unseen(reply: Any, criteria: Mapping[str, Criterion]) -> PanelReply | None:
@@ -564,24 +571,26 @@ def read_unseen(reply: Any, criteria: Mapping[str, Criterion]) -> PanelReply | N
     return read_panel(reply, criteria, {})
 
 
-def _edit_of(name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]) -> dict[str, Any]:
+def _edited_fields(
+    name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]
+) -> dict[str, Any]:
     edited = {"value": args.get(name), "rationale": args.get(f"{name}{_RATIONALE}")}
-    filled = {field: given for field, given in edited.items() if not _is_blank(given)}
+    filled = {field: value for field, value in edited.items() if not _is_blank(value)}
     return {"type": "edit", "args": filled} if filled and name in judgments else filled
 
 
-def _read_one(given: Any, criterion: Criterion, judgment: Judgment | None) -> dict[str, Any]:
+def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None) -> dict[str, Any]:
     """Read what was said of one criterion; the error names it."""
-    if _is_blank(given):
+    if _is_blank(reply):
         return {}
     try:
-        if not isinstance(given, dict | list):
+        if not isinstance(reply, dict | list):
             try:
-                return {"value": criterion.scale.validate_value(given)}
+                return {"value": criterion.scale.validate_value(reply)}
             except ValueError:
-                if not isinstance(given, str) or _reads_as_number(given):
+                if not isinstance(reply, str) or _reads_as_number(reply):
                     raise
-        return interrupts.parse_review(given, criterion, judgment) or {}
+        return interrupts.parse_review(reply, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error
 
@@ -592,10 +601,10 @@ def _reads_as_number(text: str) -> bool:
     return False
 
 
-def _is_blank(given: Any) -> bool:
-    if isinstance(given, dict) and "type" not in given and "decisions" not in given:
-        return all(_is_blank(part) for key, part in given.items() if key != interrupts.JUDGMENT_ID)
-    return given is None or (isinstance(given, str) and not given.strip())
+def _is_blank(reply: Any) -> bool:
+    if isinstance(reply, dict) and "type" not in reply and "decisions" not in reply:
+        return all(_is_blank(part) for key, part in reply.items() if key != interrupts.JUDGMENT_ID)
+    return reply is None or (isinstance(reply, str) and not reply.strip())
 
 
 def _check_known(fields: Iterable[str], known: Sequence[str]) -> None:
@@ -618,13 +627,15 @@ def _describe(
             f"itself says {scale.show(judgment.verdict)}, because:"
         )
     parts.append(_quote(judgment.rationale))
-    rules = [
-        interrupts.escape(rule.text) for rule in guidelines if rule.id in judgment.guideline_ids
+    texts = [
+        interrupts.escape(guideline.text)
+        for guideline in guidelines
+        if guideline.id in judgment.guideline_ids
     ]
-    if rules:
-        more = len(rules) - _SHOWN_GUIDELINES
-        rules[_SHOWN_GUIDELINES:] = [f"and {more} more"] if more > 0 else []
-        parts.append(f"Guidelines it was given:\n\n{interrupts.bullets(rules)}")
+    if texts:
+        more = len(texts) - _SHOWN_GUIDELINES
+        texts[_SHOWN_GUIDELINES:] = [f"and {more} more"] if more > 0 else []
+        parts.append(f"Guidelines it was given:\n\n{interrupts.bullets(texts)}")
     return parts + [_quote(f"Note: {warning}") for warning in judgment.warnings]
 
 

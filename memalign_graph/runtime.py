@@ -2,8 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from dataclasses import fields as dataclass_fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -21,7 +20,7 @@ from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop
 from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
-from memalign_graph.settings import Judge, ResolvedSettings, mode_of, resolve_context
+from memalign_graph.settings import Judge, ResolvedSettings, fields_of, mode_of, resolve_context
 from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
 from memalign_graph.types import Example, Feedback, Judgment
 
@@ -241,13 +240,6 @@ def with_trace_metadata(
     return TracedIO(io, run_metadata, tags)
 
 
-def _fields_of(state: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, also one with slots, or of a pydantic model."""
-    if is_dataclass(state):
-        return {field.name: getattr(state, field.name) for field in dataclass_fields(state)}
-    return dict(vars(state))
-
-
 @dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
     """An operation as a graph's node, with blocking calls or awaited ones."""
@@ -278,7 +270,7 @@ class Node(Runnable[Any, Any]):
         return await self._run_operation(AsyncIO, input)
 
     async def _run_operation(self, io: type[SyncIO | AsyncIO], state: Any) -> StateUpdate:
-        fields = state if isinstance(state, Mapping) else _fields_of(state)
+        fields = state if isinstance(state, Mapping) else fields_of(state)
         resources = self.resources
         try:
             runtime = current_runtime()

@@ -3,6 +3,8 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
@@ -484,7 +486,7 @@ def judge_context(context: Any) -> MemAlignContext | None:
     """Return the settings in a context: it itself, or what a parent's has under `memalign`."""
     if isinstance(context, MemAlignContext | None):
         return context
-    fields = context if isinstance(context, Mapping) else _fields_of(context)
+    fields = context if isinstance(context, Mapping) else fields_of(context)
     own = fields.get("memalign")
     if not isinstance(own, Mapping | MemAlignContext | None):
         kind = type(own).__name__
@@ -493,11 +495,11 @@ def judge_context(context: Any) -> MemAlignContext | None:
     return MemAlignContext(**own) if isinstance(own, Mapping) else own
 
 
-def _fields_of(context: Any) -> dict[str, Any]:
-    fields: dict[str, Any] | None = getattr(context, "__dict__", None)
-    if fields is not None:
-        return fields
-    return {name: getattr(context, name, None) for name in getattr(context, "__slots__", ())}
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of an object: a dataclass, also one with slots, or a pydantic model."""
+    own: Any = getattr(value, "__dict__", None) or getattr(value, "__slots__", ())
+    names = [field.name for field in dataclass_fields(value)] if is_dataclass(value) else own
+    return {name: getattr(value, name, None) for name in names}
 
 
 def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:

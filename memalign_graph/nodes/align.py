@@ -45,7 +45,7 @@ from memalign_graph.memory.feedback import (
 )
 from memalign_graph.memory.learning import learn
 from memalign_graph.models import is_small_model, max_input_tokens
-from memalign_graph.nodes.review import read_saved, saved
+from memalign_graph.nodes.review import dump_operations, load_operations
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import JudgeResources, Node, NodeCall, StateUpdate, require_channel
 from memalign_graph.settings import Alignment, LearnFrom
@@ -373,10 +373,10 @@ async def distill_batches(step: _Call) -> StateUpdate:
     reworded, distilled = sum(rewordings, DistillResult()), sum(proposals, DistillResult())
     truncated = distilled.truncated_ids
     return step.learned(
-        proposals=[saved(result.operations) for result in proposals if result.operations],
+        proposals=[dump_operations(result.operations) for result in proposals if result.operations],
         prompts=[list(result.read) for result in proposals],
         read=distilled.read,
-        rewordings=saved(reworded.operations),
+        rewordings=dump_operations(reworded.operations),
         reworded=reworded.read,
         failed_attempts=[*distilled.failed_attempts, *reworded.failed_attempts],
         warnings=[
@@ -408,7 +408,7 @@ async def _distill_batch(io: IO, step: _Call, batch: Lesson) -> DistillResult:
 async def consolidate_guidelines(step: _Call) -> StateUpdate:
     """Bring proposals together with each other and with the active guidelines."""
     asks = step.options.conflicts == "ask"
-    proposals = list(map(read_saved, step.lesson["proposals"]))
+    proposals = list(map(load_operations, step.lesson["proposals"]))
     # A single batch was shown the active guidelines; several know nothing of each other.
     compare = len(proposals) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
@@ -425,7 +425,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
     resolved = [] if asks else resolve_conflicts(merged.conflicts)
     unresolved = [] if asks else unresolved_warnings(merged.conflicts, resolved)
     return step.learned(
-        operations=saved([*merged.operations, *resolved]),
+        operations=dump_operations([*merged.operations, *resolved]),
         conflicts=[conflict.model_dump(mode="json") for conflict in merged.conflicts],
         warnings=step.warnings(*unmerged, *unresolved, *merged.warnings),
     )
@@ -436,7 +436,7 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
     form = conflict_form(step.resources.criterion, conflicts)
     decisions = form.ask(step.settings["namespace"])
-    resolved = saved(resolve_conflicts(conflicts, decisions))
+    resolved = dump_operations(resolve_conflicts(conflicts, decisions))
     return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *resolved])
 
 
@@ -453,12 +453,12 @@ async def replay_cases(step: _Call) -> StateUpdate:
         )
         return judgment.value
 
-    rewordings = read_saved(lesson["rewordings"])
+    rewordings = load_operations(lesson["rewordings"])
     retained, outcome = await replay(
         step.io,
         step.access,
         judge_case,
-        [*rewordings, *read_saved(lesson["operations"])],
+        [*rewordings, *load_operations(lesson["operations"])],
         before=_guidelines_before(lesson),
         new_episodes=lesson["new_ids"],
         max_cases=step.options.replay_cases,
@@ -473,8 +473,8 @@ async def replay_cases(step: _Call) -> StateUpdate:
     unjudged = list(outcome.failed.values())
     warnings = [_NOT_REPLAYED.format(len(unjudged), unjudged[0])] if unjudged else []
     return step.learned(
-        operations=saved([item for item in retained if item not in rewordings]),
-        rewordings=saved([item for item in retained if item in rewordings]),
+        operations=dump_operations([item for item in retained if item not in rewordings]),
+        rewordings=dump_operations([item for item in retained if item in rewordings]),
         replay=outcome.model_dump(mode="json"),
         failed_attempts=[*lesson["failed_attempts"], *failures.failed_attempts],
         warnings=[*step.warnings(*warnings), *failures.warnings],
@@ -484,9 +484,9 @@ async def replay_cases(step: _Call) -> StateUpdate:
 async def commit_alignment(step: _Call) -> StateUpdate:
     """Commit what was learned, and report; again, it changes nothing more."""
     io, lesson, access = step.io, step.lesson, step.access
-    operations, read = read_saved(lesson["operations"]), lesson["read"]
+    operations, read = load_operations(lesson["operations"]), lesson["read"]
     learned: list[Lesson] = []
-    if rewordings := read_saved(lesson["rewordings"]):
+    if rewordings := load_operations(lesson["rewordings"]):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
     if read or operations or lesson["failed_attempts"]:

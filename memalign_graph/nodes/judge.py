@@ -33,8 +33,8 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
         return {"judge_memory": fields}
     version, guidelines = await call.access.guidelines_at(call.io, fields["version"])
     # What was recalled goes on as it is: nothing of it is read or written again.
-    kept = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
-    fitted = Retrieved(version=version, **kept).with_guidelines(guidelines, call)
+    recalled = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
+    fitted = Retrieved(version=version, **recalled).with_guidelines(guidelines, call)
     return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json()}}
 
 

@@ -85,17 +85,17 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
         was_shown=was_shown,
     ).ask(step.settings["namespace"])
-    feedback = feedback_json(fields, example, judgment if was_shown else None, step)
-    return {"feedback": await dated(step, feedback), "judge_lesson": {}}
+    feedback = make_feedback(fields, example, judgment if was_shown else None, step)
+    return {"feedback": await order_after_stored(step, feedback), "judge_lesson": {}}
 
 
 async def question_feedback(step: NodeCall) -> StateUpdate:
     """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
-    known = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
-    if known is not None:
-        return {"feedback": known.to_json(), "judge_lesson": {}}
+    clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
+    if clarified is not None:
+        return {"feedback": clarified.to_json(), "judge_lesson": {}}
     guidelines = await access.guidelines(io)
     try:
         chat = step.distill_chat_model
@@ -138,9 +138,10 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
 async def find_the_judgment(step: NodeCall) -> StateUpdate:
     kept = await find_judgment(step.io, step.access, step.state.get("judgment_id", ""))
     try:
-        said = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
+        fields = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
+    feedback = make_feedback(fields, kept.example, kept.judgment, step)
     vector = kept.vector if kept.embedder == step.access.embedder.id else None
     memory = Retrieved(version=kept.judgment.memory_version, vector=vector)
     return {
@@ -148,27 +149,27 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
         "judge_memory": memory.to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": await dated(step, feedback_json(said, kept.example, kept.judgment, step)),
+        "feedback": await order_after_stored(step, feedback),
         "learned": None,
     }
 
 
-def feedback_json(
-    said: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: NodeCall
+def make_feedback(
+    fields: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: NodeCall
 ) -> dict[str, Any] | None:
-    if said is None:
+    if fields is None:
         return None
     thread_id = step.thread_id
-    return Feedback(example=example, judgment=judgment, thread_id=thread_id, **said).to_json()
+    return Feedback(example=example, judgment=judgment, thread_id=thread_id, **fields).to_json()
 
 
-async def dated(step: NodeCall, said: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Date an expert's word after what the same expert said of the case before."""
-    if said is None:
+async def order_after_stored(step: NodeCall, feedback: dict[str, Any] | None) -> Any:
+    """Date feedback after what the same expert said of the example before."""
+    if feedback is None:
         return None
-    feedback = Feedback.model_validate(said)
-    stored = await step.access.episodes(step.io, [feedback.episode_id])
-    return order_after(stored.get(feedback.episode_id), feedback).to_json()
+    undated = Feedback.model_validate(feedback)
+    stored = await step.access.episodes(step.io, [undated.episode_id])
+    return order_after(stored.get(undated.episode_id), undated).to_json()
 
 
 _MAX_PENDING = 20
@@ -202,7 +203,9 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # What this expert took back may have left guidelines that are to be worded anew.
         outdated = await access.pending_guidelines(io)
-        outdated = [rule for rule in outdated if can_be_tried(access, chat, rule)][:_MAX_PENDING]
+        outdated = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)][
+            :_MAX_PENDING
+        ]
         rewordings = await reword_all(
             CachedRepliesIO(io, access), access, chat, outdated, step.max_concurrency
         )
@@ -213,9 +216,9 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         logger.warning("%s", warning)
     warnings += [*result.warnings, *rewordings.warnings]
     learned = {
-        "operations": saved(result.operations),
+        "operations": dump_operations(result.operations),
         "distilled": result.read,
-        "rewordings": saved(rewordings.operations),
+        "rewordings": dump_operations(rewordings.operations),
         "reworded": rewordings.read,
         "failed": [*result.failed_attempts, *rewordings.failed_attempts],
         "warnings": [*lesson.get("warnings", []), *warnings],
@@ -233,14 +236,14 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         episode = await _store(step)
         learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
     else:
-        if rewordings := read_saved(lesson.get("rewordings")):
+        if rewordings := load_operations(lesson.get("rewordings")):
             await commit_redistilled(io, access, rewordings, lesson["reworded"])
             await clear_cached_replies(io, access)
-        operations = read_saved(lesson.get("operations"))
-        taught = {key for operation in operations for key in operation.episode_ids}
+        operations = load_operations(lesson.get("operations"))
+        used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
         # Another review may be distilling what this one read along, and passed over.
-        skipped_episode_ids = distilled.keys() - taught - {feedback.episode_id}
+        skipped_episode_ids = distilled.keys() - used_episode_ids - {feedback.episode_id}
         learned = await learn(
             io,
             access,
@@ -253,11 +256,11 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     return {"learned": {**learned, "warnings": lesson.get("warnings", [])}}
 
 
-def saved(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
+def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
     return [operation.model_dump(mode="json") for operation in operations]
 
 
-def read_saved(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
+def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOperation]:
     return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 
@@ -265,5 +268,5 @@ async def _store(step: NodeCall) -> Episode:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     feedback = step.feedback
     vector = decode_optional_vector((step.state.get("judge_memory") or {}).get("vector"))
-    known = {} if vector is None else {feedback.example.id: vector}
-    return (await remember(step.io, step.access, [feedback], known_vectors=known)).episodes[0]
+    vectors = {} if vector is None else {feedback.example.id: vector}
+    return (await remember(step.io, step.access, [feedback], known_vectors=vectors)).episodes[0]
