@@ -68,12 +68,12 @@ def drift(runs: int) -> list[list[str]]:
                 shares = np.where(np.arange(_ANSWERS) < at, before, before - fall)
                 agreed = (rng.random(_ANSWERS) < shares).tolist()
                 draws = rng.random(_ANSWERS).tolist()
-                for found, alarm in zip(
-                    alarms, (first_alarm(agreed, draws), weekly_alarm(agreed)), strict=True
-                ):
-                    found.append(np.inf if alarm is None else alarm)
+                both = first_alarm(agreed, draws), weekly_alarm(agreed)
+                for ends, alarm in zip(alarms, both, strict=True):
+                    ends.append(np.inf if alarm is None else alarm)
             cells = [f"{before}", f"{fall}"]
-            for found in map(np.array, alarms):
+            for ends in alarms:
+                found = np.array(ends)
                 late = (found > at) & np.isfinite(found)
                 days = np.median(np.where(found > at, (found - at) / _A_DAY, np.inf))
                 false = np.mean(found <= at)

@@ -88,8 +88,8 @@ class ReviewReport(ReviewCounts):
     """Day by day; days without a judgment are left out."""
 
     drift: Drift = Drift(answers=0, evidence=1.0, has_fallen=False)
-    """Whether agreement on all judgments drawn at random has fallen since the first of them; `since`
-    and `until` change nothing of it."""
+    """Whether agreement on all judgments drawn at random has fallen since the first of them, also
+    those before `since` and after `until`."""
 
 
 async def review_report(
