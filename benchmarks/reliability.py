@@ -47,9 +47,9 @@ def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> int | None:
 
 def weekly_alarm(agreed: Sequence[bool]) -> int | None:
     """Return after how many answers a week differs from the first answers at 5 %, one-sided."""
-    week, base = 7 * _A_DAY, np.mean(agreed[:_BASE])
+    week, base = 7 * _A_DAY, sum(agreed[:_BASE]) / _BASE
     for end in range(_BASE + week, len(agreed) + 1, week):
-        now = np.mean(agreed[end - week : end])
+        now = sum(agreed[end - week : end]) / week
         pooled = (_BASE * base + week * now) / (_BASE + week)
         error = np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / _BASE + 1 / week))
         if base - now > 1.645 * error:
@@ -63,7 +63,8 @@ def drift(runs: int) -> list[list[str]]:
     for before in (0.8, 0.9, 0.95):
         for fall in (0.0, 0.05, 0.1, 0.2):
             at = 250 if fall else _ANSWERS
-            rng, alarms = np.random.default_rng(2), [list[float](), list[float]()]
+            rng = np.random.default_rng(2)
+            alarms: tuple[list[float], list[float]] = ([], [])
             for _ in range(runs):
                 shares = np.where(np.arange(_ANSWERS) < at, before, before - fall)
                 agreed = (rng.random(_ANSWERS) < shares).tolist()

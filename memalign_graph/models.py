@@ -18,6 +18,7 @@ from langgraph.store.base import ensure_embeddings
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, first_line
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
+from memalign_graph.replies import DEFAULT_CHAT_MODEL as DEFAULT_CHAT_MODEL  # noqa: PLC0414 - others take it from here
 from memalign_graph.replies import describe_error
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ else:
 
 T = TypeVar("T")
 
-DEFAULT_CHAT_MODEL = "openai:gpt-4.1-mini"
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
 EmbeddingsLike = (
@@ -229,9 +229,21 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
         "http_async_client": _async_http_client.get(),
     }
     if field == "model":
-        return langchain_openai.ChatOpenAI(temperature=0, **options)
+        return _with_little_chance(langchain_openai.ChatOpenAI(**options))
     # Counting tokens would download tables at first use; texts are cut before they get here.
     return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
+
+
+def _with_little_chance(model: Any) -> Any:
+    """Set what makes a model's answers steady, as far as its profile says that it takes it."""
+    profile, settings = model.profile or {}, dict[str, Any]()
+    if profile.get("temperature") is not False:
+        settings["temperature"] = 0
+    # Without reasoning there are log-probabilities; the judge writes its reasons down itself.
+    if "none" in (profile.get("reasoning_effort_levels") or ()):
+        settings["reasoning_effort"] = "none"
+    # Not as arguments: LangChain drops the temperature of models that reason by default.
+    return model.model_copy(update=settings)
 
 
 def _make_async_http_client() -> Any:

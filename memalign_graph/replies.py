@@ -71,7 +71,8 @@ class StructuredModel:
             raise error
         kind = type(error).__name__
         if kind not in _FINISH_PROBLEMS:
-            failure = ChatModelError(f"The chat model {self.name} failed: {describe_error(error)}")
+            why = describe_error(error, _CHAT_HINTS)
+            failure = ChatModelError(f"The chat model {self.name} failed: {why}")
             failure.is_refusal = _is_refusal(error)
             raise failure from error
         completion = getattr(error, "completion", None)
@@ -186,6 +187,25 @@ _HINTS = {
 }
 
 
+_BY_CODE = {
+    "context_length_exceeded": "ContextOverflowError",
+    "model_not_found": "ModelNotFoundError",
+}
+"""Errors of the openai client by its code."""
+
+DEFAULT_CHAT_MODEL = "openai:gpt-6-luna"
+"""The model where none is named: OpenAI's recommended successor of gpt-4.1-mini and gpt-4o-mini,
+which shut down on 14 January 2027."""
+
+_CHAT_HINTS = {
+    **_HINTS,
+    "ModelNotFoundError": (
+        "the provider has no such model, or has shut it down: give the option `model` (--model) "
+        f"another, such as {DEFAULT_CHAT_MODEL!r}; `memalign migrate` compares both."
+    ),
+}
+
+
 def describe_error(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
     """Say why a call of a model or a store failed, and what to do about it."""
     hint = _hint(error, hints)
@@ -194,8 +214,8 @@ def describe_error(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
 
 def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
     names = [kind.__name__ for kind in type(error).__mro__]
-    # The openai client names an overflow by its code; LangChain does not always see it.
-    if getattr(error, "code", None) == "context_length_exceeded":
-        names.insert(1, "ContextOverflowError")
+    # The openai client tells these by a code; LangChain does not always see an overflow.
+    if known := _BY_CODE.get(str(getattr(error, "code", None))):
+        names.insert(1, known)
     plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]
     return next((hints[name] for name in plain if name in hints), None)

@@ -90,7 +90,7 @@ def _review_validator(modes: Any, takes: str) -> PlainValidator:
     return PlainValidator(check)
 
 
-_A_MODEL = "a chat model or a string such as 'openai:gpt-4.1-mini'"
+_A_MODEL = f"a chat model or a string such as {DEFAULT_CHAT_MODEL!r}"
 _EMBEDDINGS = f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}"
 
 
@@ -427,7 +427,7 @@ class MemAlignContext(FrozenModel):
     k: int | None = Field(default=None, ge=0, le=MAX_K)
     """How many similar examples the judge is shown; 0 for none, empty for the graph's own."""
     model: Annotated[str | None, AfterValidator(lambda model: (model or "").strip() or None)] = None
-    """The chat model as 'provider:name', such as 'openai:gpt-4.1-mini'; empty for the graph's
+    """The chat model as 'provider:name', such as 'openai:gpt-6-luna'; empty for the graph's
     own."""
     review: ReviewMode | None = None
     """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs

@@ -35,7 +35,7 @@ A **criterion** is a file in YAML or JSON; the last three may be left out:
 name: support_tone
 instructions: Is the reply appropriate for the customer?
 scale: boolean                # or 1-5, [poor, fair, good], pairwise, {minimum: 0, maximum: 1}
-judge: {model: "openai:gpt-4.1-mini", embeddings: local, k: 3, keep_judgments: 30}   # days
+judge: {model: "openai:gpt-6-luna", embeddings: local, k: 3, keep_judgments: 30}   # days
 learn: {guard: replay, batch_size: 50, judge_cases: true}
 evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true}
 ```

@@ -41,9 +41,9 @@ class Estimate(FrozenModel):
 
 
 def estimate_mean(
-    values: Sequence[float],
-    predictions: Sequence[float] = (),
-    others: Sequence[float] = (),
+    values: Sequence[float] | Floats,
+    predictions: Sequence[float] | Floats = (),
+    others: Sequence[float] | Floats = (),
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
     is_share: bool = True,

@@ -97,7 +97,7 @@ def _fetch(target: Path) -> None:
     raise LocalModelError(
         f"The weights of the embedded model are not in {target.parent} and could not be fetched "
         f"({'; '.join(failures)}): set MEMALIGN_LOCAL_WEIGHTS to the path of {FILENAME}, or use "
-        "another model, such as 'openai:gpt-4.1-mini' with OPENAI_API_KEY set."
+        "another model, such as 'openai:gpt-6-luna' with OPENAI_API_KEY set."
     )
 
 

@@ -90,7 +90,7 @@ class JudgeMemory:
             )
         if not (model is None or is_chat_model(model)):
             raise InvalidInputError(
-                "model: give a chat model or a string such as 'openai:gpt-4.1-mini', not a value "
+                f"model: give a chat model or a string such as {DEFAULT_CHAT_MODEL!r}, not a value "
                 f"of type {type(model).__name__}."
             )
         self.criterion = criterion

@@ -69,13 +69,17 @@ async def test_bad_answer_is_asked_for_once_more_and_then_raises(
         (LIMITED, "rate limit"),
         (error(401, "Bad key.", retry_after=0), "API key"),
         (error(404, "No such model.", retry_after=0), "name and base_url"),
+        (
+            error(404, "No such model.", retry_after=0, code="model_not_found"),
+            "give the option `model` (--model) another, such as 'openai:gpt-6-luna'",
+        ),
         (context_length_exceeded(), "max_input_tokens"),
         (disconnect(), "is the server up, and its base_url right"),
         (disconnect(midway=True), "is the server up, and its base_url right"),
         (raw("<html>502</html>", content_type="text/html"), "failed"),
         (hang(30), "did not answer in time"),
     ],
-    ids=["500", "429", "401", "404", "too-long", "disconnect", "half", "html", "hang"],
+    ids=["500", "429", "401", "404", "shut-down", "too-long", "disconnect", "half", "html", "hang"],
 )
 async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
     bench.server.script(fault, fault)

@@ -13,7 +13,7 @@ def test_align_learns_from_lines_and_a_second_run_costs_nothing(shell: Shell) ->
     assert 'feedback {"new": 2, "changed": 0, "unchanged": 0, "rejected": 0}' in told
     assert "guidelines added: 1 id episode_ids text " in told
     assert "heed the expert" in told
-    assert "chat model openai:gpt-4.1-mini, embeddings openai:text-embedding-3-small" in ran.err
+    assert "chat model openai:gpt-6-luna, embeddings openai:text-embedding-3-small" in ran.err
     guidelines, episodes, version = shell.opened()
     assert len(guidelines) == 1
     assert {(one.author, one.value, one.feedback_id) for one in episodes} == {

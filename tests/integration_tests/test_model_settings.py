@@ -1,0 +1,58 @@
+"""What a model that a string names is asked with: its profile says what it takes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from memalign_graph.models import DEFAULT_CHAT_MODEL
+from tests.conftest import CASE, Bench
+from tests.integration_tests.evidence.judging_support import asks_for_value
+from tests.loopback import LoopbackServer, Rule, error, with_logprobs
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    # Models made from strings have clients that nobody closes.
+    with LoopbackServer(keep_alive=False) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        (DEFAULT_CHAT_MODEL, {"reasoning_effort": "none"}),
+        ("openai:gpt-4.1-mini", {"temperature": 0}),
+        ("openai:gpt-5.4-mini", {"temperature": 0, "reasoning_effort": "none"}),
+        ("openai:gpt-6.1-sol", {}),  # whose profile names no efforts
+        ("openai:of-a-server-of-ours", {"temperature": 0}),
+    ],
+)
+async def test_a_model_gets_what_its_profile_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, Any]
+) -> None:
+    for variable, value in bench.server.environment.items():
+        monkeypatch.setenv(variable, value)
+    reply = with_logprobs("A", [("A", {"A": 0.9, "B": 0.1})])
+    bench.server.rules = [Rule(asks_for_value, reply=reply)]
+    graph = bench.judge_graph(model=name, confidence=True)
+    judgment = (await bench.invoke(graph, CASE))["judgment"]
+    assert judgment["probabilities"] == pytest.approx({"true": 0.9, "false": 0.1})
+    for chat in bench.server.chats:
+        sent = {
+            key: chat.body[key] for key in ("temperature", "reasoning_effort") if key in chat.body
+        }
+        assert sent == settings
+
+
+async def test_a_model_that_refuses_log_probabilities_still_judges(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in bench.server.environment.items():
+        monkeypatch.setenv(variable, value)
+    refused = error(400, "logprobs is not supported", code="unsupported_parameter")
+    bench.server.rules = [Rule(asks_for_value, reply=refused)]
+    graph = bench.judge_graph(model=DEFAULT_CHAT_MODEL, confidence=True)
+    judgment = (await bench.invoke(graph, CASE))["judgment"]
+    assert (judgment["value"], judgment["confidence"]) == (True, None)
+    assert "logprobs is not supported" in judgment["warnings"][0]
