@@ -467,31 +467,67 @@ def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> boo
 
 def review(
     *,
-    author: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the expert.")] = None,
+    author: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the expert, if nobody signs in.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address that the page listens on.")
+    ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any free port.")
     ] = 8765,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEADER",
+            help="Header in which a reverse proxy names the signed-in user, such as "
+            "X-Forwarded-User. Without it the page answers this machine only.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="IP address or network that the proxy calls from; this machine unless given.",
+        ),
+    ] = None,
     web: Annotated[bool, typer.Option("--web", hidden=True)] = False,
     place: Place,
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
-    """Serve the review page on this machine: kept judgments, for experts to answer.
+    """Serve the review page: kept judgments, for experts to answer.
 
     `keep_judgments` of a graph, or under `judge:` in the criterion's file, keeps judgments.
     """
     del web  # the page was an option until 0.3
+    if not user_header and host not in ("127.0.0.1", "::1", "localhost"):
+        raise InvalidInputError(
+            f"--host: on {host} others could answer without signing in. Put a reverse proxy with a "
+            "login in front of the page, and give --user-header and --proxy."
+        )
     place.check(must_exist=True)
     judge = flags.judge(place.criterion, terminal)
-    _finished(_serve(place, judge, port, author or "", terminal))
+    page: dict[str, Any] = {"name": author or "", "user_header": user_header, "proxy": proxy}
+    _finished(_serve(place, judge, (host, port), page, terminal))
     return Status.DONE
 
 
-async def _serve(place: Place, judge: "Judge", port: int, author: str, terminal: Terminal) -> None:
-    """Show the review page of a memory until the program is stopped."""
+async def _serve(
+    place: Place,
+    judge: "Judge",
+    address: tuple[str, int],
+    page: dict[str, Any],
+    terminal: Terminal,
+) -> None:
+    """Serve the review page of a memory until the program is stopped."""
     from memalign_graph.local import open_store_async
-    from memalign_graph.review import Desk, create_review_app, serve_page
+    from memalign_graph.review import ReviewQueue, create_review_app, serve_page
 
     async with open_store_async(place.memory) as store:
-        desk = Desk([judge], **place.context, store=store)
-        await serve_page(create_review_app(desk, name=author), port, terminal.note)
+        queue = ReviewQueue([judge], **place.context, store=store)
+        try:
+            app = create_review_app(queue, **page)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--{error}") from error
+        await serve_page(app, *address, terminal.note)

@@ -1,4 +1,10 @@
-"""The page on which experts answer, and see what was learned from them."""
+"""The page on which experts answer, and see what was learned from them.
+
+`queue` lists the open tasks; `tasks` is one of them, `leases` says who looks at it, `threads`
+finds it on an Agent Server, `answers` stores what experts answer. `app` serves the page: `requests`
+knows who asks, `pages` what each address does, `forms`, `blocks`, `preview` and `dashboard` what it
+shows.
+"""
 
 import socket
 from collections.abc import Callable
@@ -10,21 +16,28 @@ with needs_extra("review", "the review page"):
     from starlette.applications import Starlette
 
     from memalign_graph.review.app import create_review_app
-    from memalign_graph.review.desk import Desk
+    from memalign_graph.review.queue import ReviewQueue
 
-__all__ = ["Desk", "create_review_app", "serve_page"]
+__all__ = ["Desk", "ReviewQueue", "create_review_app", "serve_page"]
+
+Desk = ReviewQueue
+"""The name of `ReviewQueue` until 0.3."""
 
 
-async def serve_page(app: Starlette, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the page on this machine until the program is stopped."""
+async def serve_page(app: Starlette, host: str, port: int, announce: Callable[[str], None]) -> None:
+    """Serve the page until the program is stopped."""
     try:
-        listener = socket.create_server(("127.0.0.1", port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise InvalidInputError(
-            f"port: {port} cannot be used ({error.strerror}). Use another --port, or 0 for any."
+            f"port: {port} cannot be used on {host} ({error.strerror or error}). Use another "
+            "--port, or 0 for any."
         ) from error
     with listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/review"
-        tell(f"the review page: {address} (Ctrl-C ends it)")
-        await server.serve(sockets=[listener])
+        # Not `proxy_headers`: the address of a request must be the proxy's own.
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
+        shown_host = f"[{host}]" if ":" in host else host
+        address = f"http://{shown_host}:{listener.getsockname()[1]}/review"
+        announce(f"the review page: {address} (Ctrl-C ends it)")
+        await uvicorn.Server(config).serve(sockets=[listener])

@@ -21,7 +21,7 @@ _CODE_KEYS = {"code", "sql", "diff", "patch"}
 _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
 _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
 
-Kind = Literal["text", "code", "table", "turns", "sides"]
+Kind = Literal["text", "code", "tool", "table", "turns", "sides"]
 Piece = tuple[str, bool]
 """A part of a text, and whether it differs from the text it was compared with."""
 
@@ -45,25 +45,69 @@ class Section:
     left_out: int  # characters that are not shown
 
 
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a tool call, and of the call that it is compared with."""
+
+    name: str
+    blocks: Sequence[Block]
+    other: Sequence[Block]
+    differs: bool
+
+
+def tool_call(outputs: Any) -> dict[str, Any] | None:
+    """Return an output if it is a tool call: its `name` and `args`, and nothing else."""
+    is_call = isinstance(outputs, dict) and outputs.keys() == {"name", "args"}
+    is_typed = is_call and isinstance(outputs["name"], str) and isinstance(outputs["args"], dict)
+    return outputs if is_typed else None
+
+
+def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argument]:
+    """Compare the arguments of two tool calls; one that a call lacks has no blocks."""
+    arguments = []
+    for name in {**call["args"], **other["args"]}:
+        values = [
+            {name: each["args"][name]} if name in each["args"] else {} for each in (call, other)
+        ]
+        blocks, other_blocks = (
+            [
+                block
+                for value in each.values()
+                for block in _SectionBuilder(None).blocks(value, name)
+            ]
+            for each in values
+        )
+        differs = json.dumps(values[0], sort_keys=True) != json.dumps(values[1], sort_keys=True)
+        arguments.append(Argument(name, blocks, other_blocks, differs))
+    return arguments
+
+
 def sections_of(
-    example_json: Mapping[str, Any], *, besides: Any = None, pairwise: bool = False
+    example_json: Mapping[str, Any], *, compare_with: Any = None, pairwise: bool = False
 ) -> list[Section]:
-    """Lay an example out; with another `besides` it, the words that differ are marked."""
+    """Lay an example out; with another to compare with, the words that differ are marked."""
     sections = []
     for key, title in _TITLES.items():
         value = example_json.get(key)
         if key == "outputs" and pairwise and isinstance(value, list):
             value = dict(zip("AB", value, strict=False))
-        if value is not None:
-            reader = _Reader(besides.get(key) if besides else None)
-            is_pair = key == "outputs" and isinstance(value, dict) and set(value) == {"A", "B"}
-            blocks = [reader.rows("sides", value.items())] if is_pair else reader.blocks(value)
-            sections.append(Section(title, blocks, reader.left_out))
+        if value is None:
+            continue
+        builder = _SectionBuilder(compare_with.get(key) if compare_with else None)
+        call = tool_call(value) if key == "outputs" else None
+        is_pair = key == "outputs" and isinstance(value, dict) and set(value) == {"A", "B"}
+        if call is not None:
+            blocks = [builder.block("tool", call["name"]), *builder.blocks(call["args"])]
+        elif is_pair:
+            blocks = [builder.rows("sides", value.items())]
+        else:
+            blocks = builder.blocks(value)
+        sections.append(Section(title, blocks, builder.left_out))
     return sections
 
 
-class _Reader:
-    """Reads one section, and knows how much of it may still be shown and compared."""
+class _SectionBuilder:
+    """Builds one section, and knows how much of it may still be shown and compared."""
 
     def __init__(self, other: Any) -> None:
         self.chars_left, self.left_out, self.rows_left = _MAX_CHARS, 0, _MAX_ROWS

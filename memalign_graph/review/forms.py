@@ -1,4 +1,4 @@
-"""What an expert fills in for a case, and what is read from it: the reply of any client."""
+"""The form of a case, and the reply that is read from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -69,12 +69,12 @@ def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str
         return Field(name, label, "number", [], *limits, step, value=chosen)
     keys = iter(_KEYS)
     if isinstance(scale, Numeric):  # a digit chooses itself
-        keys = iter([value if value in _KEYS else "" for value, *_ in choices])
+        keys = iter([value if len(value) == 1 else "" for value, *_ in choices])
     options = [Option(it, shown, hint, next(keys, "")) for it, shown, hint in choices]
     return Field(name, label, "choice", options, value=chosen)
 
 
-def read_answer(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
+def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
     """Read what was filled in as a question's reply; an InvalidInputError says what is wrong."""
     kind, given = case["kind"], {name: text.strip() for name, text in filled.items()}
     if kind == "conflicts":
@@ -110,22 +110,6 @@ def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> 
             "The judge has judged this case again since you opened it, and your answer was to the "
             "earlier judgment: look at the case once more, and send your answer again."
         )
-
-
-def shown_reply(case: Mapping[str, Any], reply: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a reply as an expert reads it."""
-    criteria = criteria_of(case)
-    if case["kind"] == "conflicts":
-        return [(name, str(choice)) for name, choice in reply.items()]
-    rows = []
-    for name, criterion in criteria.items():
-        one = reply.get(name, {}) if case["kind"] == "panel" else reply
-        if one.get("value") is not None:
-            shown = shown_value(criterion.scale, one["value"])
-            rows.append((_label(case, name, "Your answer"), shown))
-        if one.get("rationale"):
-            rows.append((_label(case, name, "Why"), one["rationale"]))
-    return rows
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:

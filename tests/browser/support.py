@@ -20,7 +20,7 @@ from tests.loopback import LoopbackServer
 
 T = TypeVar("T")
 
-SCREENS = {"case": "form.answer", "effect": "form.effect", "queue": "h1:text('Cases that wait')"}
+SCREENS = {"case": "form.answer", "queue": "h1:text('Cases that wait')"}
 UNANSWERED = "Failed to load resource"  # and refused, which tests look at themselves
 READY = "document.readyState === 'complete' && !document.querySelector('[aria-busy]')"
 
@@ -78,10 +78,15 @@ class Expert:
             self.press("Escape")
 
     def answer(self, digit: str, words: str = "") -> None:
-        """Answer a case, and confirm it."""
+        """Answer a case."""
         self.fill(digit, words)
-        self.turn(to="effect")
         self.turn()
+
+    def preview(self) -> None:
+        """Show what the answer in the form would do, and the rule that it would teach."""
+        self.press("p", "r")
+        self.page.wait_for_selector("#effect h2")
+        self.page.wait_for_selector("#rule :text('heed the expert')")
 
     @property
     def question(self) -> str:

@@ -48,7 +48,6 @@ def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> Non
         zoe.go(f"/case/{question}", on="case")
         assert zoe.page.input_value("textarea") == SAYS
         assert zoe.page.is_checked("input[value=false]")
-        zoe.turn(to="effect")
         at_learning(shop, hang(60))
         zoe.turn(to="case")  # taken, and under way
         process.kill()
@@ -116,11 +115,10 @@ def test_hostile_text_is_shown_and_never_runs(shop: Shop, expert: Bring) -> None
         assert HOSTILE in zoe.text
         zoe.press("1", "w")
         zoe.page.keyboard.insert_text(HOSTILE)
-        zoe.press("Control+Enter")
-        zoe.see("effect")
-        zoe.page.click("text=Ask the model")
-        zoe.page.wait_for_selector("#rule :text('heed the expert')")
-        zoe.turn()
+        zoe.press("Escape")
+        zoe.preview()
+        with zoe.page.expect_navigation():
+            zoe.press("w", "Control+Enter")
         assert HOSTILE in zoe.notice()
         for path in PAGES:
             zoe.go(path)
@@ -150,31 +148,43 @@ def check(zoe: Expert, where: str) -> None:
         assert zoe.page.evaluate("document.documentElement.scrollWidth") <= width, where
 
 
+def open_case(zoe: Expert, title: str) -> None:
+    """Open the first case in the list whose output begins so."""
+    zoe.go()
+    zoe.page.click(f".list a:has-text('{title}') >> nth=0")
+    zoe.see("case")
+
+
 def test_every_page_for_every_reader(shop: Shop, expert: Bring) -> None:
     long = {"inputs": [{"role": "user", "content": "Where? " * 90}], "outputs": {"a": ["b" * 300]}}
     code = {"inputs": "Sort.", "outputs": f"```python\nsorted({'x' * 200})\n```"}
-    shop.keep(long, code, case(0))
+    call = {"inputs": "Refund A7.", "outputs": {"name": "refund", "args": {"order": "A7"}}}
+    shop.keep(long, code, case(0), call, {**call, "inputs": "Refund it."})
     zoe = expert(shop.url)
     with shop.open():
         zoe.go()
         check(zoe, "name")
         zoe.page.keyboard.type("zoe")
         zoe.turn()
-        for _ in range(2):
-            zoe.go("/next", on="case")
+        for title in ("b" * 20, "sorted"):
+            open_case(zoe, title)
             zoe.turn("v", to="case")
             zoe.fill("2", SAYS)
             check(zoe, "case")
-            zoe.turn(to="effect")
-            zoe.page.click("text=Ask the model")
-            zoe.page.wait_for_selector("#rule :text('heed the expert')")
-            check(zoe, "effect")
+            zoe.preview()
+            check(zoe, "preview")
             zoe.turn()
             assert SAYS in zoe.notice()
-        zoe.go("/next", on="case")
+        open_case(zoe, "Answer number 0")
         zoe.page.click("text=Compare with the nearest")
         zoe.page.wait_for_selector("#nearest h2")
         check(zoe, "nearest")
+        open_case(zoe, "refund")
+        zoe.page.wait_for_selector("#nearest :text('No call of')")
+        zoe.answer("1")
+        open_case(zoe, "refund")
+        zoe.page.wait_for_selector("#nearest .arguments")
+        check(zoe, "call")
         zoe.press("?")
         check(zoe, "keys")
         for path in (*PAGES, "/case/j-support_tone-none"):

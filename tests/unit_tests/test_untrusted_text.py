@@ -178,9 +178,13 @@ def test_a_renderer_takes_as_long_as_for_plain_text(name: str) -> None:
 def test_comparing_two_long_texts_is_bounded() -> None:
     words = [f"word{number % 60}" for number in range(4_000)]
     first, second = " ".join(words), " ".join(reversed(words))
-    took = seconds(lambda text: sections_of({"outputs": text}, besides={"outputs": second}), first)
+    took = seconds(
+        lambda text: sections_of({"outputs": text}, compare_with={"outputs": second}), first
+    )
     short = " ".join(words[:1_500])
-    base = seconds(lambda text: sections_of({"outputs": text}, besides={"outputs": second}), short)
+    base = seconds(
+        lambda text: sections_of({"outputs": text}, compare_with={"outputs": second}), short
+    )
     assert took < 5 * max(base, _LEAST_S)
 
 

@@ -109,7 +109,11 @@
 
   if (answer) {
     if ("fresh" in answer.dataset) restore();
-    answer.addEventListener("input", () => (save(), point()));
+    answer.addEventListener("input", () => {
+      save();
+      point();
+      all(".preview").forEach((preview) => preview.replaceChildren()); // of another answer
+    });
     answer.addEventListener("focusin", (event) => {
       if (event.target.matches("textarea")) words = event.target;
       point();

@@ -53,7 +53,7 @@ def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) ->
 def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
 
-    async def visit(app: Any, port: int, tell: Any) -> None:
+    async def visit(app: Any, host: str, port: int, announce: Any) -> None:
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             listed = await client.get("/review")

@@ -2,9 +2,10 @@
 
 import signal
 import socket
+import subprocess
 import sys
-import urllib.request
 
+import httpx
 import pytest
 
 from tests.integration_tests.cli.support import ANN, Shell
@@ -20,17 +21,48 @@ def waiting(shell: Shell) -> Shell:
     return shell
 
 
-def test_the_page_is_served_at_a_free_port_until_it_is_stopped(waiting: Shell) -> None:
-    process = waiting.process("review", "-c", "tone.yaml", "--author", "ann", "--port", "0")
+def open_page(process: "subprocess.Popen[str]", **headers: str) -> str:
+    """Open the page of a command that has just been started."""
     assert process.stderr is not None
     address = next(line for line in process.stderr if "/review" in line)
-    page = address.partition("http://")[2].partition(" ")[0]
-    with urllib.request.urlopen(f"http://{page}", timeout=60) as answered:
-        assert CASE["outputs"] in answered.read().decode()
+    url = f"http://{address.partition('http://')[2].partition(' ')[0]}"
+    response = httpx.get(url, headers=headers, trust_env=False, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def test_the_page_is_served_at_a_free_port_until_it_is_stopped(waiting: Shell) -> None:
+    process = waiting.process("review", "-c", "tone.yaml", "--author", "ann", "--port", "0")
+    assert CASE["outputs"] in open_page(process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+
+
+def test_a_proxy_names_the_expert_wherever_their_browser_is(waiting: Shell) -> None:
+    options = ["--host", "localhost", "--port", "0", "--user-header", "X-Forwarded-User"]
+    process = waiting.process("review", "-c", "tone.yaml", *options)
+    sent = {"Host": "reviews.example.com", "X-Forwarded-For": "203.0.113.9"}
+    page = open_page(process, **sent, **{"X-Forwarded-User": "ann"})
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (">ann<" in page, CASE["outputs"] in page) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--host", "10.0.0.1"], "--host: on 10.0.0.1 others could answer without signing in"),
+        (["--user-header", "X-User", "--proxy", "nginx"], "--proxy: 'nginx' is no IP address"),
+        (["--proxy", "10.0.0.7"], "--proxy: it needs user_header"),
+    ],
+)
+def test_a_page_that_anyone_could_open_is_not_served(
+    waiting: Shell, options: list[str], problem: str
+) -> None:
+    ran = waiting.run("review", "-c", "tone.yaml", *options)
+    assert (ran.status, ran.error.startswith(problem)) == (2, True), ran.error
 
 
 def test_a_port_that_is_taken_is_named(waiting: Shell) -> None:

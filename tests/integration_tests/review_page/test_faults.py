@@ -20,8 +20,10 @@ from memalign_graph import (
     create_panel_graph,
     create_review_graph,
 )
-from memalign_graph.review import Desk, create_review_app
-from memalign_graph.review.desk import Visitor
+from memalign_graph.review import ReviewQueue, create_review_app
+from memalign_graph.review.requests import SignIn
+from memalign_graph.review.tasks import Reviewer
+from memalign_graph.review.threads import resume
 from tests.conftest import CRITERION
 from tests.integration_tests.review_page.test_page import NAME, Expert, Office, office
 from tests.loopback import Rule, error
@@ -110,24 +112,24 @@ async def nothing(*_: object) -> None:
     """Stands for learning on a server that stops before it."""
 
 
-async def answered(at: Desk, visitor: Visitor, question: str, **reply: Any) -> list[str]:
+async def answered(at: ReviewQueue, visitor: Reviewer, question: str, **reply: Any) -> list[str]:
     found = await at.open(visitor, question)
     assert found is not None
     await at.answer(visitor, question, found.case, {**reply, "author": visitor.name})
-    await at.settled()
-    return [text for _, text in at.outcomes(visitor)]
+    await at.answers.drain()
+    return [text for _, text in at.answers.take_notices(visitor.name)]
 
 
 @pytest.fixture
-def people(office: Office) -> tuple[Threads, Visitor, Visitor]:
+def people(office: Office) -> tuple[Threads, Reviewer, Reviewer]:
     server = Threads(office)
-    ann, bob = (Visitor(it, True, client=server) for it in ("ann", "bob"))
+    ann, bob = (Reviewer(it, True, client=server) for it in ("ann", "bob"))
     return server, ann, bob
 
 
 async def test_a_question_back_is_no_lost_answer(office: Office) -> None:
     server, at = Threads(office, clarify=True), office.desk()
-    ann, bob = (Visitor(it, True, client=server) for it in ("ann", "bob"))
+    ann, bob = (Reviewer(it, True, client=server) for it in ("ann", "bob"))
     office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
     first = await server.start("Wait.")
     told = await answered(at, ann, first, value=False, rationale="Too cold.")
@@ -137,20 +139,20 @@ async def test_a_question_back_is_no_lost_answer(office: Office) -> None:
     found = await at.open(bob, back)
     assert found is not None
     await at.answer(bob, back, found.case, {"rationale": "No greeting."})
-    await at.settled()
-    assert [text.partition(":")[0] for _, text in at.outcomes(bob)] == ["Learned"]
+    await at.answers.drain()
+    assert [text.partition(":")[0] for _, text in at.answers.take_notices("bob")] == ["Learned"]
     words = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
     assert await office.said() == {("ann", "Wait."): (False, words)}
     # Another answer to it comes late: it is joined to the words, not put in their place.
     await at.answer(ann, back, found.case, {"rationale": "No name.", "author": "ann"})
-    await at.settled()
-    assert "Somebody else" in at.outcomes(ann)[0][1]
+    await at.answers.drain()
+    assert "Somebody else" in at.answers.take_notices("ann")[0][1]
     joined = words.replace("No greeting.", "No name.")
     assert await office.said() == {("ann", "Wait."): (False, joined)}
 
 
 async def test_another_run_on_the_thread_is_waited_for(
-    office: Office, people: tuple[Threads, Visitor, Visitor]
+    office: Office, people: tuple[Threads, Reviewer, Reviewer]
 ) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
@@ -160,7 +162,7 @@ async def test_another_run_on_the_thread_is_waited_for(
 
 
 async def test_a_model_that_fails_leaves_the_words(
-    office: Office, people: tuple[Threads, Visitor, Visitor]
+    office: Office, people: tuple[Threads, Reviewer, Reviewer]
 ) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
@@ -171,37 +173,37 @@ async def test_a_model_that_fails_leaves_the_words(
 
 
 async def test_an_answer_handed_on_by_a_server_that_stopped_is_ones_own(
-    office: Office, people: tuple[Threads, Visitor, Visitor]
+    office: Office, people: tuple[Threads, Reviewer, Reviewer]
 ) -> None:
     server, ann, _ = people
     at, question = office.desk(), await server.start("Wait.")
     found = await at.open(ann, question)
     assert found is not None
     reply = {"value": False, "rationale": "Too cold.", "author": "ann"}
-    await at._resume(server, server.ids[0], question.rpartition("-")[2], reply)
+    await resume(server, question, found.case, reply)
     await at.answer(ann, question, found.case, reply)
-    await at.settled()
-    assert [text.partition(":")[0] for _, text in at.outcomes(ann)] == ["Learned"]
+    await at.answers.drain()
+    assert [text.partition(":")[0] for _, text in at.answers.take_notices("ann")] == ["Learned"]
     # Other words with the same value are no repetition.
     await at.answer(ann, question, found.case, {**reply, "rationale": "Too short."})
-    await at.settled()
+    await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (False, "Too short.")}
 
 
 async def test_what_is_not_there_or_not_of_this_desk_is_no_dead_end(
-    office: Office, people: tuple[Threads, Visitor, Visitor]
+    office: Office, people: tuple[Threads, Reviewer, Reviewer]
 ) -> None:
     server, ann, _ = people
     at, question = office.desk(), await server.start("Wait.")
-    assert await at.next(ann) == question
+    assert await at.claim_next(ann) == question
     server.ids.clear()  # answered elsewhere: the list does not know yet
     assert await at.open(ann, question) is None
-    assert await at.next(ann) is None
+    assert await at.claim_next(ann) is None
     assert await at.open(ann, f"t-{uuid4()}-1") is None
     assert await at.open(ann, "t-../../assistants-1") is None
-    other = Desk([replace_criterion(office, "other")], store=office.store)
+    other = ReviewQueue([replace_criterion(office, "other")], store=office.store)
     await server.start("Send a photo.")
-    assert (await other.questions(ann))[0] == []
+    assert (await other.list_tasks(ann))[0] == []
 
 
 def replace_criterion(office: Office, name: str) -> Any:
@@ -216,7 +218,7 @@ async def test_the_words_outlast_a_failing_embedder(office: Office) -> None:
     ann = await office.expert("ann", at).get("/review/next")
     office.server.script_embeddings(*[error(400, "It broke.")] * 9)
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     office.server.script_embeddings()
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
@@ -240,7 +242,7 @@ async def test_odd_outputs_do_not_hold_up_the_queue(office: Office, outputs: Any
     for path in (case, f"{case}/nearest", "/review", case):
         assert (await ann.get(path)).page.status_code == 200
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     for page in ("mine", "learned", "standing"):
         assert (await ann.get(f"/review/{page}/{NAME}")).page.status_code == 200
     assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
@@ -253,34 +255,31 @@ async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     second_tab = await office.expert("ann", at).get(ann.here)
     await ann.answer(value="false", rationale="Too cold.")
     await second_tab.answer(value="true", rationale="It is fine.")
-    await at.settled()
+    await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
 
 
 async def test_an_answer_to_an_earlier_judgment_is_refused_and_kept_in_the_form(
     office: Office,
-    people: tuple[Threads, Visitor, Visitor],
+    people: tuple[Threads, Reviewer, Reviewer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server, visitor, _ = people
-    monkeypatch.setattr("memalign_graph.review.app._visitor", lambda *_, **__: visitor)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: visitor)
     await server.start("Wait.")
     at = office.desk()
     ann = await office.expert("", at).get("/review/next")
     case, form = ann.here, {"value": "false", "rationale": "Too cold."}
     named = hidden(ann, "judgment_id")
-    for path in ("effect", "answer"):
-        await ann.post(f"{case}/{path}", **form, judgment_id="0" * 32)
-        assert "judged this case again" in ann.text
-        assert "Too cold." in ann.text
-        assert hidden(ann, "judgment_id") == named
-    assert await office.said() == {}
-    await ann.post(f"{case}/effect", **form, judgment_id=named)
+    await ann.post(f"{case}/answer", **form, judgment_id="0" * 32)
+    assert "judged this case again" in ann.text
+    assert "Too cold." in ann.text
     assert hidden(ann, "judgment_id") == named
+    assert await office.said() == {}
     await ann.post(f"{case}/answer", **form, judgment_id=named)
-    await at.settled()
+    await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
-    assert at.outcomes(visitor)[0][1].startswith("Learned:")
+    assert at.answers.take_notices(visitor.name)[0][1].startswith("Learned:")
 
 
 @pytest.mark.parametrize("kind", ["review", "panel"])
@@ -289,7 +288,7 @@ async def test_the_page_names_the_judgment_in_each_answer(office: Office, kind: 
     if kind == "panel":
         panel = create_panel_graph([CRITERION], review="always", **models_of(office))
         server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
-    at, ann = office.desk(), Visitor("ann", True, client=server)
+    at, ann = office.desk(), Reviewer("ann", True, client=server)
     question = await server.start("Wait.")
     found = await at.open(ann, question)
     assert found is not None
@@ -298,12 +297,12 @@ async def test_the_page_names_the_judgment_in_each_answer(office: Office, kind: 
     [judgment] = found.case["judgments"].values()
     earlier = {**found.case, "judgments": {NAME: {**judgment, "id": "0" * 32}}}
     await at.answer(ann, question, earlier, reply)
-    await at.settled()
-    assert "the answer is to the judgment" in at.outcomes(ann)[0][1]
+    await at.answers.drain()
+    assert "the answer is to the judgment" in at.answers.take_notices("ann")[0][1]
     assert await server.question(server.ids[0]) == question  # it still waits
     await at.answer(ann, question, found.case, reply)
-    await at.settled()
-    assert at.outcomes(ann)[0][1].startswith("Learned:")
+    await at.answers.drain()
+    assert at.answers.take_notices("ann")[0][1].startswith("Learned:")
 
 
 def hidden(expert: Expert, name: str) -> str:
@@ -321,24 +320,24 @@ async def test_answer_of_a_server_that_stopped_is_learned_from_with_the_next_one
 ) -> None:
     await office.judged("Wait.", "Send a photo.")
     stopped, at = office.desk(), office.desk()
-    monkeypatch.setattr(stopped, "_learn", nothing)
+    monkeypatch.setattr(stopped.answers, "_learn", nothing)
     ann = await office.expert("ann", stopped).get("/review/next")
     await ann.answer(value="false", rationale="Too cold.")
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
     assert [one.status for one in await office.memory.aepisodes()] == ["pending"]
     ann = await office.expert("ann", at).get("/review/next")
     await ann.answer(value="false", rationale="No photo is needed.")
-    await at.settled()
+    await at.answers.drain()
     assert [one.status for one in await office.memory.aepisodes()] == ["distilled"] * 2
 
 
 async def test_experts_do_not_see_whose_turn_it_is_for_others(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()
-    [mine], _ = await at.questions(Visitor("ann"))
-    await at.hold(Visitor("ann"), mine.id)
-    [others], _ = await at.questions(Visitor("bob"))
-    [mine], _ = await at.questions(Visitor("ann"))
+    [mine], _ = await at.list_tasks(Reviewer("ann"))
+    await at.leases.renew("ann", mine.id)
+    [others], _ = await at.list_tasks(Reviewer("bob"))
+    [mine], _ = await at.list_tasks(Reviewer("ann"))
     assert (mine.held_by, others.held_by) == (None, "ann")
 
 
@@ -350,7 +349,7 @@ async def test_a_name_with_a_slash_is_a_name(office: Office) -> None:
     at = office.desk()
     ann = await office.expert("ann", at).get("/review/next")
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     for page in ("learned", "mine", "standing"):
         await ann.get(f"/review/{page}/{quote(name)}")
         assert (ann.page.status_code, name in ann.text) == (200, True), page
@@ -377,11 +376,11 @@ async def test_odd_requests_are_answered_in_a_sentence(office: Office) -> None:
 
 
 async def test_a_store_or_server_that_refuses_is_told(
-    office: Office, people: tuple[Threads, Visitor, Visitor], monkeypatch: pytest.MonkeyPatch
+    office: Office, people: tuple[Threads, Reviewer, Reviewer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, ann, _ = people
     await server.start("Wait.")
-    monkeypatch.setattr("memalign_graph.review.app._visitor", lambda *_, **__: ann)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
     expert = office.expert("", office.desk())
     server.faults.append(refusal(NotFoundError, 404))
     await expert.get("/review")
@@ -402,15 +401,15 @@ async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Offic
         ann.page,
     )
     office.open.append(forgot.http)
-    await forgot.post(f"{ann.here}/effect", value="false")
+    await forgot.post(f"{ann.here}/answer", value="false")
     assert 'name="back" value="/review"' in forgot.page.text
 
 
 async def test_a_judgment_that_is_kept_and_asked_about_is_one_question(office: Office) -> None:
     server = Threads(office, keep_judgments=timedelta(days=1))
     question = await server.start("Wait.")
-    at, ann = office.desk(), Visitor("ann", True, client=server)
-    found, count = await at.questions(ann)
+    at, ann = office.desk(), Reviewer("ann", True, client=server)
+    found, count = await at.list_tasks(ann)
     assert ([it.id for it in found], count) == ([question], 1)
 
 
@@ -419,9 +418,9 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
 ) -> None:
     await office.judged("Wait.")
     stopped, at = office.desk(), office.desk()
-    monkeypatch.setattr(stopped, "_learn", nothing)  # it ends before anything is learned
-    ann = Visitor("ann")
-    [question], _ = await stopped.questions(ann)
+    monkeypatch.setattr(stopped.answers, "_learn", nothing)  # it ends before anything is learned
+    ann = Reviewer("ann")
+    [question], _ = await stopped.list_tasks(ann)
     found = await stopped.open(ann, question.id)
     assert found is not None
     for item in await office.store.asearch(("memalign",), limit=100):
@@ -433,8 +432,8 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
         reply = {"value": value, "rationale": why, "author": "ann"}
         await stopped.answer(ann, question.id, late.case, reply)
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
-    at.outcomes(ann)
-    await at.settled()
+    at.answers.take_notices("ann")
+    await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
@@ -454,7 +453,7 @@ async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_sh
     other = office.expert("ann", at)
     other.http.cookies, other.page = ann.http.cookies, ann.page
     await other.post(f"{ann.here}/answer", **form)
-    await at.settled()
+    await at.answers.drain()
     if is_removed:
         assert other.page.status_code == 404
         assert "It is not stored: copy what you want to keep." in other.text
@@ -462,12 +461,12 @@ async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_sh
         assert await office.said() == {}
     else:
         assert await office.said() == {("ann", "Wait."): (False, form["rationale"])}
-        assert at.outcomes(Visitor("ann"))[0][1].startswith("Your answer is kept")
+        assert at.answers.take_notices("ann")[0][1].startswith("Your answer is kept")
     assert (await other.get(ann.here)).page.status_code == 404  # nobody opens it any more
 
 
 async def test_nobody_is_told_anothers_rule_as_their_own(
-    office: Office, people: tuple[Threads, Visitor, Visitor]
+    office: Office, people: tuple[Threads, Reviewer, Reviewer]
 ) -> None:
     server, ann, bob = people
     question = await server.start("Wait.")
@@ -477,8 +476,8 @@ async def test_nobody_is_told_anothers_rule_as_their_own(
     [told] = await answered(at, bob, question, value=True, rationale="Fine for a chat.")
     assert told.startswith("Learned:")
     await at.answer(ann, question, found.case, {"value": False, "rationale": "only the tone."})
-    await at.settled()
-    [(_, told)] = at.outcomes(ann)
+    await at.answers.drain()
+    [(_, told)] = at.answers.take_notices("ann")
     assert "Fine for a chat" not in told
     assert "your answer is kept" in told
 
@@ -489,11 +488,11 @@ async def test_judgments_that_are_kept_for_ever_are_listed_with_their_age(
 ) -> None:
     office.judge = office.judge.but(keep_judgments=keep)
     await office.judged("Wait.")
-    [question], _ = await office.desk().questions(Visitor("ann"))
+    [question], _ = await office.desk().list_tasks(Reviewer("ann"))
     assert question.age == "just now"
     # By when it was kept, whatever this page's own judge is set to.
     office.judge = office.judge.but(keep_judgments=timedelta(hours=1))
-    [question], _ = await office.desk().questions(Visitor("ann"))
+    [question], _ = await office.desk().list_tasks(Reviewer("ann"))
     assert question.age == "just now"
     assert (await office.expert("ann", office.desk()).get("/review")).page.status_code == 200
 
@@ -528,7 +527,7 @@ async def test_closing_one_of_two_tabs_keeps_the_case(
     await ann.post(f"{case}/leave")
     await bob.get("/review/next")
     assert bob.here == "/review"
-    monkeypatch.setattr("memalign_graph.review.desk._LEAVING", timedelta(0))
+    monkeypatch.setattr("memalign_graph.review.leases._LEAVING", timedelta(0))
     await ann.get(case)
     await ann.post(f"{case}/leave")
     assert (await bob.get("/review/next")).here == case
@@ -540,7 +539,7 @@ async def test_an_answered_case_does_not_open_as_if_new(office: Office) -> None:
     ann, bob = office.expert("ann", at), office.expert("bob", at)
     case = (await ann.get("/review/next")).here
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     for one in (ann, bob):
         assert (await one.get(case)).page.status_code == 404
         assert "This case is answered" in one.text

@@ -12,11 +12,20 @@ import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, Feedback, Judge, JudgeMemory, create_judge_graph
+from memalign_graph import (
+    Categorical,
+    Criterion,
+    Feedback,
+    Judge,
+    JudgeMemory,
+    Numeric,
+    Pairwise,
+    create_judge_graph,
+)
 from memalign_graph.interrupts import case_payload
-from memalign_graph.review import Desk, create_review_app, desk
-from memalign_graph.review.desk import Visitor
-from memalign_graph.review.forms import fields_of, read_answer, shown_reply
+from memalign_graph.review import ReviewQueue, create_review_app, leases
+from memalign_graph.review.forms import fields_of, parse_form
+from memalign_graph.review.tasks import Reviewer
 from tests.conftest import CRITERION
 from tests.loopback import LoopbackServer, error
 
@@ -53,10 +62,8 @@ class Expert:
         return self
 
     async def answer(self, **form: str) -> "Expert":
-        """Answer the case that is open, past what the answer would do."""
-        case = self.here
-        await self.post(f"{case}/effect", **form)
-        return await self.post(f"{case}/answer", **form)
+        """Answer the case that is open."""
+        return await self.post(f"{self.here}/answer", **form)
 
 
 @dataclass
@@ -68,10 +75,10 @@ class Office:
     judge: Judge
     open: list[httpx.AsyncClient]
 
-    def desk(self) -> Desk:
-        return Desk([self.judge], store=self.store)
+    def desk(self) -> ReviewQueue:
+        return ReviewQueue([self.judge], store=self.store)
 
-    def expert(self, name: str, at: Desk) -> Expert:
+    def expert(self, name: str, at: ReviewQueue) -> Expert:
         transport = httpx.ASGITransport(app=create_review_app(at, name=name))
         http = httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1", follow_redirects=True
@@ -112,13 +119,14 @@ async def test_answer_is_learned_and_the_expert_told(office: Office) -> None:
     at = office.desk()
     ann = await office.expert("ann", at).get("/review/next")
     assert "The loopback judge" not in ann.text  # hidden until there is an answer
-    await ann.post(f"{ann.here}/effect", value="false", rationale="Too cold.")
+    case, page = ann.here, ann.page
+    await ann.post(f"{case}/effect", value="false", rationale="Too cold.")
     assert "The loopback judge finds nothing" in ann.text
-    assert await office.said() == {}  # nothing is stored before it is final
-    await ann.post(
-        f"{ann.here.removesuffix('/effect')}/answer", value="false", rationale="Too cold."
-    )
-    await at.settled()
+    assert await office.said() == {}  # a preview stores nothing
+    ann.page = page
+    await ann.answer(value="false", rationale="Too cold.")
+    assert 'Your answer is stored. <a href="/review/mine/support_tone"' in ann.page.text
+    await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
     assert (await ann.get("/review")).notices == [
         "Learned: When judging, heed the expert: Too cold."
@@ -140,8 +148,8 @@ async def test_nobody_is_offered_what_another_looks_at(
     assert "ann" in (await bob.get(first)).text
     await bob.post(f"{first}/skip")
     assert bob.here != first
-    monkeypatch.setattr(desk, "LEASE", timedelta(0))
-    assert [it.skipped for it in (await at.questions(Visitor("bob")))[0]] == [False, True]
+    monkeypatch.setattr(leases, "LEASE", timedelta(0))
+    assert [it.skipped for it in (await at.list_tasks(Reviewer("bob")))[0]] == [False, True]
 
 
 async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: Office) -> None:
@@ -150,8 +158,8 @@ async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: 
     ann = office.expert("ann", at)
     for _ in range(2):
         await (await ann.get("/review/next")).answer(value="true")
-        await at.settled()
-    assert (await office.desk().questions(Visitor("ann")))[0] == []
+        await at.answers.drain()
+    assert (await office.desk().list_tasks(Reviewer("ann")))[0] == []
     assert "2 of 2 (100%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
@@ -162,7 +170,7 @@ async def test_two_answers_to_one_case_are_both_kept(office: Office) -> None:
     await ann.get("/review/next")
     await bob.get(ann.here)
     await asyncio.gather(ann.answer(value="false", rationale="Too cold."), bob.answer(value="true"))
-    await at.settled()
+    await at.answers.drain()
     told = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
     assert await office.said() == told
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
@@ -176,7 +184,7 @@ async def test_words_outlast_a_failing_model_a_stopped_server_and_the_judgment(
     ann = await office.expert("ann", at).get("/review/next")
     office.server.responder = lambda _: error(500, "It broke.")
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     assert "kept, and learned from later" in (await ann.get("/review")).notices[0]
     # A server that stops with the answer written down and nothing done yet.
     office.server.responder = office.server.judge
@@ -184,14 +192,14 @@ async def test_words_outlast_a_failing_model_a_stopped_server_and_the_judgment(
     async def stop(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(at, "_learn", stop)
+    monkeypatch.setattr(at.answers, "_learn", stop)
     await ann.get("/review/next")
     await ann.answer(value="false", rationale="Too short.")
     for item in await office.store.asearch(("memalign", NAME, "judgments")):
         await office.store.adelete(item.namespace, item.key)
     again = office.desk()
     await office.expert("ann", again).get("/review")
-    await again.settled()
+    await again.answers.drain()
     words = {words for _, words in (await office.said()).values()}
     assert words == {"Too cold.", "Too short."}
 
@@ -202,7 +210,7 @@ async def test_own_words_are_changed_and_taken_back_by_their_expert_alone(office
     ann, bob = office.expert("ann", at), office.expert("bob", at)
     await ann.get("/review/next")
     await ann.answer(value="false", rationale="Too cold.")
-    await at.settled()
+    await at.answers.drain()
     [episode] = await office.memory.aepisodes()
     await ann.get(f"/review/mine/{NAME}")
     await bob.get(f"/review/learned/{NAME}")
@@ -252,9 +260,9 @@ async def test_bad_answers_are_told_at_the_form(office: Office) -> None:
     await office.judged("Wait.")
     ann = await office.expert("ann", office.desk()).get("/review/next")
     case = ann.here
-    await ann.post(f"{case}/effect", rationale="  ")
+    await ann.post(f"{case}/answer", rationale="  ")
     assert "Choose a value, write why, or both." in ann.text
-    await ann.post(f"{case}/effect", value="7", rationale="Too cold.")
+    await ann.post(f"{case}/answer", value="7", rationale="Too cold.")
     assert "is not on the scale" in ann.text
     assert "Too cold." in ann.text
     await ann.get(case)
@@ -278,11 +286,11 @@ async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: O
     example: Any = {"inputs": "Where is my order?", "outputs": "Wait."}
     await office.memory.aremember(Feedback(**example, value=True, rationale="Fine.", author="bob"))
     ann = await office.expert("ann", office.desk()).get("/review/next")
-    case = ann.here
-    await ann.post(f"{case}/effect", value="false", rationale="Too cold.")
+    case, page, form = ann.here, ann.page, {"value": "false", "rationale": "Too cold."}
+    await ann.post(f"{case}/effect", **form)
     assert "bob : Yes Fine." in ann.text
-    token = {"value": "false", "rationale": "Too cold."}
-    await ann.post(f"{case}/rule", **token)
+    ann.page = page
+    await ann.post(f"{case}/rule", **form)
     assert "When judging, heed the expert: Too cold." in ann.text
     assert [it.author for it in await office.memory.aepisodes()] == ["bob"]
 
@@ -296,16 +304,22 @@ def test_a_criterions_name_is_shown_as_it_is_written() -> None:
         "tone of iOS: your answer",
         "tone of iOS: why, in your own words",
     ]
-    reply = {"GDPR": {"value": True, "rationale": "No name."}, "author": "ann"}
-    assert shown_reply(case, reply) == [("GDPR: your answer", "Yes"), ("GDPR: why", "No name.")]
     alone = case_payload("review", criteria[:1])
     labels = [field.label for field in fields_of(alone, {})]
     assert labels == ["Your answer", "Why, in your own words"]
 
 
-def test_forms_write_what_the_graphs_read() -> None:
-    from memalign_graph import Categorical, Numeric, Pairwise
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "keys"),
+    [(1, 5, "1 2 3 4 5"), (0, 10, "0 1 2 3 4 5 6 7 8 9 -"), (-1, 1, "- 0 1"), (12, 13, "- -")],
+)
+def test_the_key_of_a_mark_is_its_digit(minimum: int, maximum: int, keys: str) -> None:
+    scale = Numeric(minimum=minimum, maximum=maximum, integer=True)
+    case = case_payload("review", [Criterion(name="c", instructions="Is it?", scale=scale)])
+    assert [option.key or "-" for option in fields_of(case, {})[0].options] == keys.split()
 
+
+def test_forms_write_what_the_graphs_read() -> None:
     scales: dict[str, Any] = {
         "choice": Categorical(choices=("poor", "good")),
         "marks": Numeric(minimum=1, maximum=5, integer=True),
@@ -326,7 +340,7 @@ def test_forms_write_what_the_graphs_read() -> None:
         "pair.value": ("choice", 3),
     }
     filled = {"marks.value": "4", "share.value": "0.5", "pair.rationale": "A is kinder."}
-    assert read_answer(case, filled, "ann") == {
+    assert parse_form(case, filled, "ann") == {
         "marks": {"value": 4},
         "share": {"value": 0.5},
         "pair": {"rationale": "A is kinder."},
@@ -334,6 +348,6 @@ def test_forms_write_what_the_graphs_read() -> None:
     }
     conflicts = [{"id": "C1", "newer": "second", "first": {"text": "a"}, "second": {"text": "b"}}]
     case = case_payload("conflicts", criteria[:1], conflicts=conflicts)
-    assert read_answer(case, {"C1": "second"}, "ann") == {"C1": "second"}
+    assert parse_form(case, {"C1": "second"}, "ann") == {"C1": "second"}
     case = case_payload("question", criteria[:1], asked=["What is cold?"], said={"author": "bob"})
-    assert read_answer(case, {"rationale": "No greeting."}, "ann") == {"rationale": "No greeting."}
+    assert parse_form(case, {"rationale": "No greeting."}, "ann") == {"rationale": "No greeting."}

@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import JudgeMemory
 from memalign_graph.evidence.drift import LEVEL, bets, find_drift
 from memalign_graph.types import ReviewChoice
-from tests.unit_tests.review.test_effect import judged, memory_of
+from tests.unit_tests.review.test_preview import judged, memory_of
 
 LABELS = 500  # of 10,000 judgments, 5 % drawn by chance
 

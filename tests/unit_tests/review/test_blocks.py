@@ -88,14 +88,16 @@ def test_a_megabyte_is_cut_and_said_to_be() -> None:
     chat = [{"role": "user", "content": "x"}] * 30_000
     for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
         start = time.perf_counter()
-        section = sections_of({"outputs": value}, besides={"outputs": "other words " * 90_000})[0]
+        section = sections_of(
+            {"outputs": value}, compare_with={"outputs": "other words " * 90_000}
+        )[0]
         assert time.perf_counter() - start < 10  # it is far less on a machine that is not busy
         assert len(text_of(section.blocks)) <= 200_000
         assert section.left_out
 
 
 def test_words_that_differ_are_marked() -> None:
-    [block] = outputs("You get 89 EUR today.", besides={"outputs": "You get 45 EUR tomorrow."})
+    [block] = outputs("You get 89 EUR today.", compare_with={"outputs": "You get 45 EUR tomorrow."})
     assert [text for text, differs in block.pieces if differs] == ["89", "today"]
     assert text_of([block]) == "You get 89 EUR today."
     [alone] = outputs("You get 89 EUR today.")

@@ -11,12 +11,12 @@ from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgm
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.review.effect import (
-    nearest_to,
-    others_on,
-    rules_from,
+from memalign_graph.review.preview import (
+    conflicting_labels,
+    nearest_case,
+    predicted_changes,
+    proposed_guidelines,
     title_of,
-    values_changed_by,
 )
 from tests.conftest import CASE, COLD, CRITERION, operations
 from tests.loopback import LoopbackServer, error
@@ -63,7 +63,7 @@ def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT0
 def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
     vector = run_sync(embed_once(SYNC, [memory.access], example(name), always=True))
     given = {"vector": vector, **options}
-    return run_sync(values_changed_by(SYNC, memory.access, example(name), value, **given))
+    return run_sync(predicted_changes(SYNC, memory.access, example(name), value, **given))
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
@@ -83,9 +83,11 @@ def test_others_are_those_who_say_otherwise_of_the_very_same_case() -> None:
     )
     given = memory.access, example("warm 1")
     shown = {"author": "bob", "value": "No", "rationale": "Too long."}
-    assert run_sync(others_on(SYNC, *given, True, "ann")) == [shown]
-    assert [one["author"] for one in run_sync(others_on(SYNC, *given, True, "bob"))] == ["ann"]
-    assert run_sync(others_on(SYNC, *given, None, "zoe")) == []
+    assert run_sync(conflicting_labels(SYNC, *given, True, "ann")) == [shown]
+    assert [one["author"] for one in run_sync(conflicting_labels(SYNC, *given, True, "bob"))] == [
+        "ann"
+    ]
+    assert run_sync(conflicting_labels(SYNC, *given, None, "zoe")) == []
 
 
 @pytest.mark.parametrize("new", ["odd 3", "odd 2"])  # also another word on a settled one
@@ -118,17 +120,17 @@ def test_rules_of_one_answer_are_told_and_not_kept(server: LoopbackServer) -> No
     rule = {"action": "add", "text": "Say sorry first.", "question": "Does it say sorry first?"}
     server.script(operations({**rule, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
-    assert run_sync(rules_from(SYNC, *given, feedback)) == [gone, rule]
+    assert run_sync(proposed_guidelines(SYNC, *given, feedback)) == [gone, rule]
     with pytest.raises(ChatModelError):
-        run_sync(rules_from(SYNC, *given, feedback))
-    assert run_sync(rules_from(SYNC, *given, judged("warm 1", True, True))) == []
+        run_sync(proposed_guidelines(SYNC, *given, feedback))
+    assert run_sync(proposed_guidelines(SYNC, *given, judged("warm 1", True, True))) == []
     assert (len(server.chats), memory.version()) == (2, version)
 
 
 def test_the_nearest_case_is_another_one_that_has_a_value() -> None:
     cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
     memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
-    found = run_sync(nearest_to(SYNC, memory.access, example("warm 1"), None))
+    found = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
     shown = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
     assert found == {**shown, "similarity": pytest.approx(0.9, abs=0.1)}
-    assert run_sync(nearest_to(SYNC, memory.access, example("new"), None)) is None
+    assert run_sync(nearest_case(SYNC, memory.access, example("new"), None)) is None

@@ -17,12 +17,12 @@ from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import read_review_log, utc_now
 from memalign_graph.memory.pass_rate import RateEstimates, pass_rate
 from memalign_graph.memory.review_report import review_report
-from memalign_graph.review.effect import Shown, title_of, word_of
-from memalign_graph.scales import Boolean, Numeric
+from memalign_graph.review.preview import Shown, feedback_summary, title_of
+from memalign_graph.scales import Boolean, Numeric, Scale
 
-_COMMITS, _SOURCES, _DISPUTES, _OWN, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14
+_MAX_COMMITS, _MAX_SOURCES, _MAX_DISPUTES, _MAX_ANSWERS, _WEEKS, _DAYS = 30, 50, 50, 100, 12, 14
 _BY_JUDGE = ("learn", "align", "redistill", "consolidate", "ask", "check", "judge cases")
-_DID = dict.fromkeys(_BY_JUDGE, "learned") | {
+_ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
     "remember": "answered",
     "revise": "changed an answer",
     "forget": "took back answers",
@@ -33,108 +33,125 @@ _DID = dict.fromkeys(_BY_JUDGE, "learned") | {
 }
 
 
-async def learned(io: IO, access: MemoryAccess, author: str | None) -> Shown:
-    """Return the rules with what they come from, cases in dispute, and what was done of late."""
-    rules, scale = await access.guidelines(io), access.criterion.scale
+async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -> Shown:
+    """Return the guidelines with their sources, the cases in dispute, and the last commits."""
+    guidelines, scale = await access.guidelines(io), access.criterion.scale
     rows, answers = {row.id: row for row in access.view.rows()}, check_answers(access.view)
-    told = {"id", "text", "question", "origin", "author", "status"}
+    fields = {"id", "text", "question", "origin", "author", "status"}
 
     def is_own(row: EpisodeRow) -> bool:
         return author is not None and row.content.get("author") == author
 
     def source(row: EpisodeRow) -> Shown:
-        known = {"episode_id": row.id, "title": title_of(row), "mine": is_own(row)}
-        return {**known, **word_of(row, scale)}
+        summary = feedback_summary(row, scale)
+        return {"episode_id": row.id, "title": title_of(row), "mine": is_own(row), **summary}
 
-    guidelines = []
-    for rule in rules:
-        found = [those for key, those in answers.items() if is_answer_to(key, rule.question or "")]
-        most = max(found, key=len, default={})  # of the model that was asked most
-        met = sum(answer >= YES_THRESHOLD for answer in most.values())
-        worth, words = rule.worth, _newest(rows[it] for it in rule.episode_ids if it in rows)
-        often = worth and f"{worth.auc:.0%} of the time, on {worth.cases} cases."
-        shown: Shown = {
-            "worth": often and f"Tells good answers from bad ones {often}",
-            "checks": f"Cases that meet it: {met} of {len(most)}." if most else None,
-            "sources": list(map(source, sorted(words, key=is_own, reverse=True)[:_SOURCES])),
-        }
-        guidelines.append({**rule.model_dump(include=told), **shown})
-    cases = defaultdict(list)
-    for row in rows.values():
-        if (value := value_or_none(row.value, scale)) is not None:
-            cases[row.example_id].append((row, value))
-    disputed = [
-        _newest(row for row, _ in words)
-        for words in cases.values()
-        if any(
-            not values_agree(scale, one, other) for (_, one), (_, other) in combinations(words, 2)
+    overview = []
+    for guideline in guidelines:
+        by_model = [
+            cases
+            for question, cases in answers.items()
+            if is_answer_to(question, guideline.question or "")
+        ]
+        checked = max(by_model, key=len, default={})  # by the model that was asked most
+        met = sum(probability >= YES_THRESHOLD for probability in checked.values())
+        worth = guideline.worth
+        share = worth and f"{worth.auc:.0%} of the time, on {worth.cases} cases."
+        sources = _newest(rows[key] for key in guideline.episode_ids if key in rows)
+        sources.sort(key=is_own, reverse=True)
+        overview.append(
+            {
+                **guideline.model_dump(include=fields),
+                "worth": share and f"Tells good answers from bad ones {share}",
+                "checks": f"Cases that meet it: {met} of {len(checked)}." if checked else None,
+                "sources": list(map(source, sources[:_MAX_SOURCES])),
+            }
         )
-    ]
-    disputed.sort(key=lambda words: words[0].given_at, reverse=True)
-    disputes = [
-        {"title": title_of(words[0]), "words": [word_of(row, scale) for row in words]}
-        for words in disputed[:_DISPUTES]
-    ]
     commits = [
-        {"version": it.version, "at": _time(it.at), "author": it.author, "what": _what(it)}
-        for it in await history(io, access, _COMMITS)
+        {"version": commit.version, "at": _time(commit.at), "what": _describe_commit(commit)}
+        for commit in await history(io, access, _MAX_COMMITS)
     ]
-    return {"guidelines": guidelines, "disputes": disputes, "history": commits}
+    disputes = _disputes(rows.values(), scale)
+    return {"guidelines": overview, "disputes": disputes, "history": commits}
 
 
-async def answers_of(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
-    """Return an expert's answers, the newest first, with the rules that rest on them."""
+def _disputes(rows: Iterable[EpisodeRow], scale: Scale) -> list[Shown]:
+    """Return the cases on which two experts differ, the newest first."""
+    by_example = defaultdict(list)
+    for row in rows:
+        if (value := value_or_none(row.value, scale)) is not None:
+            by_example[row.example_id].append((row, value))
+    disputed = [
+        _newest(row for row, _ in labels)
+        for labels in by_example.values()
+        if any(not values_agree(scale, a, b) for (_, a), (_, b) in combinations(labels, 2))
+    ]
+    disputed.sort(key=lambda newest: newest[0].given_at, reverse=True)
+    return [
+        {"title": title_of(newest[0]), "words": [feedback_summary(row, scale) for row in newest]}
+        for newest in disputed[:_MAX_DISPUTES]
+    ]
+
+
+async def answers_by(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
+    """Return an expert's answers, the newest first, with the guidelines learned from them."""
     texts = defaultdict(list)
-    for rule in await access.guidelines(io):
-        for key in rule.episode_ids:
-            texts[key].append(rule.text)
-    own, scale = [], access.criterion.scale
-    for row in _newest(it for it in access.view.rows() if it.content.get("author") == author):
-        written = "" if row.value is None else scale.show(row.value)
-        answer = {"episode_id": row.id, "title": title_of(row), "written": written}
-        own.append({**answer, **word_of(row, scale), "at": _time(row.given_at)})
-        own[-1]["learned"] = texts[row.id]
-    return own[:_OWN]
+    for guideline in await access.guidelines(io):
+        for key in guideline.episode_ids:
+            texts[key].append(guideline.text)
+    scale = access.criterion.scale
+    rows = _newest(row for row in access.view.rows() if row.content.get("author") == author)
+    return [
+        {
+            "episode_id": row.id,
+            "title": title_of(row),
+            "written": "" if row.value is None else scale.show(row.value),
+            **feedback_summary(row, scale),
+            "at": _time(row.given_at),
+            "learned": texts[row.id],
+        }
+        for row in rows[:_MAX_ANSWERS]
+    ]
 
 
-async def standing(io: IO, access: MemoryAccess) -> Shown:
-    """Tell how far judge and experts agree, and how much experts are asked."""
+async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
+    """Return how far judge and experts agree, and how much experts are asked."""
     view, scale, today = await access.refresh(io), access.criterion.scale, utc_now().date()
     rows = view.rows()
     by_day, experts, judged = defaultdict(list), defaultdict(list), {}
     for row in rows:
         value = value_or_none(row.value, scale)
-        for judgment_id, given in row.verdicts.items():
-            verdict = value_or_none(given, scale)
+        for judgment_id, stored in row.verdicts.items():
+            verdict = value_or_none(stored, scale)
             if value is not None and verdict is not None:
                 judged[judgment_id] = is_right = values_agree(scale, verdict, value)
                 by_day[row.given_at.date()].append(is_right)
                 experts[row.content.get("author")].append(is_right)
     weeks: defaultdict[date, list[bool]] = defaultdict(list)
-    for day, those in by_day.items():
-        weeks[day - timedelta(day.weekday())] += those
+    for day, rights in by_day.items():
+        weeks[day - timedelta(day.weekday())] += rights
     days = [today - timedelta(back) for back in reversed(range(_DAYS))]
     items = await read_review_log(io, access, since=days[0])
     asked = [item for item in items if item.asked]
     right = [judged[item.judgment_id] for item in asked if item.judgment_id in judged]
-    everything = [is_right for those in experts.values() for is_right in those]
+    everything = [is_right for rights in experts.values() for is_right in rights]
     sentence = "No answer that was judged has an expert's value yet."
     if everything:
-        sentence = f"The judge agrees with the experts on {_of(everything)} answers."
+        sentence = f"The judge agrees with the experts on {_fraction_text(everything)} answers."
     coverage = (
         f"In the last {_DAYS} days experts were asked about {len(asked)} of {len(items)} answers; "
-        f"where they then gave a value, it was right on {_of(right)}. How often the judge is "
-        "right where nobody was asked is not known."
+        f"where they then gave a value, it was right on {_fraction_text(right)}. How often the "
+        "judge is right where nobody was asked is not known."
     )
     monday = today - timedelta(today.weekday())
     mondays = [monday - timedelta(weeks=back) for back in reversed(range(_WEEKS))]
     per_day = Counter(item.date for item in asked)
     answered = Counter(row.given_at.date() for row in rows)
-    by_number = sorted(experts.items(), key=lambda it: -len(it[1]))
+    by_number = sorted(experts.items(), key=lambda entry: -len(entry[1]))
     return {
         "agreement": {"n": len(everything), "agreed": sum(everything), "sentence": sentence},
-        "weeks": [{"label": f"{week:%d %b}", **_shared(weeks[week])} for week in mondays],
-        "experts": [{"author": author, **_shared(those)} for author, those in by_number],
+        "weeks": [{"label": f"{week:%d %b}", **_agreement(weeks[week])} for week in mondays],
+        "experts": [{"author": author, **_agreement(rights)} for author, rights in by_number],
         "coverage": [{"sentence": coverage}] if items else [],
         "days": [
             {"label": f"{day:%d %b}", "asked": per_day[day], "answered": answered[day]}
@@ -204,16 +221,16 @@ def _time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%d %b %Y, %H:%M} UTC"
 
 
-def _shared(rights: Sequence[bool]) -> Shown:
+def _agreement(rights: Sequence[bool]) -> Shown:
     return {"n": len(rights), "share": sum(rights) / len(rights) if rights else None}
 
 
-def _of(rights: Sequence[bool]) -> str:
+def _fraction_text(rights: Sequence[bool]) -> str:
     share = f" ({sum(rights) / len(rights):.0%})" if rights else ""
     return f"{sum(rights)} of {len(rights)}{share}"
 
 
-def _what(commit: Commit) -> str:
+def _describe_commit(commit: Commit) -> str:
     """Tell who did what, and how much, in a sentence."""
     by_judge = commit.reason in _BY_JUDGE
     answers, rules = commit.episodes, commit.guidelines
@@ -227,4 +244,4 @@ def _what(commit: Commit) -> str:
     }
     much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
     who = commit.author or ("The judge" if by_judge else "Somebody")
-    return f"{who} {_DID.get(commit.reason, 'changed things')} ({much or 'nothing new'})."
+    return f"{who} {_ACTIONS.get(commit.reason, 'changed things')} ({much or 'nothing new'})."

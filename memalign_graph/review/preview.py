@@ -1,4 +1,4 @@
-"""What an expert's answer would do, told before it is final: nothing is stored here."""
+"""What an expert's answer would do, before it is stored, and what is known of cases like it."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -19,18 +19,19 @@ from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.models import BaseChatModel
 from memalign_graph.prompts.fences import headline
+from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.forms import shown_value
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment, stored_example
 
 Shown = dict[str, Any]  # what a template of the page shows
-_TURNS, _NEAR, _TITLE_CHARS = 10, 30, 120
-_NO_VALUE = "An answer without a value turns no case at once; the rule that comes of it may."
+_MAX_CHANGES, _MAX_NEAR, _TITLE_CHARS = 10, 30, 120
+_NO_VALUE = "An answer without a value changes no estimate now; the rule that comes of it may."
 _NO_VECTOR = "This case was never compared with others, so it is not known which are like it."
-_FEW = "Too few cases have an expert's value to tell which would turn: {} of the {} it takes."
+_FEW = "Too few cases have an expert's value to tell what would change: {} of the {} it takes."
 _UNUSED = (
-    "Like cases do not decide here: so far they tell no more of the experts' values than the "
-    "judge does by itself, so no settled case would turn."
+    "Similar cases do not decide here: so far they predict the experts' values no better than the "
+    "judge does by itself, so no settled case would change."
 )
 
 
@@ -39,40 +40,40 @@ def title_of(row: EpisodeRow) -> str:
     return headline(row.content["example"]["outputs"], _TITLE_CHARS)
 
 
-def word_of(row: EpisodeRow, scale: Scale) -> Shown:
-    """Return what an expert said."""
-    said = {name: row.content.get(name) for name in ("author", "rationale")}
-    return {**said, "value": None if row.value is None else shown_value(scale, row.value)}
+def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
+    """Return who answered, with what value and comment."""
+    fields = {name: row.content.get(name) for name in ("author", "rationale")}
+    return {**fields, "value": None if row.value is None else shown_value(scale, row.value)}
 
 
 def _others(
     access: MemoryAccess, example: Example, author: str | None
 ) -> list[tuple[EpisodeRow, Value]]:
-    """Return what others said of this case, or of one that reads the same, oldest first."""
-    own, scale = episode_id(example.id, author, None), access.criterion.scale
+    """Return others' values of this case, or of one that reads the same, oldest first."""
+    own_id, scale = episode_id(example.id, author, None), access.criterion.scale
     rows = sorted(
         access.view.rows_for_vector(key_of(access, example)), key=lambda row: row.given_at
     )
-    valued = [(row, value_or_none(row.value, scale)) for row in rows if row.id != own]
+    valued = [(row, value_or_none(row.value, scale)) for row in rows if row.id != own_id]
     return [(row, value) for row, value in valued if value is not None]
 
 
-async def others_on(
+async def conflicting_labels(
     io: IO, access: MemoryAccess, example: Example, value: Value | None, author: str | None
 ) -> list[Shown]:
-    """Return the words of other experts on the very same case whose value differs."""
+    """Return what other experts said of the very same case, if their value differs."""
     await access.refresh(io)
-    scale, others = access.criterion.scale, _others(access, example, author)
+    scale = access.criterion.scale
     return [
-        word_of(row, scale)
-        for row, other in others
+        feedback_summary(row, scale)
+        for row, other in _others(access, example, author)
         if row.example_id == example.id
         and value is not None
         and not values_agree(scale, other, value)
     ]
 
 
-async def values_changed_by(
+async def predicted_changes(
     io: IO,
     access: MemoryAccess,
     example: Example,
@@ -83,7 +84,7 @@ async def values_changed_by(
     judgment: Judgment | None = None,
     decide: Decide = "auto",
 ) -> tuple[list[Shown], str | None]:
-    """Tell which settled cases would be estimated otherwise; also why that is not known."""
+    """Return the settled cases whose estimate would change, or why that is not known."""
     scale, key = access.criterion.scale, key_of(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
@@ -91,7 +92,7 @@ async def values_changed_by(
         vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
-        return [], f"Which cases would turn is not known. {error}"
+        return [], f"It is not known which cases would change. {error}"
     if value is None:
         return [], _NO_VALUE
     if len(model.cases) < MIN_CASES:
@@ -119,55 +120,71 @@ async def values_changed_by(
         await fit(io, model)
     if not model.decides(decide):
         return [], _UNUSED
-    changes = (await off_loop(io, partial(model.values_changed_by, case)))[:_TURNS]
-    turns: list[Shown] = []
-    for settled, before, after in changes:
-        turn = {"before": before, "after": after, "expert": settled.value}
+    changed = (await off_loop(io, partial(model.values_changed_by, case)))[:_MAX_CHANGES]
+    changes: list[Shown] = []
+    for settled, before, after in changed:
         is_right, was_right = (values_agree(scale, it, settled.value) for it in (after, before))
-        becomes = "right" if is_right else "wrong" if was_right else "neither"
         rows = access.view.rows_for_vector(settled.vector_key)
-        title = title_of(next(row for row in rows if row.example_id == settled.example_id))
-        shown = {name: shown_value(scale, it) for name, it in turn.items()}
-        turns.append({"title": title, "becomes": becomes, **shown})
-    return turns, None
+        values_shown = {"before": before, "after": after, "expert": settled.value}
+        changes.append(
+            {
+                "title": title_of(
+                    next(row for row in rows if row.example_id == settled.example_id)
+                ),
+                "becomes": "right" if is_right else "wrong" if was_right else "neither",
+                **{name: shown_value(scale, shown) for name, shown in values_shown.items()},
+            }
+        )
+    return changes, None
 
 
-async def rules_from(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, feedback: Feedback
+async def proposed_guidelines(
+    io: IO, access: MemoryAccess, model: BaseChatModel, feedback: Feedback
 ) -> list[Shown]:
-    """Ask a model which rules come of an answer alone, beside those that stand."""
+    """Ask a model which guidelines come of an answer alone, given those that are active."""
     if feedback.agrees:
         return []
-    standing = await access.guidelines(io)
-    texts = {guideline.id: guideline.text for guideline in standing}
+    active = await access.guidelines(io)
+    texts = {guideline.id: guideline.text for guideline in active}
     episode = Episode.from_feedback(feedback)
-    result = await distill_episodes(io, access, chat, [episode], standing)
-    rules: list[Shown] = []
-    for rule in result.operations:
-        goes = rule.action == "retire"  # with what holds in its place, if anything does
-        if goes:
-            gone = texts[str(rule.guideline_id)]
-            rules.append({"action": "retire", "text": gone, "question": None})
-        if rule.text is not None:
-            action = "add" if goes else rule.action
-            rules.append({"action": action, "text": rule.text, "question": rule.question})
-    return rules
+    result = await distill_episodes(io, access, model, [episode], active)
+    proposals: list[Shown] = []
+    for operation in result.operations:
+        is_retired = operation.action == "retire"  # with the text that replaces it, if any
+        if is_retired:
+            text = texts[str(operation.guideline_id)]
+            proposals.append({"action": "retire", "text": text, "question": None})
+        if operation.text is not None:
+            action = "add" if is_retired else operation.action
+            fields = {"text": operation.text, "question": operation.question}
+            proposals.append({"action": action, **fields})
+    return proposals
 
 
-async def nearest_to(
+async def nearest_case(
     io: IO, access: MemoryAccess, example: Example, vector: Vector | None
 ) -> Shown | None:
-    """Find the nearest other case that an expert valued, with the newest word on it."""
+    """Return the nearest other case with an expert's value; of a tool call an approved one."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
-    own = key_of(access, example)
-    vector = view.vectors([own]).get(own, vector)
-    found = [] if vector is None else view.index.search(vector, _NEAR)
-    for key, similarity in found:
-        others = [row for row in view.rows_for_vector(key) if row.example_id != example.id]
-        rows = [row for row in others if value_or_none(row.value, scale) is not None]
-        if rows:
+    own_key, call = key_of(access, example), tool_call(example.outputs)
+    vector = view.vectors([own_key]).get(own_key, vector)
+    max_near = _MAX_NEAR if call is None else len(view.rows())
+    matches = [] if vector is None else view.index.search(vector, max_near)
+
+    def is_comparable(row: EpisodeRow) -> bool:
+        value = value_or_none(row.value, scale)
+        if row.example_id == example.id or value is None:
+            return False
+        other = None if call is None else tool_call(row.content["example"]["outputs"])
+        return call is None or (
+            value is True and other is not None and other["name"] == call["name"]
+        )
+
+    for key, similarity in matches:
+        if rows := list(filter(is_comparable, view.rows_for_vector(key))):
             newest = max(rows, key=lambda row: (row.given_at, row.id))
             near = stored_example(newest.content["example"])
-            return {"similarity": min(similarity, 1.0), **word_of(newest, scale), "example": near}
+            summary = feedback_summary(newest, scale)
+            return {"similarity": min(similarity, 1.0), **summary, "example": near}
     return None

@@ -8,10 +8,10 @@ from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.history import history
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
-from memalign_graph.review.standing import answers_of, learned, standing
+from memalign_graph.review.dashboard import agreement_overview, answers_by, guideline_overview
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
-from tests.unit_tests.review.test_effect import judged, memory_of, told
+from tests.unit_tests.review.test_preview import judged, memory_of, told
 
 
 def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
@@ -22,7 +22,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     memory.remember([told("late 1", False, given_at=at - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
-    shown = run_sync(learned(SYNC, memory.access, "ann"))
+    shown = run_sync(guideline_overview(SYNC, memory.access, "ann"))
     [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
     assert rule["worth"] == "Tells good answers from bad ones 100% of the time, on 9 cases."
     assert rule["checks"] == "Cases that meet it: 4 of 9."
@@ -31,7 +31,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     assert rule["sources"][0] == {**word, "episode_id": key, "title": title, "mine": True}
     assert [source["mine"] for source in rule["sources"]] == [True, False]
     assert (dispute["title"], word in dispute["words"]) == (title, True)
-    kind, late = run_sync(answers_of(SYNC, memory.access, "ann"))
+    kind, late = run_sync(answers_by(SYNC, memory.access, "ann"))
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
@@ -51,7 +51,7 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
     ):
         act()
         assert run_sync(history(SYNC, memory.access, 5)) == memory.history()[:5]
-    commits = run_sync(learned(SYNC, memory.access, None))["history"]
+    commits = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
     assert [one["version"] for one in commits] == [one.version for one in memory.history()]
     assert [one["what"] for one in commits[::-1]][:6] == [
         "ann answered (answers given: 1).",
@@ -69,7 +69,7 @@ def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
     judgments = [one.judgment for one in memory.episodes() if one.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
         run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), utc_now()))
-    shown = run_sync(standing(SYNC, memory.access))
+    shown = run_sync(agreement_overview(SYNC, memory.access))
     sentence = "The judge agrees with the experts on 3 of 4 (75%) answers."
     assert shown["agreement"] == {"n": 4, "agreed": 3, "sentence": sentence}
     assert [week["share"] for week in shown["weeks"]] == [None] * 11 + [0.75]
@@ -79,21 +79,21 @@ def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
     assert "asked about 2 of 3 answers" in coverage
     assert f"right on {right} of 2" in coverage
     assert [(day["asked"], day["answered"]) for day in shown["days"][-2:]] == [(0, 1), (2, 4)]
-    empty = run_sync(standing(SYNC, memory_of().access))
+    empty = run_sync(agreement_overview(SYNC, memory_of().access))
     assert (empty["coverage"], empty["agreement"]["n"]) == ([], 0)
 
 
 def test_how_many_answers_really_pass_is_told_where_judgments_are_kept() -> None:
     said = [judged(f"late {at}", at % 3 > 0, True) for at in range(30)]
     memory = memory_of(*said)
-    assert run_sync(standing(SYNC, memory.access))["rate"] is None
+    assert run_sync(agreement_overview(SYNC, memory.access))["rate"] is None
     drawn = ReviewChoice(asks=True, reasons=["sample"])
     for feedback in said:
         assert feedback.judgment is not None
         kept = (feedback.judgment, feedback.example, None, timedelta(days=1))
         run_sync(keep_judgment(SYNC, memory.access, *kept))
         run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
-    rate = run_sync(standing(SYNC, memory.access))["rate"]
+    rate = run_sync(agreement_overview(SYNC, memory.access))["rate"]
     assert "by 30 experts' answers drawn by chance and 30 judgments: 67% (" in rate["sentence"]
     assert "The judge alone says 100% (" in rate["sentence"]
     [week] = rate["weeks"]

@@ -1,0 +1,158 @@
+"""Experts' answers: stored at once as feedback, learned from in the background.
+
+If the server stops before an answer is learned from, its feedback is pending, and the next lesson
+learns from it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from memalign_graph.errors import EmbeddingError, MemAlignError
+from memalign_graph.io import ASYNC
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.feedback import remember
+from memalign_graph.review import threads
+from memalign_graph.review.tasks import CasePayload, Reviewer, feedback_of
+
+logger = logging.getLogger(__name__)
+
+Notice = tuple[str, str]
+"""A level (`good`, `warn`, `bad`) and a sentence for an expert."""
+
+_DRAIN_TIMEOUT_S = 20
+_STORED = "Your answer is kept, and learned from later"
+_ALREADY_ANSWERED = "Somebody else had answered this before you"
+_MAX_NOTICES = 1_000  # of experts who may not come back to read them
+
+
+class Answers:
+    """Stores answers, learns from them, and keeps notices for the experts who gave them."""
+
+    def __init__(
+        self,
+        access: Callable[[str, list[str]], MemoryAccess],
+        feedback_graph: Callable[[str], Any],
+    ) -> None:
+        """Reach the memory of a criterion in a namespace, and its compiled feedback graph."""
+        self._access, self._feedback_graph = access, feedback_graph
+        self._learning: dict[asyncio.Task[None], str] = {}
+        self._notices: deque[tuple[str, Notice]] = deque(maxlen=_MAX_NOTICES)
+
+    @property
+    def task_ids(self) -> set[str]:
+        """The tasks whose answers are being learned from."""
+        return {*self._learning.values()}
+
+    async def submit(
+        self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
+    ) -> asyncio.Task[None]:
+        """Store an answer; returns the background task that learns from it."""
+        now = datetime.now(UTC)
+        for name, answer in feedback_of(case, reply).items():
+            feedback = answer.model_copy(update={"given_at": now})
+            access = self._access(name, case["namespace"])
+            try:
+                await remember(ASYNC, access, [feedback])
+            except EmbeddingError as error:
+                logger.warning("The answer to %s is stored without a vector: %s", task_id, error)
+                await remember(ASYNC, access, [feedback], embeds=False)
+        learning = asyncio.create_task(self._learn(reviewer, task_id, case, reply, now))
+        self._learning[learning] = task_id
+        learning.add_done_callback(self._learning.pop)
+        return learning
+
+    def take_notices(self, name: str) -> list[Notice]:
+        """Return what became of an expert's answers; each notice is returned once."""
+        notices = [notice for author, notice in self._notices if author == name]
+        others = [entry for entry in self._notices if entry[0] != name]
+        self._notices.clear()
+        self._notices.extend(others)
+        return notices
+
+    async def drain(self) -> None:
+        """Wait some seconds for the answers that are being learned from."""
+        if self._learning:
+            await asyncio.wait(self._learning, timeout=_DRAIN_TIMEOUT_S)
+
+    async def _learn(
+        self,
+        reviewer: Reviewer,
+        task_id: str,
+        case: CasePayload,
+        reply: dict[str, Any],
+        answered_at: datetime,
+    ) -> None:
+        try:
+            reply = await self._newest(case, reply, answered_at)
+            if threads.parse_task_id(task_id):
+                notice = await self._resume(reviewer, task_id, case, reply)
+            else:
+                notice = await self._teach(task_id.rpartition("-")[2], case, reply)
+        except Exception as error:  # nobody awaits this task: the expert is told instead
+            logger.exception("Learning from the answer to %s failed", task_id)
+            what = "The question still waits" if case["kind"] == "conflicts" else _STORED
+            notice = ("bad", f"{what}: {error}")
+        self._notices.append((reviewer.name, notice))
+
+    async def _newest(
+        self, case: CasePayload, reply: dict[str, Any], answered_at: datetime
+    ) -> dict[str, Any]:
+        """Return the reply, or what the expert has answered to the same case since."""
+        if case["kind"] != "review":
+            return reply
+        for name, feedback in feedback_of(case, reply).items():
+            key = feedback.episode_id
+            episode = (await self._access(name, case["namespace"]).episodes(ASYNC, [key])).get(key)
+            if episode is not None and episode.given_at > answered_at:
+                later = {"value": episode.value, "rationale": episode.rationale}
+                return {
+                    **reply,
+                    **{field: part for field, part in later.items() if part is not None},
+                }
+        return reply
+
+    async def _resume(
+        self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
+    ) -> Notice:
+        """Resume the run that waits for the answer."""
+        run = await threads.resume(reviewer.client, task_id, case, reply)
+        failed = run is not None and run["status"] in ("error", "timeout")
+        problem = "The run of this case failed" if failed else _ALREADY_ANSWERED
+        if case["kind"] == "conflicts":
+            is_used = run is not None and not failed
+            return ("good", "Your decision is taken.") if is_used else ("warn", f"{problem}.")
+        thread_id, _ = threads.parse_task_id(task_id) or ("", "")
+        thread = await threads.load_thread(reviewer.client, thread_id)
+        pending = threads.cases_of(thread, case["criteria"]).values()
+        if run and any(each["kind"] == "question" for each in pending):
+            return "good", "Your answer is taken. A question about your words waits now."
+        if failed or not threads.has_learned_from(thread, case, reply):
+            return "warn", f"{problem}: your answer is kept, and learned from with the next one."
+        learned = (thread.get("values") or {}).get("learned") or {}
+        return _learned_notice(learned.values() if case["kind"] == "panel" else [learned])
+
+    async def _teach(self, judgment_id: str, case: CasePayload, reply: dict[str, Any]) -> Notice:
+        """Learn from the answer to a kept judgment."""
+        [name] = case["criteria"]
+        try:
+            result = await self._feedback_graph(name).ainvoke(
+                {"judgment_id": judgment_id, "reply": reply},
+                context={"namespace": case["namespace"]},
+            )
+        except MemAlignError as error:  # the model failed, or the judgment has expired
+            return "warn", f"{_STORED}: {error}"
+        return _learned_notice([result["learned"]])
+
+
+def _learned_notice(learned: Iterable[Any]) -> Notice:
+    """Say what was learned; takes the items of a review graph's `learned`."""
+    results = [result for result in learned if result]
+    texts = [change["text"] for result in results for change in result["guidelines"]]
+    if pending := [result for result in results if not result["episode_ids"]]:
+        warnings = [text for result in pending for text in result.get("warnings", [])]
+        return "warn", f"{_STORED}: {' '.join(warnings)}"
+    return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is taken."

@@ -1,0 +1,248 @@
+"""One request to the review page: who sent it, whether its form is genuine, how it is answered."""
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import httpx
+import jinja2
+from langgraph_sdk.client import LangGraphClient
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.review.queue import ReviewQueue
+from memalign_graph.review.tasks import Reviewer, ReviewTask
+
+MAX_NAME_CHARS = 100
+NOT_OPEN = "This case is answered, no longer kept, or was never asked."
+_MAX_BODY_BYTES = 262_144
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK = ("127.0.0.0/8", "::1")
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_TEMPLATES = jinja2.Environment(
+    autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+)
+_TEMPLATES.loader = jinja2.DictLoader(
+    {
+        file.name: file.read_text("utf-8")
+        for file in files(__package__).joinpath("templates").iterdir()
+    }
+)
+
+
+class RefusedError(Exception):
+    """A request that is not answered; says why."""
+
+
+@dataclass(frozen=True)
+class SignIn:
+    """How the page learns who its reviewer is."""
+
+    by_server: bool = False
+    """Whether an Agent Server serves the page and signs its users in."""
+    user_header: str | None = None
+    """The header in which a reverse proxy names the user."""
+    proxy: str | None = None
+    """The proxy's address, or its network such as `10.0.0.0/8`; None for this machine."""
+    name: str = ""
+    """The name of those who have not given one, if nobody signs them in."""
+
+    def __post_init__(self) -> None:
+        if self.proxy is not None and not self.user_header:
+            raise InvalidInputError("proxy: it needs user_header, the header it names the user in.")
+        try:
+            self._is_from_proxy("127.0.0.1")
+        except ValueError as error:
+            raise InvalidInputError(
+                f"proxy: {self.proxy!r} is no IP address or network. Use one such as 10.0.0.7 or "
+                "10.0.0.0/8."
+            ) from error
+
+    def reviewer(self, request: Request) -> Reviewer:
+        """Return who sent a request; a RefusedError says why nobody is answered."""
+        if self.by_server:
+            return self._user_of_server(request)
+        if self.user_header:
+            return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
+        if re.sub(r":\d+$", "", request.headers.get("host", "")) not in _LOCAL_HOSTS:
+            raise RefusedError("This page answers its own machine alone: open it as 127.0.0.1.")
+        return Reviewer(self._name_of_cookie(request), may_roll_back=True)
+
+    def _user_of_proxy(self, request: Request, header: str) -> str:
+        address = request.client.host if request.client else ""
+        if not self._is_from_proxy(address):
+            raise RefusedError(
+                f"This page is served through a proxy, and {address or 'this address'} is not it: "
+                "open the proxy's address. (--proxy names the address that the proxy calls from.)"
+            )
+        names = {clean_name(_utf8(name)) for name in request.headers.getlist(header)} - {""}
+        if len(names) != 1:
+            problem = "several names" if names else "no name"
+            raise RefusedError(
+                f"Nobody is signed in: the proxy sent {problem} in the header {header}. Sign in, "
+                "or have the proxy set this header (--user-header)."
+            )
+        return names.pop()
+
+    def _is_from_proxy(self, address: str) -> bool:
+        networks = [self.proxy] if self.proxy is not None else _LOOPBACK
+        try:
+            client = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        client = getattr(client, "ipv4_mapped", None) or client
+        return any(client in ipaddress.ip_network(network, strict=False) for network in networks)
+
+    def _user_of_server(self, request: Request) -> Reviewer:
+        user = request.scope.get("user")
+        if user is None:
+            raise RefusedError("Set `enable_custom_route_auth` under `http` in langgraph.json.")
+        is_known = user.is_authenticated and getattr(user, "kind", "") != "StudioUser"
+        permissions = request.auth.scopes if is_known else []
+        return Reviewer(
+            name=user.identity if is_known else self._name_of_cookie(request),
+            verified=is_known,
+            may_roll_back="memalign:roll-back" in permissions,
+            client=_server_client(request),
+            account=user.identity,
+        )
+
+    def _name_of_cookie(self, request: Request) -> str:
+        return clean_name(unquote(request.cookies.get("memalign_name", ""))) or self.name
+
+
+@dataclass
+class PageRequest:
+    """A reviewer's request."""
+
+    queue: ReviewQueue
+    request: Request
+    reviewer: Reviewer
+    token: str
+    form: Mapping[str, str]
+
+    @property
+    def task_id(self) -> str:
+        return str(self.request.path_params["question_id"])
+
+    @property
+    def criterion(self) -> str:
+        return str(self.request.path_params["criterion"])
+
+    async def open_task(self) -> ReviewTask:
+        """Open this request's task; what an open page asks for may come late."""
+        late = self.request.method == "POST" or self.request.url.path.endswith("/nearest")
+        task = await self.queue.open(self.reviewer, self.task_id, late=late)
+        if task is None:
+            raise InvalidInputError(NOT_OPEN)
+        return task
+
+    async def show(self, template: str, active: str, title: str, **context: Any) -> Response:
+        """Render a page, with what became of earlier answers."""
+        _, count = await self.queue.list_tasks(self.reviewer)
+        name = self.reviewer.name
+        notices = self.queue.answers.take_notices(name) if name else []
+        page = {**self.page_context(title, active), "open": count, "notices": notices}
+        return self.render(template, page=page, **context)
+
+    def page_context(self, title: str, active: str = "") -> dict[str, Any]:
+        """Return what every page shows, as far as nothing is read for it."""
+        criterion = self.request.path_params.get("criterion")
+        answered = self.request.query_params.get("in")
+        return {
+            "title": title,
+            "active": active,
+            "criteria": list(self.queue.judges),
+            "criterion": criterion if criterion in self.queue.judges else None,
+            "who": self.reviewer.name or None,
+            "verified": self.reviewer.verified,
+            "token": self.token,
+            "answered": answered if answered in self.queue.judges else None,
+            "notices": [],
+            "open": "…",
+        }
+
+    def render(self, template: str, **context: Any) -> Response:
+        return HTMLResponse(_TEMPLATES.get_template(f"{template}.html.jinja").render(**context))
+
+    def fragment(self, macro: str, **context: Any) -> Response:
+        """Render a part of a page, which the browser fetches when it is asked for."""
+        fragments: Any = _TEMPLATES.get_template("fragments.html.jinja").module
+        return HTMLResponse(str(getattr(fragments, macro)(**context)))
+
+
+def redirect(path: str) -> Response:
+    return RedirectResponse(path, 303)
+
+
+def clean_name(text: str) -> str:
+    return " ".join(text.replace("\0", "").split())[:MAX_NAME_CHARS]
+
+
+def _utf8(header: str) -> str:
+    """Read a header as UTF-8, which starlette reads as Latin-1."""
+    return header.encode("latin-1").decode("utf-8", "replace")
+
+
+def token_of(request: Request) -> str:
+    """Return the browser's form token, or a new one."""
+    token = request.cookies.get("memalign_token", "")
+    return token if re.fullmatch(r"[A-Za-z0-9_-]{22}", token) else secrets.token_urlsafe(16)
+
+
+def secure(response: Response, request: Request, token: str) -> None:
+    """Set the headers of all responses, and the form token."""
+    response.headers.update(_HEADERS)
+    # Not "strict": a link to a case in a mail would have the token of open pages replaced.
+    set_cookie(response, request, "memalign_token", token)
+
+
+def set_cookie(
+    response: Response, request: Request, name: str, value: str, max_age: int | None = None
+) -> None:
+    """Set a cookie that only this page's server reads; over TLS alone if the browser uses it."""
+    is_tls = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    options: Any = {"path": "/review", "httponly": True, "samesite": "lax", "secure": is_tls}
+    response.set_cookie(name, value, max_age=max_age, **options)
+
+
+async def read_form(request: Request, token: str) -> dict[str, str]:
+    """Read a form; a RefusedError says why it is not taken."""
+    origin = request.headers.get("origin")
+    if origin and origin.partition("://")[2] != request.headers.get("host"):
+        raise RefusedError(
+            "This was sent from another site. (A proxy in front of the page has to pass on the "
+            "header Host.)"
+        )
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY_BYTES:
+            raise RefusedError("That is too long: shorten what you wrote.")
+    form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    if not secrets.compare_digest(form.pop("token", "").encode(), token.encode()):
+        raise RefusedError("Your page is too old: open the case again. Your words are kept in it.")
+    return form
+
+
+def _server_client(request: Request) -> LangGraphClient:
+    """Return a client with the rights of the request: the server's own would see all threads."""
+    of_body = ("content-", "accept", "transfer-", "connection", "host", "origin")
+    sent: Sequence[tuple[str, str]] = request.headers.items()
+    headers = {name: value for name, value in sent if not name.startswith(of_body)}
+    transport = httpx.ASGITransport(app=request.app)
+    return LangGraphClient(
+        httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers, timeout=600)
+    )

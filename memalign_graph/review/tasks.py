@@ -1,0 +1,106 @@
+"""What waits for an expert: a review task, who looks at it, and what an answer to it means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from memalign_graph.interrupts import REASONS
+from memalign_graph.prompts.clarify import merge_clarification
+from memalign_graph.prompts.fences import headline
+from memalign_graph.review.blocks import tool_call
+from memalign_graph.transcript import goal_tools_answer, is_messages, steps_of
+from memalign_graph.types import Feedback
+
+_HEADLINE_CHARS = 120
+
+CasePayload = dict[str, Any]
+"""What a task is about: `interrupts.case_payload`."""
+
+
+@dataclass(frozen=True)
+class Reviewer:
+    """Who looks at the page."""
+
+    name: str = ""
+    verified: bool = False
+    may_roll_back: bool = False
+    client: Any = None
+    """A client of the Agent Server with the reviewer's rights; None without a server."""
+    account: str = ""
+    """The reviewer's identity on the server, which may differ from the name shown."""
+
+
+@dataclass
+class ReviewTask:
+    """One case that waits for an expert."""
+
+    id: str
+    criterion: str  # its name, or several names
+    inputs: str  # the first words
+    title: str  # the first words of the output
+    asked_at: datetime
+    reasons: list[str]
+    judgment_ids: frozenset[str]
+    case: CasePayload = field(default_factory=dict)  # only of an open task
+    ran_unasked: bool = False  # a tool call that nobody was asked about
+    held_by: str | None = None
+    skipped: bool = False
+
+    @property
+    def age(self) -> str:
+        """How long it has waited, in words."""
+        seconds = max((datetime.now(UTC) - self.asked_at).total_seconds(), 0)
+        for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+            if seconds >= length:
+                number = int(seconds // length)
+                return f"{number} {unit}{'s' * (number > 1)}"
+        return "just now"
+
+
+def make_task(
+    task_id: str, criterion: str, case: CasePayload, asked_at: datetime | None = None
+) -> ReviewTask:
+    """Describe a case as a task."""
+    judgments, example = case.get("judgments", {}).values(), case.get("example")
+    codes = [code for each in judgments for code in (each.get("review") or {}).get("reasons", [])]
+    return ReviewTask(
+        id=task_id,
+        criterion=criterion,
+        inputs=_goal(example["inputs"]) if example else "",
+        title=headline(
+            example["outputs"] if example else "Two rules contradict each other", _HEADLINE_CHARS
+        ),
+        asked_at=asked_at or datetime.now(UTC),
+        reasons=[REASONS[code] for code in dict.fromkeys(codes)],
+        judgment_ids=frozenset(judgment["id"] for judgment in judgments),
+        ran_unasked=bool(example and tool_call(example["outputs"]))
+        and any(map(_passed, judgments)),
+    )
+
+
+def _passed(judgment: Mapping[str, Any]) -> bool:
+    """Tell whether a judge let a call run without a question."""
+    review = judgment.get("review") or {"asks": True}
+    return judgment["value"] is True and not review["asks"]
+
+
+def _goal(inputs: Any) -> str:
+    """Return the first words of an input; of a conversation those of its last question."""
+    questions = goal_tools_answer(steps_of(inputs))[0] if is_messages(inputs) else []
+    return headline(questions[-1] if questions else inputs, _HEADLINE_CHARS)
+
+
+def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:
+    """Read a reply as feedback, by criterion."""
+    feedback: dict[str, Feedback] = {}
+    for name in case["criteria"] if case["kind"] != "conflicts" else ():
+        about = {"example": case["example"], "judgment": case["judgments"].get(name)}
+        answer = reply.get(name) if case["kind"] == "panel" else reply
+        if case["kind"] == "question":
+            earlier = Feedback.model_validate({**case["said"], **about})
+            feedback[name] = merge_clarification(earlier, " ".join(case["asked"]), reply)
+        elif answer:
+            fields = {"author": reply.get("author"), **answer, **about}
+            feedback[name] = Feedback.model_validate(fields)
+    return feedback

@@ -1,0 +1,139 @@
+"""Review tasks on threads of an Agent Server: list them, read one, resume its run."""
+
+import asyncio
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from langgraph_sdk.errors import (
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnprocessableEntityError,
+)
+
+from memalign_graph.interrupts import CASE_KEYWORD, JUDGMENT_ID
+from memalign_graph.review.tasks import CasePayload, ReviewTask, feedback_of, make_task
+
+_TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
+
+
+def parse_task_id(task_id: str) -> tuple[str, str] | None:
+    """Return the ids of a task's thread and interrupt; None for a task that is on no thread."""
+    parts = _TASK_ID.fullmatch(task_id)
+    return None if parts is None else (parts[1], parts[2])
+
+
+def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
+    """Return what a thread asks about some criteria, by the id of the interrupt."""
+    by_task = (thread.get("interrupts") or {}).values()
+    interrupts = [interrupt for pending in by_task for interrupt in pending]
+    cases = {
+        interrupt["id"]: (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
+        for interrupt in interrupts
+    }
+    return {key: case for key, case in cases.items() if case and {*case["criteria"]} <= {*criteria}}
+
+
+async def list_tasks(
+    client: Any, criteria: Collection[str], max_tasks: int
+) -> tuple[list[ReviewTask], int]:
+    """List the oldest tasks, past threads that wait for something else, and count all."""
+    tasks: list[ReviewTask] = []
+    total, offset = await client.threads.count(status="interrupted"), 0
+    while len(tasks) < max_tasks:
+        threads = await client.threads.search(
+            status="interrupted",
+            sort_by="created_at",
+            sort_order="asc",
+            limit=max_tasks,
+            offset=offset,
+            select=["thread_id", "created_at", "interrupts", "metadata"],
+        )
+        for thread in threads:
+            waits = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
+            asked_at = datetime.fromisoformat(thread["created_at"])
+            for interrupt_id, case in cases_of(thread, criteria).items():
+                task_id = f"t-{thread['thread_id']}-{interrupt_id}"
+                task = make_task(task_id, ", ".join(case["criteria"]), case, asked_at)
+                tasks.append(replace(task, reasons=[*task.reasons, waits]))
+        offset += len(threads)
+        if len(threads) < max_tasks:
+            total = min(total, len(tasks))
+            break
+    return tasks, total
+
+
+async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
+    """Read a thread; empty if it does not exist for this reviewer."""
+    with suppress(NotFoundError, PermissionDeniedError, UnprocessableEntityError):
+        thread: Mapping[str, Any] = await client.threads.get(thread_id)
+        return thread
+    return {}
+
+
+async def load_case(
+    client: Any, task_id: str, criteria: Collection[str], max_states: int
+) -> CasePayload | None:
+    """Read a task's case; looks into so many earlier states if the task is answered already."""
+    ids = parse_task_id(task_id)
+    if client is None or ids is None:
+        return None
+    thread_id, interrupt_id = ids
+    thread = await load_thread(client, thread_id)
+    cases = cases_of(thread, criteria)
+    if max_states and thread and interrupt_id not in cases:
+        for state in await client.threads.get_history(thread_id, limit=max_states):
+            cases |= cases_of({"interrupts": {"": state["interrupts"]}}, criteria)
+    return cases.get(interrupt_id)
+
+
+async def resume(
+    client: Any, task_id: str, case: CasePayload, reply: dict[str, Any]
+) -> Mapping[str, Any] | None:
+    """Answer a thread's interrupt and wait for the run; None if it was answered before."""
+    thread_id, interrupt_id = parse_task_id(task_id) or ("", "")
+    answer = {interrupt_id: _with_judgment_ids(case, reply)}
+    while interrupt_id in cases_of(
+        thread := await load_thread(client, thread_id), case["criteria"]
+    ):
+        with suppress(ConflictError):  # the thread has another run, maybe of another interrupt
+            run = await client.runs.create(
+                thread_id,
+                thread["metadata"]["assistant_id"],
+                command={"resume": answer},
+                multitask_strategy="reject",
+            )
+            await client.runs.join(thread_id, run["run_id"])
+            done: Mapping[str, Any] = await client.runs.get(thread_id, run["run_id"])
+            return done
+        await asyncio.sleep(1)
+    return None
+
+
+def _with_judgment_ids(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply that is refused if its thread waits for an answer to another judgment."""
+    ids = {name: judgment["id"] for name, judgment in case.get("judgments", {}).items()}
+    if case["kind"] == "review":
+        return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
+    if case["kind"] == "panel":
+        named = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
+        return {**reply, **named}
+    return reply
+
+
+def has_learned_from(
+    thread: Mapping[str, Any], case: CasePayload, reply: Mapping[str, Any]
+) -> bool:
+    """Tell whether a thread learned from this answer, and not from another."""
+    learned = (thread.get("values") or {}).get("feedback") or {}
+    for name, feedback in feedback_of(case, reply).items():
+        fields = (learned.get(name) if case["kind"] == "panel" else learned) or {}
+        same_comment = feedback.rationale == fields.get("rationale")
+        same_value = feedback.value in (None, fields.get("value"))
+        if same_comment and same_value and feedback.author == fields.get("author"):
+            return True
+    return False

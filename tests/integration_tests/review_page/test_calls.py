@@ -1,0 +1,123 @@
+"""A case that is a tool call: its arguments, and what differs from a call that was approved."""
+
+import re
+from typing import Any
+
+import pytest
+
+from memalign_graph import Example, Feedback, create_judge_graph
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
+from memalign_graph.review.blocks import arguments_of, tool_call
+from memalign_graph.types import Judgment, ReviewChoice
+from tests.conftest import CRITERION
+from tests.integration_tests.review_page.test_page import Office, office
+
+__all__ = ["office"]
+
+ASKED = [{"role": "user", "content": "Refund order A7."}]
+
+
+def call(name: str = "refund", **args: Any) -> dict[str, Any]:
+    return {"name": name, "args": args}
+
+
+async def test_a_call_is_compared_with_the_nearest_approved_call_of_its_tool(
+    office: Office,
+) -> None:
+    await office.judged(call(order="A7", amount=5, note="<b>now</b>"))
+    feedback = [
+        (call(order="A7", amount=20), True),
+        (call(order="A7", amount=5, note="<b>now</b>", fast=True), False),  # nearer, and wrong
+        (call("credit", order="A7", amount=5), True),
+        ("Paid.", True),
+    ]
+    for number, (outputs, value) in enumerate(feedback):
+        example = Example(inputs=ASKED, outputs=outputs)
+        await office.memory.aremember(Feedback(example=example, value=value, author=f"e{number}"))
+    ann = await office.expert("ann", office.desk()).get("/review/next")
+    case = ann.here
+    assert 'hx-trigger="load"' in ann.page.text
+    assert "Call of refund" in ann.text
+    assert "<b>now" not in ann.page.text
+    await ann.get(f"{case}/nearest")
+    assert "The nearest approved call of refund" in ann.text
+    assert "e0 : Yes" in ann.text
+    assert "<b>now" not in ann.page.text
+    rows = re.findall(
+        r"<tr( class=\"differs\")?><th scope=\"row\" dir=\"auto\">(\w+)", ann.page.text
+    )
+    assert rows == [("", "order"), (' class="differs"', "amount"), (' class="differs"', "note")]
+
+
+async def test_without_an_approved_call_the_page_says_so(office: Office) -> None:
+    await office.judged(call(order="A7"))
+    other = Example(inputs=ASKED, outputs=call("credit", order="A7"))
+    await office.memory.aremember(Feedback(example=other, value=True))
+    ann = await office.expert("ann", office.desk()).get("/review/next")
+    assert "No call of refund is approved yet." in (await ann.get(f"{ann.here}/nearest")).text
+
+
+@pytest.mark.parametrize(
+    ("value", "asks", "ran"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_a_call_that_ran_unasked_is_named_and_can_be_marked_wrong(
+    office: Office, *, value: bool, asks: bool, ran: bool
+) -> None:
+    choice = ReviewChoice(asks=asks, reasons=["sample"] if asks else [])
+    example = Example(inputs=ASKED, outputs=call(order="A7", amount=5))
+    judgment = Judgment(
+        criterion=CRITERION.name,
+        example_id=example.id,
+        value=value,
+        rationale="So.",
+        memory_version="",
+        review=choice,
+    )
+    access = office.memory.access
+    run_sync(keep_judgment(SYNC, access, judgment, example, None, office.judge.keep_judgments))
+    run_sync(log_review(SYNC, access, judgment, choice, utc_now()))
+    at = office.desk()
+    ann = await office.expert("ann", at).get("/review")
+    assert ("ran without a question" in ann.text) == ran
+    assert "Input: Refund order A7." in ann.text
+    await ann.get("/review/next")
+    assert ("This call ran without a question" in ann.text) == ran
+    await ann.answer(value="false", rationale="Too little.")
+    await at.answers.drain()
+    report = await office.memory.areview_report()
+    assert report.unasked_wrong == int(ran)
+
+
+def test_only_a_name_with_arguments_is_a_call() -> None:
+    assert tool_call(call(a=1)) == call(a=1)
+    others: list[Any] = [
+        "refund",
+        None,
+        [],
+        {"name": "x"},
+        {"name": 1, "args": {}},
+        {**call(), "id": 1},
+    ]
+    for outputs in others:
+        assert tool_call(outputs) is None
+    assert tool_call({"name": "x", "args": "y"}) is None
+    shown = arguments_of(call(a=1, b=None), call(a=1, b=None, c=0))
+    assert [(each.name, each.differs, bool(each.other)) for each in shown] == [
+        ("a", False, True),
+        ("b", False, True),
+        ("c", True, True),
+    ]
+    assert [each.differs for each in arguments_of(call(a=1), call(a=True))] == [True]
+
+
+async def test_the_list_shows_the_last_question_of_a_conversation(office: Office) -> None:
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "When?"},
+    ]
+    graph = create_judge_graph(CRITERION, **office.judge.options).compile(store=office.store)
+    await graph.ainvoke({"inputs": turns, "outputs": "Today."})
+    ann = await office.expert("ann", office.desk()).get("/review")
+    assert "Today. Input: When?" in ann.text

@@ -1,0 +1,112 @@
+"""Who answers behind a reverse proxy: its users alone, and only through it."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from memalign_graph import InvalidInputError
+from memalign_graph.review import create_review_app
+from tests.integration_tests.review_page.test_page import Expert, Office, office
+
+__all__ = ["office"]
+
+HEADER = "X-Forwarded-User"
+
+
+def through(office: Office, address: str, proxy: str | None = None, **headers: Any) -> Expert:
+    """Open the page from an address, as a proxy there would."""
+    app = create_review_app(office.desk(), name="nobody", user_header=HEADER, proxy=proxy)
+    http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app, client=(address, 40_000)),
+        base_url="https://reviews.example.com",
+        headers=headers.get("headers"),
+        cookies={"memalign_name": "bob"},
+        follow_redirects=True,
+    )
+    office.open.append(http)
+    return Expert(http)
+
+
+@pytest.mark.parametrize(
+    ("address", "proxy"),
+    [
+        ("127.0.0.1", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+        ("10.1.2.3", "10.1.2.3"),
+        ("10.1.2.3", "10.0.0.0/8"),
+        ("fd00::7", "fd00::/8"),
+    ],
+)
+async def test_the_user_of_the_proxy_answers_as_themselves(
+    office: Office, address: str, proxy: str | None
+) -> None:
+    await office.judged("Wait.")
+    name = "Zoë".encode()
+    zoe = await through(office, address, proxy, headers=[(HEADER.encode(), name)]).get(
+        "/review/next"
+    )
+    assert ("Zoë" in zoe.text, "not checked" in zoe.text) == (True, False)
+    assert all("Secure" in cookie for cookie in zoe.page.headers.get_list("set-cookie"))
+    await zoe.answer(value="false", who="bob", author="bob")
+    assert await office.said() == {("Zoë", "Wait."): (False, None)}
+    await zoe.get("/review/learned/support_tone")
+    assert "Go back to this" not in zoe.text
+
+
+@pytest.mark.parametrize(
+    ("address", "proxy"),
+    [("10.1.2.3", None), ("127.0.0.1", "10.1.2.3"), ("testclient", None), ("::1", "10.0.0.0/8")],
+)
+async def test_the_header_counts_from_the_proxy_alone(
+    office: Office, address: str, proxy: str | None
+) -> None:
+    await office.judged("Wait.")
+    forged = {HEADER: "ann", "X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}
+    eve = await through(office, address, proxy, headers=forged).get("/review/next")
+    assert eve.page.status_code == 403
+    assert f"{address} is not it" in eve.text
+    assert "Wait." not in eve.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "problem"),
+    [
+        ([], "no name"),
+        ([(HEADER, "  ")], "no name"),
+        ([("X-User", "ann")], "no name"),
+        ([(HEADER, "ann"), (HEADER, "bob")], "several names"),
+    ],
+)
+async def test_nobody_is_let_in_without_a_user(office: Office, headers: Any, problem: str) -> None:
+    await office.judged("Wait.")
+    ann = await through(office, "127.0.0.1", headers=headers).get("/review")
+    assert (ann.page.status_code, "Wait." in ann.text) == (403, False)
+    assert f"Nobody is signed in: the proxy sent {problem} in the header {HEADER}." in ann.text
+
+
+async def test_a_form_from_another_site_is_refused_behind_a_proxy_too(office: Office) -> None:
+    await office.judged("Wait.")
+    ann = await through(office, "::1", headers={HEADER: "ann"}).get("/review/next")
+    ann.http.headers["origin"] = "https://evil.example"
+    assert (await ann.answer(value="false")).page.status_code == 403
+    assert await office.said() == {}
+    ann.http.headers["origin"] = "https://reviews.example.com"
+    await ann.get("/review/next")
+    await ann.answer(value="false")
+    assert len(await office.said()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"user_header": HEADER, "proxy": "nginx"}, "proxy: 'nginx' is no IP address or network"),
+        ({"proxy": "10.0.0.7"}, "proxy: it needs user_header"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_is_refused(
+    office: Office, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        create_review_app(office.desk(), **options)  # type: ignore[arg-type] # either option
