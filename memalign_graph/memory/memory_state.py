@@ -39,6 +39,10 @@ class MemoryState:
         """How often distilling failed, by what it was tried on."""
         self.changed: set[str] = set()
         """Episodes whose rows changed since this was last emptied, or whether they are pending."""
+        self.by_vector: dict[str, set[str]] = {}
+        """The episodes of each vector, by its key."""
+        self.changed_vectors: set[str] = set()
+        """The vector keys that got or lost an episode since this was last emptied."""
         self._words = words
         self._embedder = embedder
         self._with_purged = include_purged
@@ -142,9 +146,15 @@ class MemoryState:
         old = self.rows.pop(key, None)
         if old is not None:
             self._total -= _hash_term(key, old.content_hash, str(key in self.pending))
+            self.by_vector[old.vector_key].discard(key)
+            if not self.by_vector[old.vector_key]:
+                del self.by_vector[old.vector_key]
+            self.changed_vectors.add(old.vector_key)
         self.pending.discard(key)
         if row is not None:
             self.rows[key] = row
+            self.by_vector.setdefault(row.vector_key, set()).add(key)
+            self.changed_vectors.add(row.vector_key)
             if row.starts_pending and row.word not in self._consumed:
                 self.pending.add(key)
             self._total += _hash_term(key, row.content_hash, str(key in self.pending))

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
@@ -99,13 +98,9 @@ class MemoryView:
         self._words: dict[str, Item] = {}
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self._arrivals: deque[tuple[int, str]] = deque()
-        """When facts arrived, by this process's clock, and which was the newest then."""
         self._state = MemoryState(self._words, embedder)
         self.current: tuple[str, list[Guideline]] = self._state.version, []
         """The version, and the guidelines that stand in it; not to be changed."""
-        self._vector_keys: dict[str, str] = {}
-        self._episodes_at: dict[str, AbstractSet[str]] = {}
         self._missing: set[str] = set()
 
     @property
@@ -119,16 +114,18 @@ class MemoryView:
 
     def unread_us(self, newest: str) -> int:
         """Return the date from which on there may be facts that the view does not know."""
-        # Where a clock was far ahead once, later facts are dated just after each other: their dates
-        # do not tell when they were written. There this goes by when this process knew them.
-        newest_us, now_us, known = timestamp_us(newest), clock.now_us(), ""
+        newest_us, now_us = timestamp_us(newest), clock.now_us()
+        since_us = newest_us - CLOCK_SKEW_US
+        if newest_us <= now_us + CLOCK_SKEW_US:
+            return since_us
+        # A clock was far ahead once: later facts are dated just after each other. When they were
+        # written is told by their writers' clocks.
+        settled_us = now_us - _LONGEST_WRITE_US
         with self._lock:
-            while self._arrivals and self._arrivals[0][0] < now_us - _LONGEST_WRITE_US:
-                known = self._arrivals.popleft()[1]
-            if known:
-                self._arrivals.appendleft((0, known))
-        is_ahead = newest_us > now_us + CLOCK_SKEW_US
-        return max(newest_us - CLOCK_SKEW_US, timestamp_us(known) if is_ahead else 0)
+            written = ((fact.clock_us, fact.at_us) for fact in self._facts.values())
+            return max(
+                [since_us, *(at_us for when, at_us in written if (when or now_us) < settled_us)]
+            )
 
     @property
     def nbytes(self) -> int:
@@ -257,21 +254,21 @@ class MemoryView:
                 if fact.id >= fresh[0].id:
                     self._purge(fact)
             self.latest = max(self.latest, fresh[-1].id)
-            now_us = clock.now_us()
-            while self._arrivals and self._arrivals[-1][0] > now_us:  # the clock was set back
-                self._arrivals.pop()
-            self._arrivals.append((now_us, self.latest))
             if is_next:
                 for fact in fresh:
                     self._state.apply(fact)
                 self._state.settle()
-                changed, self._state.changed = self._state.changed, set()
+                changed = self._state.changed_vectors
             else:
-                before = self._state
+                changed = {*self._state.by_vector}
                 self._state = build_state(self._facts.values(), self._words, self._embedder)
-                self._state.changed = set()
-                changed = {*before.rows, *self._state.rows}
-            self._sync_vectors(changed)
+                changed |= self._state.by_vector.keys()
+            self._state.changed, self._state.changed_vectors = set(), set()
+            wanted = changed & self._state.by_vector.keys()
+            self._missing = (self._missing - changed) | {
+                key for key in wanted if key not in self.index
+            }
+            self.index.remove(changed - wanted)
             self._add_vectors(self.index.with_dimension(vectors or {}))
             self.current = self._state.version, self._state.ordered_guidelines()
 
@@ -286,15 +283,15 @@ class MemoryView:
     def missing_texts(self) -> dict[str, str]:
         """Return which episodes have no vector in the index yet, by vector key."""
         with self._lock:
-            return {key: min(self._episodes_at[key]) for key in sorted(self._missing)}
+            return {key: min(self._state.by_vector[key]) for key in sorted(self._missing)}
 
     def episode_ids_for_vector(self, key: str) -> list[str]:
         with self._lock:
-            return sorted(self._episodes_at.get(key, ()))
+            return sorted(self._state.by_vector.get(key, ()))
 
     def rows_for_vector(self, key: str) -> list[EpisodeRow]:
         with self._lock:
-            return [self._state.rows[each] for each in sorted(self._episodes_at.get(key, ()))]
+            return [self._state.rows[each] for each in sorted(self._state.by_vector.get(key, ()))]
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows of all episodes, in the order of their ids."""
@@ -324,29 +321,9 @@ class MemoryView:
             self._facts[key] = redacted.without_answers(fact.unanswered)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
-        wanted = {key: vector for key, vector in vectors.items() if key in self._episodes_at}
+        wanted = {key: vector for key, vector in vectors.items() if key in self._state.by_vector}
         self.index.add(wanted)
         self._missing -= wanted.keys()
-
-    def _sync_vectors(self, changed: Iterable[str]) -> None:
-        left: set[str] = set()
-        for episode_id in changed:
-            row = self._state.rows.get(episode_id)
-            old = self._vector_keys.pop(episode_id, None)
-            new = None if row is None else row.vector_key
-            if new is not None:
-                self._vector_keys[episode_id] = new
-                self._episodes_at[new] = self._episodes_at.get(new, frozenset()) | {episode_id}
-                if new not in self.index:
-                    self._missing.add(new)
-            if old is not None and old != new:
-                left.add(old)
-                self._episodes_at[old] -= {episode_id}
-        unused = {key for key in left if not self._episodes_at[key]}
-        for key in unused:
-            del self._episodes_at[key]
-        self._missing -= unused
-        self.index.remove(unused)
 
 
 def _authors(words: Iterable[Item]) -> set[str]:
