@@ -4,7 +4,9 @@ Written once for sync and async (see `io`). Only `batch` calls are used, reads a
 batches of their own, so that a store never holds a read transaction it then wants to write in.
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +54,12 @@ _MIN_COMPARABLE_US = 10**15
 """A time in 2001, from which on all have as many digits: Postgres compares them as text."""
 
 
+_LOAD_TIMEOUT_S = 20.0
+"""How long another caller's first reading is waited for: its event loop may be waiting for us."""
+
+_PAUSE_S = 0.005
+
+
 @dataclass(frozen=True)
 class MemoryAccess:
     """One criterion's memory in one store, as an operation reaches it."""
@@ -69,15 +77,8 @@ class MemoryAccess:
     async def refresh(self, io: IO) -> MemoryView:
         view = self.view
         head = await self._head(io)
-        while not view.is_loaded:
-            # One caller loads the memory for all. Facts written meanwhile are fetched below.
-            reading, is_own = view.begin_load()
-            if is_own or not await io.call_either(reading.wait, reading.wait_async):
-                try:
-                    await self._read(io, head)
-                finally:
-                    if is_own:
-                        view.end_load()
+        if not view.is_loaded:
+            await self._load(io, head)
         if head != view.head:
             facts = await self._facts_since(io, view.latest)
             if facts is None:
@@ -88,6 +89,23 @@ class MemoryAccess:
                 return await self.refresh(io)
             await self._add(io, head, facts, {}, {})
         return view
+
+    async def _load(self, io: IO, head: str | None) -> None:
+        """Read the memory, or wait for a caller who does; `refresh` adds what is written since."""
+        view, give_up_s = self.view, time.monotonic() + _LOAD_TIMEOUT_S
+        while not view.is_loaded:
+            is_own = view.loading.acquire(blocking=False)
+            if (
+                not is_own
+                and time.monotonic() < give_up_s
+                and await io.call_either(_pause, _apause)
+            ):
+                continue
+            try:
+                await self._read(io, head)
+            finally:
+                if is_own:
+                    view.loading.release()
 
     async def _read(self, io: IO, head: str | None) -> None:
         layout = self.layout
@@ -247,6 +265,21 @@ class MemoryAccess:
             [unpacked(item.value) for item in items if tuple(item.namespace) == namespace]
             for namespace, items in zip(namespaces, results, strict=True)
         ]
+
+
+def _pause() -> bool:
+    """Wait a little; False where that would stop the event loop of this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        time.sleep(_PAUSE_S)
+        return True
+    return False
+
+
+async def _apause() -> bool:
+    await asyncio.sleep(_PAUSE_S)
+    return True
 
 
 def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:

@@ -104,9 +104,9 @@ async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
-    index, stored = access.view.index, list[Vector]()
-    if vectors and index.is_empty:
+    dimension = None
+    if vectors and access.view.index.dimension is None:
         search = SearchOp(access.layout.vectors(access.embedder.id), limit=1)
         [items] = await io.batch(access.store, [search])
-        stored = [read_vector(item.value) for item in items]
-    index.check(vectors.values(), like=stored)
+        dimension = len(read_vector(items[0].value)) if items else None
+    access.view.index.check(vectors.values(), dimension)

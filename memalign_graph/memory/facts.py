@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from pydantic import Field, ValidationError
@@ -215,20 +215,19 @@ class Fact(FrozenModel):
 
     def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
         is_signed = self.guidelines and all(
-            wording.origin == "expert" and not wording.sources for wording in self.guidelines
+            revision.origin == "expert" and not revision.sources for revision in self.guidelines
         )
-        names = {self.author, *(wording.author for wording in self.guidelines)}
-        if authors.isdisjoint(names) or (keeps_signatures and is_signed):
+        if keeps_signatures and is_signed:
             return self
+        guidelines = [_without_name(revision, authors) for revision in self.guidelines]
+        return _without_name(self.model_copy(update={"guidelines": guidelines}), authors)
 
-        def left(name: str | None) -> str | None:
-            return None if name in authors else name
 
-        guidelines = [
-            wording.model_copy(update={"author": left(wording.author)})
-            for wording in self.guidelines
-        ]
-        return self.model_copy(update={"author": left(self.author), "guidelines": guidelines})
+Signed = TypeVar("Signed", Fact, GuidelineRevision)
+
+
+def _without_name(signed: Signed, authors: AbstractSet[str]) -> Signed:
+    return signed.model_copy(update={"author": None}) if signed.author in authors else signed
 
 
 def item_of(fact: Fact) -> Item:
@@ -260,7 +259,7 @@ def revision_of(guideline: Guideline) -> str:
     return _revision(guideline.text, guideline.origin, guideline.author)
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=10_000)  # at each judgment of each guideline
 def _revision(text: str, origin: str, author: str | None) -> str:
     return digest([text, origin, author])
 
@@ -268,10 +267,10 @@ def _revision(text: str, origin: str, author: str | None) -> str:
 def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
     """Write feedback as an item, by its content's hash; `word` is what lessons know it by."""
     content = episode.to_json()
-    key = digested = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
+    key = content_hash = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
     while key in taken:
         key = digest([key])
-    return {"key": key, "content": digested, "word": word, "episode": content}
+    return {"key": key, "content": content_hash, "word": word, "episode": content}
 
 
 def redacted_record(item: Mapping[str, Any]) -> Item:

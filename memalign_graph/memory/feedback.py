@@ -13,12 +13,12 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import ensure_vectors, store_vectors
+from memalign_graph.memory.embedding import ensure_vectors, key_of, store_vectors
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
 from memalign_graph.memory.feedback_merge import merge_feedback, order_after
 from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import Vector, vector_key
+from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.memory_state import without_undone
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -162,22 +162,21 @@ async def revise(
 
 def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(feedback, Feedback):
-        changes = {name: getattr(feedback, name) for name in feedback.model_fields_set}
-    elif isinstance(feedback, Mapping):
-        changes = dict(feedback)
-    else:
+        feedback = {name: getattr(feedback, name) for name in feedback.model_fields_set}
+    if not isinstance(feedback, Mapping):
         raise InvalidInputError(
             "feedback: give what is said instead, as Feedback or as an object with `value`, "
             f"`rationale` or both, not a value of type {type(feedback).__name__}."
         )
-    fields = {
+    fields: dict[str, Any] = {
         "value": stored.value,
         "rationale": stored.rationale,
         "author": stored.author,
         "id": stored.feedback_id,
     }
-    names_example = changes.keys() & {"example", *Example.model_fields}
-    return {**fields, **({} if names_example else {"example": stored.example}), **changes}
+    if feedback.keys().isdisjoint({"example", *Example.model_fields}):
+        fields["example"] = stored.example
+    return fields | dict(feedback)
 
 
 def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
@@ -193,18 +192,12 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
 async def _store_missing_vectors(
     io: IO, access: MemoryAccess, examples: Sequence[Example], known_vectors: Mapping[str, Vector]
 ) -> None:
-    texts: dict[str, str] = {}
-    vectors: dict[str, Vector] = {}
-    for example in examples:
-        text, _ = retrieval_text(example)
-        key = vector_key(access.embedder.id, text)
-        if key in access.view.index:
-            continue
-        if example.id in known_vectors:
-            vectors[key] = known_vectors[example.id]
-        else:
-            texts[key] = text
+    new = {key_of(access, example): example for example in examples}
+    new = {key: example for key, example in new.items() if key not in access.view.index}
+    known = {key: example for key, example in new.items() if example.id in known_vectors}
+    texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}
     await ensure_vectors(io, access, texts)
+    vectors = {key: known_vectors[example.id] for key, example in known.items()}
     await store_vectors(io, access, vectors)
 
 

@@ -100,30 +100,28 @@ def _with_text(
 
 def check_guideline_text(text: Any) -> str:
     """Check a guideline's text, and put it on one line."""
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInputError("text: a guideline is a sentence, not empty.")
+    text = _check_text(text, "text", "a guideline is a sentence, not empty.")
     if len(text) > MAX_GUIDELINE_CHARS:
         raise InvalidInputError(
             f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
         )
-    _check_json(text, "text")
     return " ".join(text.split())
 
 
 def check_name(value: Any, name: str) -> str | None:
-    if value is None:
-        return None
+    return (
+        None if value is None else _check_text(value, name, "give a name, which is text.").strip()
+    )
+
+
+def _check_text(value: Any, name: str, problem: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInputError(f"{name}: give a name, which is text.")
-    _check_json(value, name)
-    return value.strip()
-
-
-def _check_json(text: str, name: str) -> None:
+        raise InvalidInputError(f"{name}: {problem}")
     try:
-        check_json(text, name)
+        check_json(value, name)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
+    return value
 
 
 def applied(
@@ -181,18 +179,17 @@ class GuidelineTable:
 
     def changed(self) -> list[Guideline]:
         """Return the guidelines that are new or other than before, also new ones that lost."""
-        known = self._before.keys() | self.after.keys()
-        lost = [guideline for key, guideline in self._gone.items() if key not in known]
-        return lost + [each for key, each in self.after.items() if self._before.get(key) != each]
+        lost = {key: each for key, each in self._gone.items() if key not in self._before}
+        changed = {key: each for key, each in self.after.items() if self._before.get(key) != each}
+        return list((lost | changed).values())
 
     def retirements(self, words: Words) -> list[GuidelineTombstone]:
         """Return what became of the guidelines that are gone."""
-        retired = []
-        for key, tombstone in self.retired.items():
-            if key in self._before or key not in self.after:
-                sources = {each: words[each] for each in self._calling(tombstone) if each in words}
-                retired.append(tombstone.model_copy(update={"sources": sources}))
-        return retired
+        return [
+            tombstone.model_copy(update={"sources": words_of(self._calling(tombstone), words)})
+            for key, tombstone in self.retired.items()
+            if key in self._before or key not in self.after
+        ]
 
     def _calling(self, gone: GuidelineTombstone) -> list[str]:
         callers, by = self.retirement_sources(gone.id), gone.by or ""
@@ -215,11 +212,9 @@ class GuidelineTable:
         text, wanted = operation.text or "", operation.guideline_id
         same = _with_text(self.after.values(), text)
         if same is None:
-            key = wanted or ""
-            if not key or key in self.after:
-                key = unique_guideline_id(text, self.after)
+            is_free = wanted is not None and wanted not in self.after
             same = Guideline(
-                id=key,
+                id=wanted if wanted and is_free else guideline_id(text, self.after),
                 text=text,
                 question=operation.question,
                 position=self._position,
@@ -254,8 +249,8 @@ class GuidelineTable:
         if text != target.text:
             # What it was measured at was said of other words.
             status = "standing" if target.status == "unproven" else target.status
-            words = {"text": text, "question": operation.question}
-            target = self._set(target, **words, status=status, worth=None)
+            changes = {"question": operation.question, "status": status, "worth": None}
+            target = self._set(target, text=text, **changes)
         else:
             target = self._fill_question(target, operation)
         if self._is_redistilling:
@@ -341,14 +336,13 @@ class GuidelineTable:
         self.outcome.append(entry | {name: text for name, text in details.items() if text})
 
 
-def guideline_id(text: str) -> str:
-    """Name a guideline that is distilled: the same words are the same guideline."""
-    return digest(["guideline", normalize_text(text)])
+def words_of(episode_ids: Iterable[str], words: Words) -> Words:
+    return {key: words[key] for key in episode_ids if key in words}
 
 
-def unique_guideline_id(text: str, taken: Collection[str]) -> str:
-    """Name a new guideline; the same as `guideline_id`, unless a reworded one has that id."""
-    key, number = guideline_id(text), 0
+def guideline_id(text: str, taken: Collection[str] = ()) -> str:
+    """Name a guideline by its words; by a number as well where a reworded one has that id."""
+    key, number = digest(["guideline", normalize_text(text)]), 0
     while key in taken:
         number += 1
         key = digest(["guideline", normalize_text(text), number])

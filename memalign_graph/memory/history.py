@@ -3,7 +3,7 @@
 What a version held is what stands after some of the facts, so that nothing is stored twice.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
@@ -133,58 +133,57 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
     facts, words = (await access.refresh(io)).facts()
     facts.sort(key=lambda fact: fact.id)
     start = 0 if max_commits is None else max(len(facts) - max_commits, 0)
-    replay = _HistoryReplay(facts[:start], words, access.embedder.id)
-    return [replay.commit_for(fact) for fact in facts[start:]][::-1]
+    commits: list[Commit] = []
+    episodes: dict[str, object] = {}
+    guidelines: dict[str, int] = {}
+    steps = _replay(facts, words, access.embedder.id, start)
+    for number, (state, touched) in enumerate(steps, start):
+        before = {key: episodes.pop(key) for key in touched & episodes.keys()}
+        rows, pending = state.rows, state.pending
+        now = {key: (rows[key].content_hash, key in pending) for key in touched & rows.keys()}
+        episodes |= now
+        guidelines_before, guidelines = guidelines, state.guideline_terms()
+        if number > start:
+            tallies = _count_changes(before, now), _count_changes(guidelines_before, guidelines)
+            commits.append(_commit(facts[number - 1], *tallies, state.version))
+    return commits[::-1]
 
 
-class _HistoryReplay:
-    """What stood after some facts, as if nothing had been purged since; goes on fact by fact."""
+def _commit(fact: Fact, episodes: Tally, guidelines: Tally, version: str) -> Commit:
+    return Commit(
+        id=fact.id,
+        at=utc(fact.clock_us or fact.at_us),
+        author=fact.author,
+        reason=fact.reason,
+        episodes=episodes,
+        guidelines=guidelines,
+        retired=[
+            Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+            for gone in fact.retired
+        ],
+        version=version,
+    )
 
-    def __init__(self, facts: list[Fact], words: Mapping[str, Item], embedder: str) -> None:
-        self.facts, self.words, self._embedder = facts, words, embedder
-        self._fold()
-        self._episodes = self._said(self.state.rows)
-        self._guidelines = self.state.guideline_terms()
 
-    def step(self, fact: Fact) -> AbstractSet[str]:
-        """Take the next fact; returns the episodes that it may have changed."""
-        self.facts.append(fact)
+def _replay(
+    facts: list[Fact], words: Mapping[str, Item], embedder: str, start: int = 0
+) -> Iterator[tuple[MemoryState, AbstractSet[str]]]:
+    """Yield what stood after the first facts, and after each one more, as if nothing were purged.
+
+    With it come the episodes that may have changed. It is one state that goes on.
+    """
+    state = build_state(facts[:start], words, embedder, include_purged=True)
+    yield state, {*state.rows}
+    for number, fact in enumerate(facts[start:], start + 1):
         if fact.undone:
-            self._fold()
-            return self._episodes.keys() | self.state.rows.keys()
-        self.state.apply(fact)
-        self.state.settle()
-        touched, self.state.changed = self.state.changed, set()
-        return touched
-
-    def commit_for(self, fact: Fact) -> Commit:
-        """Take the next fact; returns how much it changed."""
-        touched = self.step(fact)
-        rows = self._said(touched & self.state.rows.keys())
-        before = {key: self._episodes.pop(key) for key in touched & self._episodes.keys()}
-        self._episodes |= rows
-        guidelines, self._guidelines = self._guidelines, self.state.guideline_terms()
-        return Commit(
-            id=fact.id,
-            at=utc(fact.clock_us or fact.at_us),
-            author=fact.author,
-            reason=fact.reason,
-            episodes=_count_changes(before, rows),
-            guidelines=_count_changes(guidelines, self._guidelines),
-            retired=[
-                Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
-                for gone in fact.retired
-            ],
-            version=self.state.version,
-        )
-
-    def _fold(self) -> None:
-        self.state = build_state(self.facts, self.words, self._embedder, include_purged=True)
-        self.state.changed = set()
-
-    def _said(self, keys: Iterable[str]) -> dict[str, object]:
-        rows, pending = self.state.rows, self.state.pending
-        return {key: (rows[key].content_hash, key in pending) for key in keys}
+            before = state.rows.keys()
+            state = build_state(facts[:number], words, embedder, include_purged=True)
+            state.changed = {*before, *state.rows}
+        else:
+            state.apply(fact)
+            state.settle()
+        touched, state.changed = state.changed, set()
+        yield state, touched
 
 
 async def snapshot(io: IO, access: MemoryAccess, version: str) -> Snapshot:
@@ -223,16 +222,13 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
         return _current_snapshot(view, version, []), []
     facts, words = view.facts()
     facts.sort(key=lambda fact: fact.id)
-    replay = _HistoryReplay([], words, access.embedder.id)
     match: tuple[Snapshot, list[Fact]] | None = None
     versions: list[str] = []
-    for number in range(len(facts) + 1):
-        if number:
-            replay.step(facts[number - 1])
-        versions.append(replay.state.version)
+    for number, (state, _) in enumerate(_replay(facts, words, access.embedder.id)):
+        versions.append(state.version)
         if version == versions[-1]:
             # The last time it stood: what was purged from an earlier one was said again.
-            match = _snapshot(replay.state), facts[number:]
+            match = _snapshot(state), facts[number:]
     if match is not None:
         return match
     for seen, rest in _before_arrival(version, versions, facts):

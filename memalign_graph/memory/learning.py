@@ -7,7 +7,7 @@ from typing import Any
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
-from memalign_graph.memory.guidelines import GuidelineTable
+from memalign_graph.memory.guidelines import GuidelineTable, words_of
 from memalign_graph.memory.operations import GuidelineOperation, normalize_text
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
@@ -55,7 +55,7 @@ async def learn(
         "guidelines": [
             GuidelineRevision.of(
                 guideline,
-                {source: words[source] for source in guideline.episode_ids if source in words},
+                words_of(guideline.episode_ids, words),
                 replaces=None if guideline.id in table.retired else active.get(guideline.id),
                 is_anew=is_redistilling and guideline.status == "standing",
                 read_with=table.read_with.get(guideline.id),
@@ -66,7 +66,7 @@ async def learn(
         "prompts": [sorted(prompt) for prompt in prompts or [read] if len(prompt) > 1],
         "failed": sorted(failed),
     }
-    if lesson["read"] or lesson["guidelines"] or lesson["retired"] or lesson["failed"]:
+    if any(lesson[name] for name in ("read", "guidelines", "retired", "failed")):
         view = await _write_lesson(io, access, reason, lesson, purges, author=author)
     return {
         "episode_ids": sorted(same - left_pending),
@@ -128,12 +128,11 @@ def _prior_attempt_report(
     report = []
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in distilled]
-        if not sources:
-            continue
         guideline = by_words.get(normalize_text(operation.text or ""))
-        retired = operation.action == "retire" and operation.guideline_id not in active
-        if retired or (guideline is not None and set(sources) <= set(guideline.episode_ids)):
-            key = guideline.id if guideline is not None else operation.guideline_id
+        is_retired = operation.action == "retire" and operation.guideline_id not in active
+        has_sources = guideline is not None and {*sources} <= {*guideline.episode_ids}
+        if sources and (is_retired or has_sources):
+            key = operation.guideline_id if guideline is None else guideline.id
             entry = {"action": operation.action, "guideline_id": key, "text": operation.text}
             report.append({**entry, "episode_ids": sources})
     return report

@@ -62,7 +62,7 @@ async def purge(
     await delete_matching(io, access, traces.is_traced)
     n_vectors = await _remove_vectors(io, access, list(purged.values()), traces.retained)
     before, standing = view.guidelines, view.episodes(selected)
-    redactions, rewritten = traces.redactions, set[str]()
+    redactions = traces.redactions
     if purged:
         cases = {episode.example_id for episode in purged.values()}
         cases -= {episode.example_id for episode in traces.retained}
@@ -94,13 +94,9 @@ async def purge(
                 "keeps_signatures": traces.keeps_signatures,
             }
             await access.write(io, PURGE, again)
-        rewritten = {*late, *(fact.id for fact in facts if fact.answers)}
-    stored = {fact.id: fact for fact in traces.facts}
-    changed = [
-        fact
-        for fact in view.facts()[0]
-        if (fact != stored[fact.id] if fact.id in stored else fact.id in rewritten)
-    ]
+    [items] = await access.search(io, access.layout.of("facts"))
+    stored = {fact.id: fact for fact in map(read_fact, items)}
+    changed = [fact for fact in view.facts()[0] if stored.get(fact.id, fact) != fact]
     await access.overwrite(io, changed)
     # Judgments that were made meanwhile.
     await delete_matching(io, access, traces.is_traced)

@@ -1,10 +1,8 @@
 """The cached state of one memory: its facts, what they amount to, and the vectors of that."""
 
-import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,42 +32,10 @@ lock.
 _LONGEST_WRITE_US = 600_000_000
 """After how long all writers know a fact, in microseconds."""
 
-_LOAD_TIMEOUT_S = 5.0
-"""How long a reading is waited for on another event loop, which may be waiting for us."""
-
 _PER_CHARACTER = 4
 """What an item takes as Python objects, in bytes by characters."""
 
 _SIZE_SAMPLE = 64
-
-
-class InitialLoad:
-    """A memory's first reading, by one caller for all who need it."""
-
-    def __init__(self) -> None:
-        self.done: Future[None] = Future()
-        self._thread = threading.get_ident()
-        self._on_loop = _has_loop()
-
-    def wait(self) -> bool:
-        """Wait for its end; False if it did not come, or waits for this thread's event loop."""
-        if self._thread == threading.get_ident() or _has_loop():
-            return False
-        return bool(wait([self.done], _LOAD_TIMEOUT_S if self._on_loop else None).done)
-
-    async def wait_async(self) -> bool:
-        is_near = self._thread == threading.get_ident() or not self._on_loop
-        timeout_s = None if is_near else _LOAD_TIMEOUT_S
-        ended, _ = await asyncio.wait([asyncio.wrap_future(self.done)], timeout=timeout_s)
-        return bool(ended)
-
-
-def _has_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class MemoryView:
@@ -86,13 +52,14 @@ class MemoryView:
         self.last_used = 0
         """When it was last asked for, counted by this process."""
         self.is_loaded = False
+        self.loading = threading.Lock()
+        """Held by the caller who reads the memory for the first time, for all who need it."""
         self.head: str | None = None
         """The last fact written when all were read; empty since a write, which may be cut off."""
         self.latest = ""
         """The newest fact known."""
         self._embedder = embedder
         self._lock = threading.Lock()
-        self._initial_load: InitialLoad | None = None
         self._item_bytes = 0
         self._facts: dict[str, Fact] = {}
         self._words: dict[str, Item] = {}
@@ -203,21 +170,6 @@ class MemoryView:
         with self._lock:
             return list(self._facts.values()), dict(self._words)
 
-    def begin_load(self) -> tuple[InitialLoad, bool]:
-        """Return the first reading, and whether it is the caller's to carry out and to end."""
-        with self._lock:
-            if self._initial_load is not None:
-                return self._initial_load, False
-            self._initial_load = InitialLoad()
-            return self._initial_load, True
-
-    def end_load(self) -> None:
-        """Let those who wait go on; where it failed, one of them tries."""
-        with self._lock:
-            reading, self._initial_load = self._initial_load, None
-        if reading is not None:
-            reading.done.set_result(None)
-
     def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
         with self._lock:
             return [key for key in fact_ids if key not in self._facts]
@@ -269,8 +221,13 @@ class MemoryView:
                 key for key in wanted if key not in self.index
             }
             self.index.remove(changed - wanted)
-            self._add_vectors(self.index.with_dimension(vectors or {}))
+            self._add_vectors(self._fitting(vectors or {}))
             self.current = self._state.version, self._state.ordered_guidelines()
+
+    def _fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
+        """Leave aside vectors of another dimension than those that are there, or than the first."""
+        dimension = self.index.dimension or next(map(len, vectors.values()), None)
+        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""

@@ -95,8 +95,8 @@ class VectorIndex:
             fresh = {key: vector for key, vector in vectors.items() if key not in self}
             if not fresh:
                 return
-            self.check(fresh.values(), like=fresh.values())
             dimension = len(next(iter(fresh.values())))
+            self.check(fresh.values(), dimension)
             table = self._table or _Table(np.empty((0, dimension), dtype=np.float32), [], {}, 0)
             start, stop = table.size, table.size + len(fresh)
             matrix = table.matrix
@@ -150,35 +150,25 @@ class VectorIndex:
         return [(table.keys[row], score) for row, score in pairs]
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no vector was ever added."""
-        return self._table is None
+    def dimension(self) -> int | None:
+        """The dimension of its vectors; None if none was ever added."""
+        return None if self._table is None else int(self._table.matrix.shape[1])
 
     @property
     def nbytes(self) -> int:
         table = self._table
         return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
 
-    def check(self, vectors: Iterable[Vector], like: Iterable[Vector] = ()) -> None:
-        """Check that vectors have the dimension of those that are there."""
-        dimension = self._dimension(like)
-        for vector in vectors if dimension is not None else ():
-            if len(vector) != dimension:
+    def check(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
+        """Check that vectors have the dimension of those that are there, else the one given."""
+        wanted = self.dimension or dimension
+        for vector in vectors:
+            if wanted not in (None, len(vector)):
                 raise EmbeddingError(
                     f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, "
-                    f"but this memory holds {dimension} under that name: give the other "
+                    f"but this memory holds {wanted} under that name: give the other "
                     "embedder another name, or another namespace."
                 )
-
-    def with_dimension(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-        """Leave aside vectors of another dimension than the first, or than those that are there."""
-        dimension = self._dimension(vectors.values())
-        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
-
-    def _dimension(self, like: Iterable[Vector]) -> int | None:
-        if self._table is not None:
-            return int(self._table.matrix.shape[1])
-        return next((len(vector) for vector in like), None)
 
 
 @contextmanager

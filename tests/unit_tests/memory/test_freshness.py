@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.io import ASYNC, SYNC, run_sync
-from memalign_graph.memory import cache, view
+from memalign_graph.memory import access, cache, view
 from memalign_graph.memory.facts import clock
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore
@@ -193,7 +193,7 @@ async def test_nobody_waits_for_an_event_loop_that_waits_for_them(
     slow.released.set()
     # The loop is blocked, by its own thread and by one that it waits for.
     own = judge_memory(slow).version()
-    monkeypatch.setattr(view, "_LOAD_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(access, "_LOAD_TIMEOUT_S", 0.01)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(judge_memory(slow).version).result() == own
     assert await first == own

@@ -4,12 +4,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import learn, op, said
+from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 
 def sources(memory: JudgeMemory) -> dict[str, list[str]]:
@@ -184,3 +185,14 @@ def test_what_can_not_select_is_refused_before_anything_is_done(
     with pytest.raises(KeyError):
         memory.forget(where=fails, purge=purge)
     assert everything_in(memory.access.store) == before
+
+
+def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
+    def learned(order: list[int]) -> set[tuple[str, str, frozenset[str]]]:
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        for number in order:
+            episode = memory.remember(said(f"case {number}"))
+            learn(memory, op("add", episode, text=f"Rule {number % 3}."))
+        return {(one.id, one.text, frozenset(one.episode_ids)) for one in memory.guidelines()}
+
+    assert learned([0, 1, 2, 3, 4]) == learned([4, 2, 0, 3, 1])

@@ -11,7 +11,7 @@ from langgraph.store.base import Op, SearchOp
 from langgraph.store.postgres import PostgresStore
 from psycopg import connect
 
-from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
+from memalign_graph import JudgeMemory, create_judge_graph
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import clock
 from memalign_graph.memory.judgments import find_judgment
@@ -139,10 +139,3 @@ def test_a_kept_judgment_has_a_time_to_live_that_reading_does_not_prolong(
         [after] = connection.execute(timed).fetchall()
     assert before == after
     assert abs(before[0] - kept.kept_until) < timedelta(minutes=1)
-
-
-def test_a_nul_is_refused_in_a_sentence_and_nothing_is_stored(another: Open) -> None:
-    memory = another()
-    with pytest.raises(InvalidInputError, match="holds a NUL character, which some stores refuse"):
-        memory.remember([{"inputs": "one", "outputs": "a\0b", "value": True}, said("two")])
-    assert memory.history() == []

@@ -12,8 +12,8 @@ from memalign_graph.memory.memory_state import build_state
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import check_same
 from tests.unit_tests.memory.stores import Opener
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
-from tests.unit_tests.memory.worker import FORKS, act, die, start, store_at
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
+from tests.unit_tests.memory.worker import FORKS, act, die, look, start, store_at
 
 COUNT = 3
 """How many processes act at once."""
@@ -71,3 +71,16 @@ def test_killed_before_its_commit_a_writer_leaves_the_old_memory(
     memory.remember([said("one"), said("two")])
     assert len(memory.recall(said("one").example)) == 2
     assert server.embeddings == []
+
+
+def test_every_process_reads_the_same_order_and_embeds_the_query_alone(
+    server: LoopbackServer, opener: Opener, tmp_path: Path
+) -> None:
+    memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
+    episodes = memory.remember([said(f"case {number}") for number in range(20)])
+    learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
+    server.embeddings.clear()
+    _, pipe = start(look, tmp_path / "store.db", dict(server.environment))
+    rules = [rule.id for rule in memory.guidelines()]
+    assert pipe.recv() == (memory.version(), rules, [one.id for one in episodes], 20)
+    assert [request.texts for request in server.embeddings] == [["a new question\n\na"]]

@@ -153,16 +153,6 @@ def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more() -> 
     assert left_in(everything_in(memory.access.store), purged.example_id) == []
 
 
-def test_of_many_at_once_no_batch_outgrows_what_a_store_takes() -> None:
-    store = WatchedStore()
-    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    memory.remember([said(f"case {number}", author="ann") for number in range(1_000 + 300)])
-    store.batches.clear()
-    memory.forget(author="ann", purge=True)
-    assert memory.episodes() == []
-    assert max(len(batch) for batch in store.writes) <= 1_000 + 10
-
-
 def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemory) -> None:
     one, two, three, four = memory.remember(
         [said("one", "zqxwhy"), said("two"), said("three"), said("four")]

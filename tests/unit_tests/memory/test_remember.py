@@ -1,5 +1,6 @@
 """Remembering and revising: what becomes an episode, what changes one, and what changes nothing."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import learn, op, said
+from tests.unit_tests.memory.support import QUERY, Bench, learn, op, said
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
@@ -184,3 +185,16 @@ def test_a_revision_that_is_none_changes_nothing(memory: JudgeMemory) -> None:
             memory.revise(episode_id, given)
         assert "\n" not in str(caught.value)
     assert everything_in(memory.access.store) == before
+
+
+async def test_agreeing_experts_do_not_multiply_on_reload(
+    bench: Bench, reopen: Callable[[], None]
+) -> None:
+    labels = [said("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")]
+    for _ in range(3):
+        await bench.remember(*labels)
+        reopen()
+        [found] = await bench.do("recall", QUERY, k=50)
+        assert [one.author for one in found.episodes] == ["ann", "bob", "eve", "joe"]
+        assert len(await bench.do("episodes")) == 4
+    assert len(await bench.do("history")) == 1
