@@ -313,12 +313,8 @@ class _Batch:
         }
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
-        return {
-            **options,
-            **names,
-            "criterion": criterion,
-            "namespace": self._settings["namespace"],
-        }
+        own = {"criterion": criterion, "namespace": self._settings["namespace"]}
+        return {**options, **names, **own}
 
     async def embedded(self, io: IO, rows: list[Row]) -> list[Row]:
         """Give examples their vectors, in as few requests as there can be."""

@@ -471,15 +471,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         case=case_payload(
             "conflicts",
             [criterion],
-            conflicts=[
-                {
-                    "id": conflict.id,
-                    "newer": conflict.newer,
-                    "first": conflict.first.model_dump(),
-                    "second": conflict.second.model_dump(),
-                }
-                for conflict in conflicts
-            ],
+            conflicts=[conflict.model_dump() for conflict in conflicts],
         ),
         read=lambda reply: _read_choices(reply, newer_by_id),
         decisions=("approve", "edit", "reject"),

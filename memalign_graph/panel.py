@@ -1,18 +1,18 @@
 """Panels: one example judged by many criteria concurrently, each with a memory of its own.
 
 The graph has a node for each criterion: what was judged before a run broke off stays judged. The
-expert is asked about all criteria in one interrupt, with one action for each.
+expert is asked about all criteria in one interrupt, with one action: Agent Inbox shows no other.
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Annotated, Any
 
 from langgraph.graph import END, START
+from pydantic import Field, SkipValidation
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import interrupts
@@ -55,7 +55,7 @@ from memalign_graph.scales import (
     Scale,
     Value,
 )
-from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings
+from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings, Settings
 from memalign_graph.state import RunInput
 from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
@@ -77,8 +77,7 @@ class AggregateResult(TypedDict):
     """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
 
 
-@dataclass(frozen=True)
-class Aggregate:
+class Aggregate(Settings):
     """How to make one score of many criteria.
 
     A value counts from 0 to 1: true is 1; a number by its place between minimum and maximum; an
@@ -86,14 +85,17 @@ class Aggregate:
     have no weight.
 
     Raises:
-        InvalidInputError: From `create_panel_graph`, if it does not fit the panel's criteria.
+        InvalidInputError: If an option can't be used; from `create_panel_graph`, if one does not
+            fit the panel's criteria.
     """
 
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
     """How much each criterion counts; those not named, 1 where their scale has an order."""
-    vetoes: Mapping[str, Passes] = field(default_factory=dict)
+    vetoes: Mapping[str, SkipValidation[Passes]] = Field(default_factory=dict)
     """Which values have to be reached whatever the others say, as a gate's `passes`."""
-    passes: float | None = None
+    passes: float | None = Field(default=None, ge=0, le=1)
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
     def bind(
@@ -103,7 +105,7 @@ class Aggregate:
         scales = {criterion.name: criterion.scale for criterion in criteria}
         self._check(scales)
         ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
-        weights = {name: float(self.weights.get(name, 1.0)) for name in ordered}
+        weights = {name: self.weights.get(name, 1.0) for name in ordered}
         if not any(weights.values()) and not self.vetoes:
             raise InvalidInputError(
                 "aggregate: no criterion of this panel has a weight: scales without an order can "
@@ -139,28 +141,16 @@ class Aggregate:
 
     def _check(self, scales: Mapping[str, Scale]) -> None:
         for option, values in {"weights": self.weights, "vetoes": self.vetoes}.items():
-            if not isinstance(values, Mapping):
-                raise InvalidInputError(f"{option}: give a dict by the criteria's names.")
-            for name in values:
-                if name not in scales:
-                    problem = f"no criterion of this panel: {', '.join(scales)}."
-                    raise InvalidInputError(f"{option}: {name!r} is {problem}")
-        for name, weight in self.weights.items():
-            if not _is_number(weight) or not 0 <= weight < math.inf:
+            if unknown := [name for name in values if name not in scales]:
                 raise InvalidInputError(
-                    f"weights: {weight!r} for {name!r} is not a number from 0 on."
+                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
                 )
+        for name, weight in self.weights.items():
             if weight and not _is_ordered(scales[name]):
                 raise InvalidInputError(
                     f"weights: the scale of {name!r} has no order, so that it has no place in a "
                     "mean: give it a veto instead, or `ordered=True`."
                 )
-        if self.passes is not None and not (_is_number(self.passes) and 0 <= self.passes <= 1):
-            raise InvalidInputError(f"passes: {self.passes!r} is not a number from 0 to 1.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_ordered(scale: Scale) -> bool:
