@@ -151,7 +151,7 @@ async def test_nine_are_judged_and_distilled_at_once_by_one_model_and_one_embedd
     assert values_of(given) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
     assert given["learned"].keys() == set(ASPECTS)
     assert sorted(made) == ["resolve_chat_model", "resolve_embeddings"]
-    assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-4.1-mini"}
+    assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-6-luna"}
 
 
 async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
