@@ -67,10 +67,15 @@ async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -
                 "sources": list(map(source, sources[:_MAX_SOURCES])),
             }
         )
-    commits = [
-        {"version": commit.version, "at": _time(commit.at), "what": _describe_commit(commit)}
-        for commit in await history(io, access, _MAX_COMMITS)
-    ]
+    answered = {fact.id: fact.said for fact in access.view.facts()[0]}
+    commits = []
+    for commit in await history(io, access, _MAX_COMMITS):
+        authors = {
+            rows[key].content.get("author") for key in answered.get(commit.id, ()) if key in rows
+        }
+        who = commit.author or ", ".join(sorted(filter(None, authors)))
+        what = _describe_commit(commit, who)
+        commits.append({"version": commit.version, "at": _time(commit.at), "what": what})
     disputes = _disputes(rows.values(), scale)
     return {"guidelines": overview, "disputes": disputes, "history": commits}
 
@@ -230,7 +235,7 @@ def _fraction_text(rights: Sequence[bool]) -> str:
     return f"{sum(rights)} of {len(rights)}{share}"
 
 
-def _describe_commit(commit: Commit) -> str:
+def _describe_commit(commit: Commit, author: str) -> str:
     """Tell who did what, and how much, in a sentence."""
     by_judge = commit.reason in _BY_JUDGE
     answers, rules = commit.episodes, commit.guidelines
@@ -243,5 +248,5 @@ def _describe_commit(commit: Commit) -> str:
         "rules dropped": rules.removed,
     }
     much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
-    who = commit.author or ("The judge" if by_judge else "Somebody")
+    who = author or ("The judge" if by_judge else "Somebody")
     return f"{who} {_ACTIONS.get(commit.reason, 'changed things')} ({much or 'nothing new'})."

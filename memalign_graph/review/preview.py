@@ -18,14 +18,14 @@ from memalign_graph.memory.embedding import index_missing, key_of
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.models import BaseChatModel
-from memalign_graph.prompts.fences import headline
+from memalign_graph.review import tasks
 from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.forms import shown_value
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment, stored_example
 
 Shown = dict[str, Any]  # what a template of the page shows
-_MAX_CHANGES, _MAX_NEAR, _TITLE_CHARS = 10, 30, 120
+_MAX_CHANGES, _MAX_NEAR = 10, 30
 _NO_VALUE = "An answer without a value changes no estimate now; the rule that comes of it may."
 _NO_VECTOR = "This case was never compared with others, so it is not known which are like it."
 _FEW = "Too few cases have an expert's value to tell what would change: {} of the {} it takes."
@@ -37,7 +37,7 @@ _UNUSED = (
 
 def title_of(row: EpisodeRow) -> str:
     """Return the first words of what was judged."""
-    return headline(row.content["example"]["outputs"], _TITLE_CHARS)
+    return tasks.title_of(row.content["example"]["outputs"])
 
 
 def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:

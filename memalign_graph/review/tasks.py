@@ -1,5 +1,6 @@
 """What waits for an expert: a review task, who looks at it, and what an answer to it means."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,9 +69,7 @@ def make_task(
         id=task_id,
         criterion=criterion,
         inputs=_goal(example["inputs"]) if example else "",
-        title=headline(
-            example["outputs"] if example else "Two rules contradict each other", _HEADLINE_CHARS
-        ),
+        title=title_of(example["outputs"]) if example else "Two rules contradict each other",
         asked_at=asked_at or datetime.now(UTC),
         reasons=[REASONS[code] for code in dict.fromkeys(codes)],
         judgment_ids=frozenset(judgment["id"] for judgment in judgments),
@@ -83,6 +82,16 @@ def _passed(judgment: Mapping[str, Any]) -> bool:
     """Tell whether a judge let a call run without a question."""
     review = judgment.get("review") or {"asks": True}
     return judgment["value"] is True and not review["asks"]
+
+
+def title_of(outputs: Any) -> str:
+    """Return the first words of an output, or a tool call with its arguments."""
+    if call := tool_call(outputs):
+        arguments = (
+            f"{key}={json.dumps(part, ensure_ascii=False)}" for key, part in call["args"].items()
+        )
+        outputs = f"{call['name']}({', '.join(arguments)})"
+    return headline(outputs, _HEADLINE_CHARS)
 
 
 def _goal(inputs: Any) -> str:

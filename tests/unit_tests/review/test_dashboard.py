@@ -51,7 +51,11 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
     ):
         act()
         assert run_sync(history(SYNC, memory.access, 5)) == memory.history()[:5]
+    memory.remember(
+        [told("warm 3", True, "eve"), told("warm 4", True, "dan"), told("warm 5", True)]
+    )
     commits = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
+    assert commits[0]["what"] == "ann, dan, eve answered (answers given: 3)."
     assert [one["version"] for one in commits] == [one.version for one in memory.history()]
     assert [one["what"] for one in commits[::-1]][:6] == [
         "ann answered (answers given: 1).",
