@@ -39,7 +39,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     When the agent is done, its answer is judged. One that does not pass goes back to the model
     with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
-    asked by an interrupt, and memory learns from the word. The `GateVerdict` is in the agent's
+    asked by an interrupt, and memory learns from the reply. The `GateVerdict` is in the agent's
     state under the gate's name: `result["quality_gate"]["status"]`; it is empty where a guard, a
     limit or another gate's fallback ended the turn. The agent is created with a store, where the
     judge's memory lies, and with a checkpointer where experts are asked.
@@ -62,8 +62,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             raise InvalidInputError(f"tools: give True or False, not {tools!r:.80}.")
         if tools and (options.get("example") or options.get("sees") == "answer"):
             raise InvalidInputError(
-                "tools: the judge is told of tools with `sees` set to 'turn' or 'conversation', "
-                "and without `example`: leave out one of both."
+                "tools: the judge reads the tools only with `sees` set to 'turn' or "
+                "'conversation', and without `example`: leave out one of them."
             )
         self._shows_tools = tools
         self._gate = QualityGate(criterion, options)
@@ -86,7 +86,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": model_answered}}
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        """Note the tools that the model is offered, where the judge is told of them."""
+        """Note the tools that the model is offered, if the judge reads them."""
         return self._noting_tools(request, handler(request))
 
     async def awrap_model_call(self, request: Any, handler: Any) -> Any:

@@ -79,7 +79,7 @@ _HITL_OPTIONS = ("description_prefix", "edit_notice", "interrupt_mode")
 
 
 class Approval(Settings):
-    """Which tool calls run without a question, beside the options of LangChain's middleware."""
+    """Which tool calls run without a question."""
 
     on_fail: OnFail = "ask"
     """What becomes of a call that the judge is sure is wrong: `ask` a person, or `refuse` it: the
@@ -91,7 +91,7 @@ class Approval(Settings):
     """How many of the calls that run without a question are to be right, as a share: shown by
     people's decisions on calls that the judge passed, at a level of 95 %. 0.95 takes 82 of them."""
     sample_share: float = Field(default=0.05, ge=0, le=1)
-    """The share of calls asked about by chance."""
+    """The share of calls asked about at random."""
     author: Callable[[Any], str | None] | None = None
     """A function of LangGraph's `Runtime` that names the person who decides; None for the user that
     an Agent Server has authenticated, if any."""
@@ -338,7 +338,7 @@ class CallJudge:
     ) -> None:
         """Learn from a decision: the call that runs, or the `ToolMessage` in its place.
 
-        Where that fails the decision stands all the same.
+        If that fails, the decision still stands.
         """
         example = call_example(call, messages)
         is_message = isinstance(decision, ToolMessage)
@@ -375,7 +375,7 @@ class CallJudge:
         lesson = step.state["lesson"]
         example = Example.model_validate(lesson["example"])
         judgment = lesson["judgment"] and Judgment.model_validate(lesson["judgment"])
-        # However often a decision is read, it is the same word.
+        # A decision that is read again has the same id, and is stored once.
         fields = {**lesson["said"], "id": digest([step.thread_id, lesson["key"]])}
         undated = make_feedback(fields, example, judgment, step)
         feedback = await order_after_stored(step, undated)
@@ -387,7 +387,7 @@ class CallJudge:
         try:
             await remember(step.io, step.access, feedback_items)
         except EmbeddingError:
-            # The decision is stored all the same: its vector is made when memory is next searched.
+            # Its vector is made when memory is next searched.
             await remember(step.io, step.access, feedback_items, embeds=False)
         return {
             "judge_run": {"example": lesson["example"], "settings": step.settings},
@@ -468,7 +468,7 @@ def _choosing(choose: Callable[[Call], bool]) -> Iterator[None]:
 
 
 def _chosen(config: InterruptOnConfig) -> InterruptOnConfig:
-    """Have a tool's calls asked about only if they are chosen, beside its own `when`."""
+    """Add to a tool's own `when` that the call was chosen."""
     own = config.get("when")
 
     def when(request: Any) -> bool:
@@ -485,7 +485,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
     only if the judge passes it, and decisions in memory show that calls which the judge passed with
     at least that confidence are right as often as `target_agreement` says. Everything else is asked
     about: at first each call; calls that `always_ask` or the rule on untrusted text names, or that
-    are drawn by chance; and calls that could not be judged, have no id, or changed meanwhile.
+    are drawn at random; and calls that could not be judged, have no id, or changed since.
 
     Each decision teaches: an approved call is right; an edited one is wrong, and the new one is
     right; a rejected one is wrong, and the message says why. A response teaches nothing. Create the

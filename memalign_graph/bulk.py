@@ -97,10 +97,10 @@ def prepare_batch(
 
     Args:
         judge: The judge, whose `model` is a `ChatOpenAI` or a string that makes one.
-        examples: What to judge. Whatever fields an example has besides come back with its judgment.
+        examples: What to judge. Further fields of an example come back with its judgment.
         path: Where the requests are written to.
         store: Holds the memory; one for blocking calls.
-        namespace: Where the memory lies in the store.
+        namespace: The memory's namespace in the store.
 
     Returns:
         What was prepared.
@@ -141,8 +141,8 @@ def collect_batch(
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
     """Judge a prepared batch with the answers to it: as judging at once would have.
 
-    Each case is judged with the memory as it was when the batch was prepared, whatever was learned
-    since; no model is called. What was purged since is gone: cases that it was shown with are to be
+    Each case is judged with the memory as it was when the batch was prepared; what was learned
+    since does not count, and no model is called. What was purged since is gone: cases that it was shown with are to be
     asked again. Collecting twice gives judgments the same ids.
 
     Args:
@@ -150,7 +150,7 @@ def collect_batch(
         cases: The file `....cases.jsonl` that `prepare_batch` wrote.
         answers: The files that came back, of results and of errors, of every round there was.
         store: Holds the memory; one for blocking calls.
-        namespace: Where the memory lies in the store.
+        namespace: The memory's namespace in the store.
         again: Where to write the requests that have no answer, as the next batch.
 
     Yields:
@@ -454,7 +454,7 @@ def _write(file: Any, line: Row) -> None:
 
 
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
-    """Read examples, each with whatever else it has."""
+    """Read examples, each with its further fields."""
     for number, value in enumerate(examples, start=1):
         example: Any = value.to_json() if isinstance(value, Example) else value
         rest = {}

@@ -50,7 +50,7 @@ class GateVerdict(TypedDict):
     value: Value | None
     """The value that decided; None where nobody gave one."""
     decided_by: Literal["judge", "expert"] | None
-    """Whose word it was; None where the judge failed or there was nothing to judge."""
+    """Whose value it is; None where the judge failed or there was nothing to judge."""
     critique: str
     """What to change, in words for the writer; empty where it passed."""
     revisions: int
@@ -78,8 +78,8 @@ def new_turn(messages: Any) -> TurnState:
     """Return the private state of a gate at the beginning of a turn."""
     run = current_runtime()
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
-    # Nobody but a gate may claim to be one: the message that a caller brings asks, whatever its
-    # source. In a graph within another it may be the critique of the other's gate.
+    # A caller's message counts as the question, even if it claims to come from a gate. In a graph
+    # inside another it may be the critique of the outer graph's gate.
     asked_id = None if is_nested(run) else getattr(last, "id", None)
     return {"asked_id": asked_id, "settings": _settings_of(run, NO_TURN)}
 

@@ -35,7 +35,7 @@ class JudgeNodes:
     Args:
         criterion: What is judged.
         stream_tokens: True to stream what the judge's models write, with `stream_mode="messages"`,
-            beside the messages of the graph's own models.
+            as well as the messages of the graph's own models.
         judge: The options of a `Judge`.
 
     Raises:
@@ -135,7 +135,7 @@ def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOp
 
     The judgment is found by its id, for as long as the graph that made it keeps it (its option
     `keep_judgments`). `{judgment_id, reply}` -> `{judgment, feedback, learned}`; the reply is
-    whatever a review interrupt takes for one.
+    any that a review interrupt takes.
 
     Args:
         criterion: What was judged.
@@ -174,7 +174,7 @@ def create_alignment_graph(
     `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
     costs nothing; what is pending is learned along. Progress is streamed as custom events of type
     `alignment_progress`, with `stage`, `done` and `of`. As many calls run concurrently as the run's
-    `max_concurrency` allows, 32 unless told. If distilling fails the run fails; the feedback stays
+    `max_concurrency` allows, 32 by default. If distilling fails the run fails; the feedback stays
     pending, and the same call finds the answers already paid for again.
 
     Args:

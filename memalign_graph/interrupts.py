@@ -440,7 +440,7 @@ def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[s
     if feedback.author is not None and answer.get("author", feedback.author) != feedback.author:
         raise ValueError(
             f"`author`: {feedback.author!r} said these words and is asked what they mean: leave "
-            f"`author` out, or {_GO_ON}; the word of another expert is a review of its own."
+            f"`author` out, or {_GO_ON}; another expert's answer is a review of its own."
         )
     return answer
 
@@ -448,7 +448,7 @@ def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[s
 _CHOICES = ("first", "second", "both")
 _CONFLICT_SHAPES = (
     "reply with an object such as {'C1': 'second'} that says for each conflict which guideline "
-    "stays (first, second or both), with 'newer' for the newer word everywhere, or with one "
+    "stays (first, second or both), with 'newer' to keep the newer one of each, or with one "
     "decision a conflict (approve, edit, reject)"
 )
 
@@ -524,7 +524,7 @@ def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
         f"## {criterion.name}: two guidelines contradict each other",
         _side("First", conflict.first),
         _side("Second", conflict.second),
-        f"The newer word is behind: {escape(newer.text)}",
+        f"The newer feedback supports: {escape(newer.text)}",
         "Which stays? `first`, `second` or `both`.",
     ]
 

@@ -94,7 +94,7 @@ class Aggregate(Settings):
     )
     """How much each criterion counts; those not named, 1 where their scale has an order."""
     vetoes: Mapping[str, SkipValidation[Passes]] = Field(default_factory=dict)
-    """Which values have to be reached whatever the others say, as a gate's `passes`."""
+    """The values that each criterion has to reach by itself, as a gate's `passes`."""
     passes: float | None = Field(default=None, ge=0, le=1)
     """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
 
@@ -166,7 +166,7 @@ def _unit_score(scale: Scale, value: Any) -> float:
 
 
 def merge(old: dict[str, Any], new: dict[str, Any] | None) -> dict[str, Any]:
-    """Gather what the criteria's nodes write; None begins anew."""
+    """Gather what the criteria's nodes write; None clears them."""
     return {} if new is None else {**old, **new}
 
 
@@ -178,7 +178,7 @@ class PanelOutput(TypedDict):
 
     judgments: ByCriterion
     errors: ByCriterion
-    """Why a criterion could not be judged, or an expert's word on it not distilled."""
+    """Why a criterion could not be judged, or feedback on it not distilled."""
     aggregate: dict[str, Any] | None
     feedback: dict[str, Any] | None  # none if none was asked or given
     learned: ByCriterion  # what each memory made of it, as in a review graph
@@ -260,7 +260,7 @@ def create_panel_graph(
 
 
 def _decide(review: Any, state: State) -> Any:
-    """Have the expert asked where a function goes by a criterion that could not be judged."""
+    """Call the function; if it needs a criterion that could not be judged, the expert is asked."""
     try:
         return review(_judgments(state))
     except KeyError as error:

@@ -42,7 +42,7 @@ DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
 
 ReviewMode = Literal["always", "never", "uncertain"]
-"""When the expert is asked; `uncertain`: where the judge is likely to be wrong, and by chance."""
+"""When the expert is asked; `uncertain`: where the judge is likely wrong, and at random."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
@@ -118,7 +118,7 @@ class Judge(Settings):
     Every builder takes these options as keywords; `evaluate` compares judges.
 
     Raises:
-        InvalidInputError: If an option can't be used, in a sentence that names it and the mend.
+        InvalidInputError: If an option can't be used, in a sentence that names it and what to do.
     """
 
     criterion: Annotated[
@@ -154,7 +154,7 @@ class Judge(Settings):
     disagree it is a tie, if the scale has one, and the judgment says so."""
     cite_guidelines: bool = False
     """True to have the judge also name the guidelines that the outputs break: graphs then return
-    them as `broken_guidelines`, too. Gates do so unless told otherwise."""
+    them as `broken_guidelines`, too. In gates it is True by default."""
     checks: Annotated[ChecksMode, _given(_is_checks_mode, "True, False or 'auto'")] = "auto"
     """True to ask of each guideline whether the case meets it: a yes/no question of its own with
     one token as its answer, or one request for all where the model gives no log-probabilities. The
@@ -202,7 +202,7 @@ class Judge(Settings):
 
     @property
     def mode(self) -> Decide:
-        """What decides: where no memory is used only what is told to weighs it."""
+        """What decides; without memory the verdict, unless `decide="evidence"`."""
         has_memory = self.use_guidelines or self.use_episodes
         return self.decide if has_memory or self.decide == "evidence" else "verdict"
 
@@ -270,8 +270,8 @@ class Uncertain(Settings):
     """How many questions a day (UTC) may bring; None for as many as there are. When they are spent
     nobody is asked, and the log says so."""
     sample_share: float = Field(default=0.05, ge=0, le=1)
-    """The share of judgments asked about by chance, which shows whether the judge still agrees
-    where nobody asks."""
+    """The share of judgments asked about at random, which shows whether the judge still agrees
+    where nobody is asked."""
 
 
 Review = ReviewMode | Uncertain | Callable[[Judgment], bool]
@@ -293,7 +293,7 @@ class ReviewSettings(Settings):
 
 
 def mode_of(review: Any) -> ReviewMode | None:
-    """Return when the expert is asked, in a word; None where a function decides."""
+    """Return the review mode; None where a function decides."""
     if isinstance(review, Uncertain):
         return "uncertain"
     return cast("ReviewMode", review) if isinstance(review, str) else None
@@ -342,23 +342,23 @@ def _fallback_text(fallback: Any) -> str | None:
 class Gate(Settings):
     """A gate around a judge: which values pass, and what becomes of an answer that does not.
 
-    What builds gates takes these options as keywords, beside those of `Judge`, of which
-    `cite_guidelines` is True unless told, and `clarify` of `create_review_graph`.
+    Functions that build gates take these options as keywords, those of `Judge`, of which
+    `cite_guidelines` is True by default, and `clarify` of `create_review_graph`.
     """
 
     name: Annotated[str, PlainValidator(_node_name)] = "quality_gate"
     """Names the gate's node, and the key of its verdict."""
     passes: SkipValidation[Passes | None] = None
     """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
-    of them; or a function of the value. True unless told, on a `Boolean` scale."""
+    of them; or a function of the value. True by default on a `Boolean` scale."""
     max_revisions: int = Field(default=2, ge=0)
     """How often an answer is sent back."""
     on_judge_error: OnJudgeError = "closed"
     """What becomes of an answer where the judge's model or embeddings fail: `closed` lets it not
     pass, `open` lets it through, without calling it accepted. It covers nothing else: a store that
-    is down, and an expert's word that can't be learned from, fail the run either way."""
+    is down, and feedback that can't be stored, fail the run either way."""
     review: Annotated[GateReview, _review_validator(GateReviewMode, "the Judgment")] = "never"
-    """When the expert is asked, by an interrupt. The expert's word goes before the judge's, and
+    """When the expert is asked, by an interrupt. The expert's value overrides the judge's, and
     memory learns from it."""
     example: Annotated[
         ExampleFrom | None,
@@ -422,7 +422,7 @@ class MemAlignContext(FrozenModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
-    """Where the memory lies in the store; keeps teams or customers apart. One or more labels
+    """The memory's namespace in the store; keeps teams or customers apart. One or more labels
     without dots."""
     k: int | None = Field(default=None, ge=0, le=MAX_K)
     """How many similar examples the judge is shown; 0 for none, empty for the graph's own."""

@@ -85,7 +85,7 @@ class ReviewRunState(RunInput, ReviewChannels):
 
 
 class LaterFeedback(TypedDict):
-    """An expert's word on an earlier judgment."""
+    """An expert's feedback on an earlier judgment."""
 
     judgment_id: Annotated[str, EphemeralValue]
     reply: Annotated[Any, EphemeralValue]

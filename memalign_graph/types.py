@@ -31,7 +31,7 @@ ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 GuidelineStatus = Literal["standing", "pending", "unproven"]
 """Where a guideline stands. One that is `pending` lost a source since it was worded: the judge is
-given it, and the next learning words it anew from those that are left. One that is `unproven` was
+given it, and the next learning rewords it from those that are left. One that is `unproven` was
 measured to say the opposite of the experts' values: the judge is not given it."""
 
 # Why an expert is asked about a judgment, or is not.
@@ -277,7 +277,7 @@ class Judgment(FrozenModel):
 
 
 class Feedback(FrozenModel):
-    """An expert's word on an example: a value, a rationale, or both.
+    """An expert's judgment of an example: a value, a rationale, or both.
 
     The example may also be given flat, as `inputs`, `outputs` and `reference_outputs`.
     """
@@ -295,7 +295,7 @@ class Feedback(FrozenModel):
     thread_id: str | None = None
     """The LangGraph thread it was given in, if any."""
     given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
-    """When it was given; now, unless told, and in UTC, unless it says otherwise. Of two words of
+    """When it was given; now by default, and in UTC if it has no zone. Of two pieces of feedback of
     one author on one example the newer counts."""
 
     @model_validator(mode="before")
@@ -332,7 +332,7 @@ class Feedback(FrozenModel):
 
 
 class Episode(FrozenModel):
-    """Stored feedback: one example, and one expert's word on it."""
+    """Stored feedback: one example, and one expert's feedback on it."""
 
     id: str
     """The hash of example and author."""
@@ -388,7 +388,7 @@ class Episode(FrozenModel):
         return {**self.other_verdicts, **own}
 
     def says_the_same_as(self, other: "Episode") -> bool:
-        """Tell whether two episodes hold the same expert's word, whenever it was stored."""
+        """Return whether two episodes hold the same feedback, whenever it was stored."""
         return self.word == other.word
 
 
@@ -409,7 +409,7 @@ class Guideline(FrozenModel):
     author: str | None = None
     """The expert who wrote or last edited it by hand, if known."""
     status: GuidelineStatus = "standing"
-    """Whether it is to be worded anew, or was measured to be of no use."""
+    """Whether it is to be reworded, or was measured to be of no use."""
     worth: Worth | None = None
     """What it was measured at; None where it was not. Worked out when it is read, never stored."""
     position: int

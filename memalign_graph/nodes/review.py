@@ -1,4 +1,4 @@
-"""Asking the expert, now or later, asking back, and learning from one word."""
+"""Nodes that ask the expert, now or later, ask back, and learn from one reply."""
 
 import logging
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
 
 
 async def question_feedback(step: NodeCall) -> StateUpdate:
-    """Find out whether an expert's words make a rule; where that fails, the lesson says so."""
+    """Find out whether a comment is clear enough for a guideline; a failure is a warning."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
     clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
@@ -201,7 +201,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
         waiting = [episode, *oldest_first]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
-        # What this expert took back may have left guidelines that are to be worded anew.
+        # Feedback that this expert replaced may have left guidelines to be reworded.
         outdated = await access.pending_guidelines(io)
         outdated = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)][
             :_MAX_PENDING
@@ -242,7 +242,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
-        # Another review may be distilling what this one read along, and passed over.
+        # Another review may be distilling the pending episodes that this one skipped.
         skipped_episode_ids = distilled.keys() - used_episode_ids - {feedback.episode_id}
         learned = await learn(
             io,

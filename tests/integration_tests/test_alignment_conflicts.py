@@ -45,7 +45,7 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     assert OLD_A in first
     assert NEW_A in first
     assert first.index(OLD_A) < first.index(NEW_A)
-    assert f"The newer word is behind: {NEW_A}" in first
+    assert f"The newer feedback supports: {NEW_A}" in first
     assert OLD_B in second
     [config] = interrupt.value["review_configs"]
     assert config["action_name"] == "settle_conflict"

@@ -214,7 +214,9 @@ async def test_judge_is_told_of_the_tools_that_the_model_was_offered(bench: Benc
 
 @pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
 def test_tools_are_told_where_they_can_be(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=r"^tools: the judge is told of tools with `sees`"):
+    with pytest.raises(
+        InvalidInputError, match=r"^tools: the judge reads the tools only with `sees`"
+    ):
         QualityGateMiddleware(CRITERION, tools=True, **options)
     with pytest.raises(InvalidInputError, match=r"^tools: give True or False"):
         QualityGateMiddleware(CRITERION, tools=[track])  # type: ignore[arg-type]
