@@ -17,7 +17,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.feedback import Forgotten, clear_cached_replies, split_removed
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens, model_key
 from memalign_graph.prompts.distill import (
@@ -261,7 +261,7 @@ async def commit_redistilled(
     failed_attempts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Commit what was made of pending guidelines; their sources were learned from before."""
-    return await learn(
+    return await commit_lesson(
         io,
         access,
         operations,
@@ -291,7 +291,9 @@ async def redistill_after_forget(
             is_small=is_small_model(chat()),
         ):
             result = await distill_in_batches(io, access, chat(), [episodes[key] for key in batch])
-            await learn(io, access, result.operations, result.read, failed=result.failed_attempts)
+            await commit_lesson(
+                io, access, result.operations, result.read, failed=result.failed_attempts
+            )
             errors += result.errors
         if errors:
             raise errors[0]

@@ -22,7 +22,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.feedback import clear_cached_replies
 from memalign_graph.memory.guidelines import GuidelineTable
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import GuidelineOperation, normalize_text
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
 from memalign_graph.prompts.compare import (
@@ -111,7 +111,7 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     merged = await merge_proposals(CachedRepliesIO(io, access), access, chat, [], compare=True)
     resolved = resolve_conflicts(merged.conflicts)
     operations = [*merged.operations, *resolved]
-    learned = await learn(io, access, operations, {}, reason="consolidate")
+    learned = await commit_lesson(io, access, operations, {}, reason="consolidate")
     await clear_cached_replies(io, access)
     unresolved = unresolved_warnings(merged.conflicts, resolved)
     return {

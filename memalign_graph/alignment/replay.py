@@ -17,7 +17,7 @@ from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.embedding import index_missing, vector_key_of_example
 from memalign_graph.memory.guidelines import applied
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.prompts.distill import group_by_example
@@ -206,7 +206,10 @@ async def select_cases(
     await index_missing(io, access, view)
     sources = list(dict.fromkeys(key for item in operations for key in item.episode_ids))
     similarities: dict[str, float] = {}
-    keys = [key_of(access, item.example) for item in (await access.episodes(io, sources)).values()]
+    keys = [
+        vector_key_of_example(access, item.example)
+        for item in (await access.episodes(io, sources)).values()
+    ]
     for vector in view.vectors(keys).values():
         for key, similarity in view.index.search(vector, _NEIGHBORS_PER_SOURCE):
             similarities[key] = max(similarities.get(key, -1.0), similarity)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.judging.case import Case, Retrieved
 from memalign_graph.judging.verdict import run_judge
-from memalign_graph.memory.embedding import key_of
+from memalign_graph.memory.embedding import vector_key_of_example
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.recall import recall_excluding
 from memalign_graph.runtime import NodeCall
@@ -36,7 +36,7 @@ async def judge_leaving_out(
     call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=limit)
     retrieved = Retrieved.of(recall).with_guidelines(guidelines, call)
     excluded_keys = _without_votes(access.view.rows(), excluded_episode_ids)
-    excluded_keys |= {example.id, key_of(access, example)}
+    excluded_keys |= {example.id, vector_key_of_example(access, example)}
     return await run_judge(Case(call, example, retrieved, excluded_keys))
 
 

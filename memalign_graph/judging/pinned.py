@@ -35,7 +35,7 @@ async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str
     except EmbeddingError:
         if judge.on_embedding_error == "raise":
             raise
-    return {"version": view.version, "newest": view.latest}
+    return {"version": view.version, "newest": view.latest_fact_id}
 
 
 def compares_cases(judge: Judge, access: MemoryAccess) -> bool:
@@ -52,7 +52,7 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
     reader = replace(access)
     view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
     await reader.refresh(io)
-    if view.latest != newest:
+    if view.latest_fact_id != newest:
         facts, words = view.facts()
         now, view = view.index, MemoryView(access.embedder.id)
         view.add([fact for fact in facts if fact.id <= newest], words)

@@ -80,7 +80,7 @@ class MemoryAccess:
         if not view.is_loaded:
             await self._load(io, head)
         if head != view.head:
-            facts = await self._facts_since(io, view.latest)
+            facts = await self._facts_since(io, view.latest_fact_id)
             if facts is None:
                 name = "/".join(self.layout.root)
                 logger.warning("The store of %s was set back or emptied: it is read anew.", name)
@@ -178,7 +178,7 @@ class MemoryAccess:
             for episode in words
         }
         now_us = clock.now_us()
-        at_us = max(now_us, timestamp_us(view.latest) + 1)
+        at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
         if at_us > now_us + CLOCK_SKEW_US:
             header["clock_us"] = now_us

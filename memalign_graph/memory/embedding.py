@@ -23,7 +23,7 @@ _EMBED_REQUESTS = 8
 """How many embedding requests are under way at a time."""
 
 
-def key_of(access: MemoryAccess, example: Example) -> str:
+def vector_key_of_example(access: MemoryAccess, example: Example) -> str:
     """Name the vector of an example; those with the same inputs and outputs have one."""
     return vector_key(access.embedder.id, retrieval_text(example)[0])
 

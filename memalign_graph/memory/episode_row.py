@@ -45,9 +45,6 @@ class EpisodeRow:
     word: str
     """Names what the expert says: `Episode.word`."""
 
-    record_key: str
-    """The key of the word's item."""
-
     content: Mapping[str, Any]
     """The episode as JSON; its status alone where it was purged."""
 
@@ -77,7 +74,7 @@ class EpisodeRow:
 
 def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
     """Read from a word's item what is kept, without reading it whole."""
-    names = episode_id, item["content"], item["word"], item["key"]
+    names = episode_id, item["content"], item["word"]
     if "episode" not in item:
         gone, never = {"status": item["status"]}, datetime.min.replace(tzinfo=UTC)
         return EpisodeRow(*names, gone, item["status"] == "pending", "", "", None, never, None)

@@ -21,7 +21,7 @@ from memalign_graph.types import Episode, FrozenModel, Guideline, UtcDatetime
 Item = dict[str, Any]
 """A store item's value."""
 
-Words = dict[str, str]
+FeedbackHashes = dict[str, str]
 """What was read: the content hash of each episode's word (`Episode.word`), by the episode's id."""
 
 FACT = "fact"
@@ -49,7 +49,7 @@ class GuidelineRevision(FrozenModel):
     revision: str
     """The hash of text, origin and author: it tells a version also after a purge."""
 
-    sources: Words = Field(default_factory=dict)
+    sources: FeedbackHashes = Field(default_factory=dict)
     """The words it comes from; a guideline that names some stands while one of them does."""
 
     origin: Literal["distilled", "expert"] = "distilled"
@@ -74,7 +74,7 @@ class GuidelineRevision(FrozenModel):
     def of(
         cls,
         guideline: Guideline,
-        sources: Words,
+        sources: FeedbackHashes,
         *,
         replaces: Guideline | None = None,
         is_anew: bool = False,
@@ -105,7 +105,7 @@ class GuidelineTombstone(FrozenModel):
     """The guideline that holds in its place, if any."""
 
     reason: str | None = None
-    sources: Words = Field(default_factory=dict)
+    sources: FeedbackHashes = Field(default_factory=dict)
     """The words that call for it: it holds while one of them stands; always, if there are none."""
 
     is_settled: bool = False
@@ -128,10 +128,10 @@ class Fact(FrozenModel):
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 
     author: str | None = None
-    said: Words = Field(default_factory=dict)
+    said: FeedbackHashes = Field(default_factory=dict)
     """The keys of words that experts said, by episode id."""
 
-    read: Words = Field(default_factory=dict)
+    read: FeedbackHashes = Field(default_factory=dict)
     """What was learned from: these words are not pending any more."""
 
     prompts: list[list[str]] = Field(default_factory=list)
@@ -178,7 +178,7 @@ class Fact(FrozenModel):
         return bool(self.read or self.guidelines or self.retired)
 
     @property
-    def sources(self) -> list[Words]:
+    def sources(self) -> list[FeedbackHashes]:
         """What its changes of guidelines come from, one after the other."""
         return [change.sources for change in self.guidelines] + [
             change.sources for change in self.retired

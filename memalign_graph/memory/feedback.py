@@ -13,7 +13,7 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import ensure_vectors, key_of, store_vectors
+from memalign_graph.memory.embedding import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
 from memalign_graph.memory.feedback_merge import merge_feedback, order_after
@@ -192,7 +192,7 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
 async def _store_missing_vectors(
     io: IO, access: MemoryAccess, examples: Sequence[Example], known_vectors: Mapping[str, Vector]
 ) -> None:
-    new = {key_of(access, example): example for example in examples}
+    new = {vector_key_of_example(access, example): example for example in examples}
     new = {key: example for key, example in new.items() if key not in access.view.index}
     known = {key: example for key, example in new.items() if example.id in known_vectors}
     texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}

@@ -8,7 +8,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, Words, clock
+from memalign_graph.memory.facts import FeedbackHashes, GuidelineRevision, GuidelineTombstone, clock
 from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
@@ -183,7 +183,7 @@ class GuidelineTable:
         changed = {key: each for key, each in self.after.items() if self._before.get(key) != each}
         return list((lost | changed).values())
 
-    def retirements(self, words: Words) -> list[GuidelineTombstone]:
+    def retirements(self, words: FeedbackHashes) -> list[GuidelineTombstone]:
         """Return what became of the guidelines that are gone."""
         return [
             tombstone.model_copy(update={"sources": words_of(self._calling(tombstone), words)})
@@ -336,7 +336,7 @@ class GuidelineTable:
         self.outcome.append(entry | {name: text for name, text in details.items() if text})
 
 
-def words_of(episode_ids: Iterable[str], words: Words) -> Words:
+def words_of(episode_ids: Iterable[str], words: FeedbackHashes) -> FeedbackHashes:
     return {key: words[key] for key in episode_ids if key in words}
 
 

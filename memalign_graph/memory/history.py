@@ -22,7 +22,7 @@ from memalign_graph.types import Episode, FrozenModel, Guideline
 T = TypeVar("T", Episode, Guideline)
 
 
-class Tally(FrozenModel):
+class ChangeCounts(FrozenModel):
     """How many items of one kind a commit changed."""
 
     added: int = 0
@@ -35,7 +35,7 @@ class Tally(FrozenModel):
     """Items that are not there any more."""
 
 
-class Retired(FrozenModel):
+class RetiredGuideline(FrozenModel):
     """A guideline that a commit took away."""
 
     guideline_id: str
@@ -63,13 +63,13 @@ class Commit(FrozenModel):
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 
-    episodes: Tally
+    episodes: ChangeCounts
     """How many episodes it changed."""
 
-    guidelines: Tally
+    guidelines: ChangeCounts
     """How many guidelines it changed."""
 
-    retired: list[Retired]
+    retired: list[RetiredGuideline]
     """The guidelines that it took away, by what and why."""
 
     version: str
@@ -131,7 +131,6 @@ class MemoryDiff:
 
 async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) -> list[Commit]:
     facts, words = (await access.refresh(io)).facts()
-    facts.sort(key=lambda fact: fact.id)
     start = 0 if max_commits is None else max(len(facts) - max_commits, 0)
     commits: list[Commit] = []
     episodes: dict[str, object] = {}
@@ -149,7 +148,7 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
     return commits[::-1]
 
 
-def _commit(fact: Fact, episodes: Tally, guidelines: Tally, version: str) -> Commit:
+def _commit(fact: Fact, episodes: ChangeCounts, guidelines: ChangeCounts, version: str) -> Commit:
     return Commit(
         id=fact.id,
         at=utc(fact.clock_us or fact.at_us),
@@ -158,7 +157,7 @@ def _commit(fact: Fact, episodes: Tally, guidelines: Tally, version: str) -> Com
         episodes=episodes,
         guidelines=guidelines,
         retired=[
-            Retired(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
+            RetiredGuideline(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired
         ],
         version=version,
@@ -221,7 +220,6 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
     if version == view.version:
         return _current_snapshot(view, version, []), []
     facts, words = view.facts()
-    facts.sort(key=lambda fact: fact.id)
     match: tuple[Snapshot, list[Fact]] | None = None
     versions: list[str] = []
     for number, (state, _) in enumerate(_replay(facts, words, access.embedder.id)):
@@ -273,8 +271,8 @@ def _snapshot(state: MemoryState) -> Snapshot:
     )
 
 
-def _count_changes(before: Mapping[str, object], after: Mapping[str, object]) -> Tally:
-    return Tally(
+def _count_changes(before: Mapping[str, object], after: Mapping[str, object]) -> ChangeCounts:
+    return ChangeCounts(
         added=len(after.keys() - before.keys()),
         removed=len(before.keys() - after.keys()),
         changed=sum(before[key] != after[key] for key in after.keys() & before.keys()),

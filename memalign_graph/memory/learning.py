@@ -13,7 +13,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
 
-async def learn(
+async def commit_lesson(
     io: IO,
     access: MemoryAccess,
     operations: Sequence[GuidelineOperation],

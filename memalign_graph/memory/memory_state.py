@@ -9,10 +9,10 @@ from memalign_graph.memory.episode_row import EpisodeRow, row_of
 from memalign_graph.memory.facts import (
     JUDGE_CASES,
     Fact,
+    FeedbackHashes,
     GuidelineRevision,
     GuidelineTombstone,
     Item,
-    Words,
     drop_answers,
 )
 from memalign_graph.types import Episode, Guideline
@@ -204,7 +204,7 @@ class MemoryState:
         for key in fresh & self.pending:
             self._set_pending(key, is_pending=False)
 
-        def left(sources: Words) -> Words:
+        def left(sources: FeedbackHashes) -> FeedbackHashes:
             return {
                 key: word
                 for key, word in sources.items()
@@ -245,7 +245,7 @@ class MemoryState:
         ) and known.revision not in (wording.replaces, wording.revision)
 
     def _apply_revision(
-        self, wording: GuidelineRevision, sources: Words, possible_sources: set[str]
+        self, wording: GuidelineRevision, sources: FeedbackHashes, possible_sources: set[str]
     ) -> None:
         self._retired.discard(wording.id)
         known = self.guidelines.get(wording.id)

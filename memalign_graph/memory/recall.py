@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import embed, index_missing, key_of, stored_vectors
+from memalign_graph.memory.embedding import (
+    embed,
+    index_missing,
+    stored_vectors,
+    vector_key_of_example,
+)
 from memalign_graph.memory.index.retrieval_text import MAX_BYTES, retrieval_text
 from memalign_graph.memory.index.vectors import Vector, decode_vector, encode_vector, vector_key
 from memalign_graph.memory.view import MemoryView
@@ -104,7 +109,7 @@ def recall_excluding(
 ) -> RecallResult:
     """Find similar examples among some episodes, as if the others were not there."""
     view = access.view
-    key = key_of(access, example)
+    key = vector_key_of_example(access, example)
     vector = view.index.get(key)
     encoded = None if vector is None else encode_vector(vector)
     if vector is None or not k:

@@ -56,7 +56,7 @@ class MemoryView:
         """Held by the caller who reads the memory for the first time, for all who need it."""
         self.head: str | None = None
         """The last fact written when all were read; empty since a write, which may be cut off."""
-        self.latest = ""
+        self.latest_fact_id = ""
         """The newest fact known."""
         self._embedder = embedder
         self._lock = threading.Lock()
@@ -167,8 +167,9 @@ class MemoryView:
             return self._words.get(item["key"], item)
 
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
+        """Return all facts, oldest first, and the words that they name, by their keys."""
         with self._lock:
-            return list(self._facts.values()), dict(self._words)
+            return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._words)
 
     def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
         with self._lock:
@@ -196,7 +197,7 @@ class MemoryView:
             self._item_bytes += _bytes_of(fresh)
             if not fresh:
                 return
-            is_next = fresh[0].id > self.latest and not any(
+            is_next = fresh[0].id > self.latest_fact_id and not any(
                 fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
                 for fact in fresh
             )
@@ -205,7 +206,7 @@ class MemoryView:
             for fact in sorted(self._purges, key=lambda fact: fact.id):
                 if fact.id >= fresh[0].id:
                     self._purge(fact)
-            self.latest = max(self.latest, fresh[-1].id)
+            self.latest_fact_id = max(self.latest_fact_id, fresh[-1].id)
             if is_next:
                 for fact in fresh:
                     self._state.apply(fact)

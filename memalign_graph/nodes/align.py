@@ -35,7 +35,7 @@ from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_leaving_out, without_measuring
-from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.embedding import index_missing, vector_key_of_example
 from memalign_graph.memory.feedback import (
     check_feedback,
     clear_cached_replies,
@@ -43,7 +43,7 @@ from memalign_graph.memory.feedback import (
     remember,
     unjudged_cases,
 )
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.review import dump_operations, load_operations
 from memalign_graph.prompts.distilled import DistillResult
@@ -299,7 +299,7 @@ async def judge_cases(step: _Call) -> StateUpdate:
     failures: list[Exception] = []
 
     async def judge_case(example: Example) -> Judgment | None:
-        own = frozenset(view.episode_ids_for_vector(key_of(access, example)))
+        own = frozenset(view.episode_ids_for_vector(vector_key_of_example(access, example)))
         # As if it were new: without what rests on its episodes alone.
         others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
         try:
@@ -490,7 +490,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
     if read or operations or lesson["failed_attempts"]:
-        aligned = await learn(
+        aligned = await commit_lesson(
             io,
             access,
             operations,

@@ -22,7 +22,7 @@ from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import clear_cached_replies, remember
 from memalign_graph.memory.feedback_merge import order_after
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import (
@@ -234,7 +234,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     lesson = require_channel(step.state, "judge_lesson")
     if feedback.agrees:  # comes here without distilling
         episode = await _store(step)
-        learned = {**await learn(io, access, [], {}), "episode_ids": [episode.id]}
+        learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
     else:
         if rewordings := load_operations(lesson.get("rewordings")):
             await commit_redistilled(io, access, rewordings, lesson["reworded"])
@@ -244,7 +244,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         distilled = lesson["distilled"]
         # Another review may be distilling the pending episodes that this one skipped.
         skipped_episode_ids = distilled.keys() - used_episode_ids - {feedback.episode_id}
-        learned = await learn(
+        learned = await commit_lesson(
             io,
             access,
             operations,

@@ -14,7 +14,7 @@ from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, key_of
+from memalign_graph.memory.embedding import index_missing, vector_key_of_example
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.models import BaseChatModel
@@ -52,7 +52,8 @@ def _others(
     """Return others' values of this case, or of one that reads the same, oldest first."""
     own_id, scale = episode_id(example.id, author, None), access.criterion.scale
     rows = sorted(
-        access.view.rows_for_vector(key_of(access, example)), key=lambda row: row.given_at
+        access.view.rows_for_vector(vector_key_of_example(access, example)),
+        key=lambda row: row.given_at,
     )
     valued = [(row, value_or_none(row.value, scale)) for row in rows if row.id != own_id]
     return [(row, value) for row, value in valued if value is not None]
@@ -85,7 +86,7 @@ async def predicted_changes(
     decide: Decide = "auto",
 ) -> tuple[list[Shown], str | None]:
     """Return the settled cases whose estimate would change, or why that is not known."""
-    scale, key = access.criterion.scale, key_of(access, example)
+    scale, key = access.criterion.scale, vector_key_of_example(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
         model = await current_evidence_model(io, access, judge_key=judge_key)
@@ -167,7 +168,7 @@ async def nearest_case(
     """Return the nearest other case with an expert's value; of a tool call an approved one."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
-    own_key, call = key_of(access, example), tool_call(example.outputs)
+    own_key, call = vector_key_of_example(access, example), tool_call(example.outputs)
     vector = view.vectors([own_key]).get(own_key, vector)
     max_near = _MAX_NEAR if call is None else len(view.rows())
     matches = [] if vector is None else view.index.search(vector, max_near)

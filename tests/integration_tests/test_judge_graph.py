@@ -16,7 +16,7 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import (
     GuidelineOperation,
 )
@@ -108,7 +108,7 @@ async def test_a_guideline_that_lost_a_source_is_read_until_it_is_distilled_agai
     )
     operation = GuidelineOperation(action="add", text="Say sorry.", episode_ids=[one.id, two.id])
     access = bench.memory().access
-    run_sync(learn(SYNC, access, [operation], {one.id: one.word, two.id: two.word}))
+    run_sync(commit_lesson(SYNC, access, [operation], {one.id: one.word, two.id: two.word}))
     bench.memory().forget(one.id)
     [guideline] = await bench.guidelines()
     assert guideline.status == "pending"

@@ -11,7 +11,7 @@ from langgraph.types import interrupt
 
 from memalign_graph import Criterion
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import EVERY_WAY, Bench
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import (
@@ -147,7 +147,9 @@ async def test_a_thread_guided_by_a_lesson_that_read_it_goes(bench: Bench) -> No
     bench.server.responder = judged_without
     [one, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
     read = {each.id: each.word for each in (one, other)}
-    run_sync(learn(SYNC, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read))
+    run_sync(
+        commit_lesson(SYNC, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read)
+    )
     await bench.invoke(bench.judge_graph(use_episodes=False), CLEAN, "guided")
     forgotten = await purge(bench)
     assert forgotten.purged.thread_ids == ["guided"]

@@ -10,8 +10,7 @@ from memalign_graph import Criterion, Numeric
 from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import learn as commit
-from memalign_graph.memory.learning import record_check_answers
+from memalign_graph.memory.learning import commit_lesson, record_check_answers
 from memalign_graph.memory.operations import (
     GuidelineOperation,
 )
@@ -249,7 +248,7 @@ async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
         action="add", text="Say sorry.", question=SORRY, episode_ids=[episode.id]
     )
     access = bench.memory().access
-    run_sync(commit(SYNC, access, [operation], {episode.id: episode.word}))
+    run_sync(commit_lesson(SYNC, access, [operation], {episode.id: episode.word}))
     asked = asked_id(SORRY, "gpt-4.1-mini")
     run_sync(record_check_answers(SYNC, access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}

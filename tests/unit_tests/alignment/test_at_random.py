@@ -10,7 +10,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import (
     applied,
 )
-from memalign_graph.memory.learning import learn
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import (
     GuidelineOperation,
     normalize_text,
@@ -139,7 +139,7 @@ def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
 
 def learned(memory: JudgeMemory, operations: list[GuidelineOperation], ids: list[str]) -> Any:
     words = {episode.id: episode.word for episode in memory.episodes() if episode.id in ids}
-    return run_sync(learn(SYNC, memory.access, operations, words))
+    return run_sync(commit_lesson(SYNC, memory.access, operations, words))
 
 
 def shown(guidelines: list[Guideline]) -> list[Any]:

@@ -28,7 +28,7 @@ from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import learn, record_check_answers, record_questions
+from memalign_graph.memory.learning import commit_lesson, record_check_answers, record_questions
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
@@ -81,7 +81,7 @@ def anchored(
         operation = GuidelineOperation(
             action="add", text="Say sorry.", question=QUESTION, episode_ids=[first.id]
         )
-        run_sync(learn(SYNC, memory.access, [operation], {first.id: first.word}))
+        run_sync(commit_lesson(SYNC, memory.access, [operation], {first.id: first.word}))
     else:
         memory.add_guideline("Say sorry.")
     [guideline] = memory.guidelines()

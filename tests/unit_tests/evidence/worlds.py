@@ -144,7 +144,7 @@ def drop(view: MemoryView, ids: Sequence[str]) -> None:
 
 def fact(view: MemoryView, **change: Any) -> Fact:
     """The next fact of a memory."""
-    at_us = timestamp_us(view.latest) + 1
+    at_us = timestamp_us(view.latest_fact_id) + 1
     return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 
 

@@ -73,7 +73,7 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Operation:
 def learn(*changes: GuidelineOperation) -> Operation:
     sources = {key for change in changes for key in change.episode_ids}
     words = {one.id: one.word for one in (ONE, TWO, THREE) if one.id in sources}
-    return call(learning.learn, changes, words)
+    return call(learning.commit_lesson, changes, words)
 
 
 @cache
@@ -272,4 +272,4 @@ class Actor:
         self, io: IO, *changes: GuidelineOperation, is_redistilling: bool = True
     ) -> None:
         words = {one.id: one.word for one in await self.access.all_episodes(io)}
-        await self.do(io, learning.learn, changes, words, is_redistilling=is_redistilling)
+        await self.do(io, learning.commit_lesson, changes, words, is_redistilling=is_redistilling)

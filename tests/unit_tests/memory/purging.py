@@ -54,7 +54,7 @@ def fill(
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
     learn_of_other = [op("add", other, text="Untouched.")]
-    run_sync(learning.learn(SYNC, memory.access, learn_of_other, {other.id: other.word}))
+    run_sync(learning.commit_lesson(SYNC, memory.access, learn_of_other, {other.id: other.word}))
     one = memory.remember(planted("zqxold"))
     learned = {each.id: each.word for each in memory.episodes()}
 
@@ -62,7 +62,9 @@ def fill(
         words = {each.id: each.word for each in memory.episodes()}
         access, read = memory.access, words or learned
         run_sync(
-            learning.learn(SYNC, access, operations, read, author=author, is_redistilling=True)
+            learning.commit_lesson(
+                SYNC, access, operations, read, author=author, is_redistilling=True
+            )
         )
 
     learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")

@@ -47,7 +47,9 @@ def learn(
 ) -> dict[str, Any]:
     words = {one.id: one.word for one in memory.episodes()}
     return run_sync(
-        learning.learn(SYNC, memory.access, operations, words, author=author, is_redistilling=True)
+        learning.commit_lesson(
+            SYNC, memory.access, operations, words, author=author, is_redistilling=True
+        )
     )
 
 
@@ -90,8 +92,12 @@ class Bench:
         access = self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
         if self.awaits:
-            return await learning.learn(ASYNC, access, operations, words, is_redistilling=True)
-        return run_sync(learning.learn(SYNC, access, operations, words, is_redistilling=True))
+            return await learning.commit_lesson(
+                ASYNC, access, operations, words, is_redistilling=True
+            )
+        return run_sync(
+            learning.commit_lesson(SYNC, access, operations, words, is_redistilling=True)
+        )
 
     async def guidelines(self) -> dict[str, set[str]]:
         return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}

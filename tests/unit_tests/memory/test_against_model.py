@@ -56,7 +56,7 @@ class Model:
             if not rule.sources:
                 self.rules.remove(rule)
 
-    def learn(self, changes: Sequence[GuidelineOperation], *_: Any, **__: Any) -> None:
+    def commit_lesson(self, changes: Sequence[GuidelineOperation], *_: Any, **__: Any) -> None:
         self.pending.clear()
         for change in changes:
             text, target = change.text or "", self.saying(change.guideline_id)
@@ -125,7 +125,7 @@ class Trial(Actor):
         name, arguments = function.__name__, list(args)
         if name in {"edit_guideline", "remove_guideline"}:
             arguments[0] = texts[args[0]]
-        elif name == "learn":
+        elif name == "commit_lesson":
             arguments[0] = [
                 change.model_copy(update={"guideline_id": texts.get(change.guideline_id)})
                 for change in args[0]

@@ -67,7 +67,7 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
     two = here.remember(said("two"))
     lesson = [op("add", two, text=SORRY)]
     words = {two.id: two.word}
-    teaching = partial(learning.learn, access=here.access, operations=lesson, read=words)
+    teaching = partial(learning.commit_lesson, access=here.access, operations=lesson, read=words)
     here.version()
     interleave(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
     [rule] = there.guidelines()

@@ -67,7 +67,7 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
         op("add", one, two, text="Of both."),
         op("add", three, text="Of three."),
     ]
-    learned = run_sync(learning.learn(SYNC, memory.access, taught, words))
+    learned = run_sync(learning.commit_lesson(SYNC, memory.access, taught, words))
     assert sources(memory) == {"Of three.": [three.id]}
     assert learned["episode_ids"] == [three.id]
     assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
@@ -97,7 +97,7 @@ def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
     for lesson in [operations] if lessons == 1 else [[each] for each in operations]:
         read = {each.id: each.word for each in (one, two) if each.id in str(lesson)}
         prompts = [[one.id], [two.id]]
-        run_sync(learning.learn(SYNC, memory.access, lesson, read, prompts=prompts))
+        run_sync(learning.commit_lesson(SYNC, memory.access, lesson, read, prompts=prompts))
     version = memory.version()
     memory.forget(two.id)
     [left] = memory.guidelines()

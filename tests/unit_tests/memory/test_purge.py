@@ -33,7 +33,7 @@ def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
     """A lesson that read its sources and nothing else."""
     read = {key for operation in operations for key in operation.episode_ids}
     words = {one.id: one.word for one in memory.episodes() if one.id in read}
-    run_sync(learning.learn(SYNC, memory.access, operations, words))
+    run_sync(learning.commit_lesson(SYNC, memory.access, operations, words))
 
 
 def check_clean(memory: JudgeMemory) -> None:
@@ -165,7 +165,7 @@ def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemor
     ]
     read = {each.id: each.word for each in (one, two, three, four)}
     prompts = [[one.id, two.id, four.id], [three.id]]
-    run_sync(learning.learn(SYNC, memory.access, operations, read, prompts=prompts))
+    run_sync(learning.commit_lesson(SYNC, memory.access, operations, read, prompts=prompts))
     forgotten = memory.forget(one.id, purge=True)
     # In words that stood without it the other prompt's guideline keeps what calls for it.
     [rule] = memory.guidelines()

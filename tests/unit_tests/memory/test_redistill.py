@@ -165,7 +165,7 @@ def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Ben
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
     words = {each.id: each.word for each in (one, two, three)}
     rules = [op("add", one, two, three, text="Of three.")]
-    run_sync(learning.learn(SYNC, near.memory().access, rules, words))
+    run_sync(learning.commit_lesson(SYNC, near.memory().access, rules, words))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleave(

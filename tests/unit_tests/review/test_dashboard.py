@@ -38,7 +38,7 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
 def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
     memory = memory_of(told("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
-    at_us = timestamp_us(view.latest) + 1
+    at_us = timestamp_us(view.latest_fact_id) + 1
     late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # of one who did not see the others
     for act in (
         lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
