@@ -141,9 +141,9 @@ def collect_batch(
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
     """Judge a prepared batch with the answers to it: as judging at once would have.
 
-    Each case is judged with the memory as it was when the batch was prepared; what was learned
-    since does not count, and no model is called. What was purged since is gone: cases that it was shown with are to be
-    asked again. Collecting twice gives judgments the same ids.
+    Each case is judged with the memory as it was when the batch was prepared, and no model is
+    called. What was purged since is gone: cases that it was shown with are to be asked again.
+    Collecting twice gives judgments the same ids.
 
     Args:
         judge: The judge that the batch was prepared with.
