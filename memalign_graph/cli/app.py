@@ -15,7 +15,8 @@ from typing import Annotated
 import typer
 
 from memalign_graph.cli import memory
-from memalign_graph.cli.commands import align, evaluate, judge, review
+from memalign_graph.cli.commands import align, evaluate, review
+from memalign_graph.cli.judging import judge
 from memalign_graph.cli.monitoring import rate
 from memalign_graph.cli.options import Status, grouped
 from memalign_graph.cli.terminal import Terminal

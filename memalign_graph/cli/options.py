@@ -1,7 +1,7 @@
 """The options that commands share, in groups: each is declared once."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from enum import IntEnum
@@ -33,6 +33,13 @@ class Status(IntEnum):
     INTERRUPTED = 130
     NO_READER = 141
     TERMINATED = 143
+
+
+def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine, so that Ctrl-C ends it in order."""
+    import asyncio  # not where --help would wait for it
+
+    return asyncio.run(coroutine)
 
 
 def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -187,9 +187,9 @@ class Terminal:
     def confirm(self, question: str) -> None:
         """Ask for a yes, and end the command without one."""
         if not self.can_ask():
-            raise InvalidInputError("--yes: there is nobody at a terminal to ask: give it.")
+            raise InvalidInputError("--yes: there is no terminal to ask at. Add --yes.")
         if (self.ask(question) or "").lower() not in ("y", "yes"):
-            raise InvalidInputError("nothing is changed: the answer was not yes.")
+            raise InvalidInputError("Nothing was changed: the answer was not yes.")
 
     def ask_expert(self, scale: "Scale") -> dict[str, Any] | str:
         """Ask for a value and words; return them, or skip, undo or quit."""

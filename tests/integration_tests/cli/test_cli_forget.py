@@ -91,6 +91,6 @@ def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> 
     assert ran.status == 2
     assert ran.error.startswith(says)
     ran = shell.memory("forget", "--author", "ann")
-    assert (ran.status, ran.error) == (2, "--yes: there is nobody at a terminal to ask: give it.")
+    assert (ran.status, ran.error) == (2, "--yes: there is no terminal to ask at. Add --yes.")
     assert shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes").status == 2
     assert len(shell.opened()[1]) == 1
