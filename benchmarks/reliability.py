@@ -2,16 +2,19 @@
 
 Simulated streams with fixed seeds, and no model: the coverage of the pass rate's interval and its
 width, as a share of that of the labels alone; false alarms and delay of the test for drift, beside
-a z-test of each week against the first answers.
+a z-test of each week against the first answers; and how often agreement on what nobody is asked
+about stays at 0.9 after a change to a worse model whose verdicts on memory were stored.
 """
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from memalign_graph.evidence.drift import LEVEL, bets
 from memalign_graph.evidence.ppi import estimate_mean
+from memalign_graph.evidence.threshold import find_threshold_by_verdict
 
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
 
@@ -84,6 +87,67 @@ def drift(runs: int) -> list[list[str]]:
     return rows
 
 
+_TARGET, _HARD, _HALF, _DRAWN = 0.9, 0.3, 0.5, 0.05
+
+SWAPS: dict[str, dict[str, Any]] = {
+    "doubts where it errs": {},
+    "doubts what the old one doubted": {"overlap": 0.8},
+    "is sure of everything": {"is_overconfident": True},
+    "errs where the old one was sure": {"overlap": -0.8},
+}
+"""What the new model is like, which is right on 80 % where the old one was on 88 %."""
+
+
+def swapped(
+    seed: int, *, overlap: float = 0.0, is_overconfident: bool = False, is_sampled: bool = True
+) -> tuple[float | None, float]:
+    """Change to a worse model; returns the agreement where nobody is asked, and how often that is.
+
+    Memory has 300 cases: drawn at random, or those that the old judge doubted and 5 % of the rest.
+    """
+    rng, count, memory = np.random.default_rng(seed), 30_000, 300
+    was_hard = rng.random(count) < _HARD
+    is_hard = rng.random(count) < np.where(was_hard, 0.5 + overlap / 2, 0.5 - overlap * 0.2)
+    passes = rng.random(count) < _HALF
+
+    def chances(hard: np.ndarray) -> np.ndarray:
+        low, high = np.where(hard, 0.45, 0.97), np.where(hard, 0.8, 1.0)
+        return rng.uniform(low, high)
+
+    old, new = chances(was_hard), chances(is_hard)
+    verdict = passes == (is_right := rng.random(count) < new)
+    known = rng.uniform(0.9, 1, count) if is_overconfident else new
+    confidence = np.clip(known + rng.normal(0, 0.05, count), 0, 1)
+    is_asked = np.ones(count, dtype=bool)
+    if not is_sampled:
+        is_doubted = old + rng.normal(0, 0.05, count) < _TARGET
+        is_asked = is_doubted | (rng.random(count) < _DRAWN)
+    kept = np.flatnonzero(is_asked[: count // 2])[:memory]
+    decisions: dict[str, list[tuple[float, float]]] = {"True": [], "False": []}
+    for at in kept.tolist():
+        decisions[str(verdict[at])].append((float(confidence[at]), float(is_right[at])))
+    trusts = find_threshold_by_verdict(decisions, 0.9).verdicts
+    bars = {
+        name: 2.0 if (bar := trust.threshold) is None else bar for name, trust in trusts.items()
+    }
+    alone = confidence >= np.where(verdict, bars["True"], bars["False"])
+    alone[: count // 2] = False
+    return (float(is_right[alone].mean()) if alone.any() else None), float(alone.mean() * 2)
+
+
+def swaps(runs: int) -> list[list[str]]:
+    """Return a row for each kind of new model and of memory."""
+    rows = []
+    for name, options in SWAPS.items():
+        for is_sampled in (True, False):
+            found = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(runs)]
+            held = np.mean([agreement is None or agreement >= _TARGET for agreement, _ in found])
+            unasked = np.mean([share for _, share in found])
+            drawn = "at random" if is_sampled else "for doubt"
+            rows.append([name, drawn, f"{held:.1%}", f"{unasked:.0%}"])
+    return rows
+
+
 def table(header: str, rows: Sequence[Sequence[str]]) -> str:
     names = [name.strip() for name in header.split("|")]
     lines = [names, ["---:"] * len(names), *rows]
@@ -96,6 +160,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000)
     runs = parser.parse_args().runs
     print(table("rate | labels | judge .6 | judge .8 | judge .95", coverage(runs)))
+    print("\n" + table("new model | memory drawn | at 0.9 or above | unasked", swaps(runs // 5)))
     ways = "false alarms | seen | days | z-test: false alarms | seen | days"
     print("\n" + table(f"agreement | fall | {ways}", drift(runs)))
 

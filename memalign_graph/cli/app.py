@@ -17,7 +17,7 @@ import typer
 from memalign_graph.cli import memory
 from memalign_graph.cli.commands import align, evaluate, review
 from memalign_graph.cli.judging import judge
-from memalign_graph.cli.monitoring import rate
+from memalign_graph.cli.monitoring import migrate, rate
 from memalign_graph.cli.options import Status, grouped
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.demo import demo
@@ -63,7 +63,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     add_completion=False,
 )
-for _command in (align, judge, evaluate, review, rate, demo):
+for _command in (align, judge, evaluate, review, rate, migrate, demo):
     app.command()(grouped(_command))
 app.add_typer(memory.app, name="memory")
 

@@ -32,9 +32,9 @@ _WIDTH = 160
 """How wide a table is where it goes to no terminal."""
 _COLUMNS = """
     group judgments labels rate judge labels_alone more_labels
-    case line id version at status author expert value before after confidence confidence_source
-    calibrated_on decided_by newer first second worth episode_ids episodes guidelines reason
-    rationale text
+    case line id version at status author expert expected value before after confidence
+    confidence_source calibrated_on decided_by newer first second worth episode_ids episodes
+    guidelines reason rationale text
 """.split()  # noqa: SIM905 - it would be a list of as many lines
 """What a table shows of its rows, in this order; JSON holds the rest."""
 

@@ -2,23 +2,28 @@
 
 `evaluate` measures judges and baselines and returns a report. `learning_curve` measures one judge
 as its memory grows. `ablations` lists variants of a judge that each lack a part. `flips` lists
-cases that were right at an earlier version and are wrong now. Each but `ablations` has an async
-twin whose name begins with `a`. It needs the extra `evaluation`.
+cases that were right at an earlier version and are wrong now. `migrate` compares a judge with the
+same one on another model. Each but `ablations` has an async twin whose name begins with `a`. It
+needs the extra `evaluation`.
 """
 
 from memalign_graph.evaluation.evaluate import aevaluate, alearning_curve, evaluate, learning_curve
 from memalign_graph.evaluation.experiment import EvaluationOptions, ablations
 from memalign_graph.evaluation.flips import aflips, flips
+from memalign_graph.evaluation.migrate import Migration, amigrate, migrate
 from memalign_graph.evaluation.report import Report
 
 __all__ = [
     "EvaluationOptions",
+    "Migration",
     "Report",
     "ablations",
     "aevaluate",
     "aflips",
     "alearning_curve",
+    "amigrate",
     "evaluate",
     "flips",
     "learning_curve",
+    "migrate",
 ]

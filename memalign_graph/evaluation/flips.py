@@ -73,7 +73,7 @@ class _Verdict:
 
 
 @dataclass(frozen=True)
-class _MemoryCopy:
+class MemoryCopy:
     """A copy of a memory, its judge, and the cases with an expert's value."""
 
     access: MemoryAccess
@@ -83,7 +83,7 @@ class _MemoryCopy:
     cache: BaseStore
 
     @classmethod
-    async def of(cls, io: IO, subject: JudgeUnderTest, memory: JudgeMemory) -> "_MemoryCopy":
+    async def of(cls, io: IO, subject: JudgeUnderTest, memory: JudgeMemory) -> "MemoryCopy":
         own = memory.access
         access = MemoryAccess(InMemoryStore(), memory.criterion, own.layout, own.embedder)
         await import_jsonl(io, access, (await export_jsonl(io, own)).split("\n"))
@@ -128,7 +128,7 @@ async def find_flips(
     io: IO, subject: JudgeUnderTest, memory: JudgeMemory, then: Snapshot
 ) -> list[ChangedCase]:
     """Return the flips since a snapshot of the memory."""
-    copy = await _MemoryCopy.of(io, subject, memory)
+    copy = await MemoryCopy.of(io, subject, memory)
     known = {episode.id: episode for episode in then.episodes}
     new = frozenset(
         episode.id

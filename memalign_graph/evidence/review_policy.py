@@ -90,9 +90,14 @@ async def make_review_choice(
     return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)
 
 
-async def current_trust(io: IO, access: MemoryAccess, decide: Decide, target: float) -> Trust:
-    """Tell from which confidence on nobody has to be asked, by the memory as it is."""
-    model = await current_evidence_model(io, access)
+async def current_trust(
+    io: IO, access: MemoryAccess, decide: Decide, target: float, judge_key: str | None = None
+) -> Trust:
+    """Tell from which confidence on nobody has to be asked, by the memory as it is.
+
+    Verdicts count of the judge of this key; without a key, of that which gave the newest one.
+    """
+    model = await current_evidence_model(io, access, judge_key=judge_key)
     await fit(io, model)
     return _trust(model, decide, target, None)
 

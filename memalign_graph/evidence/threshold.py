@@ -144,6 +144,24 @@ def find_threshold_by_verdict(
     )
 
 
+def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
+    """Tell how many more decisions show a target, if they agree as often as those so far.
+
+    None where these do not agree more often than the target.
+    """
+    if trust.threshold is not None:
+        return 0
+    if not trust.has_enough:
+        return trust.needed - trust.decisions
+    agreement, cases = trust.agreement or 0.0, trust.decisions
+    if agreement <= trust.target:
+        return None
+    bar = -log((1 - level) * _STARTS[0][1])
+    while _log_e(agreement * cases, cases, trust.target) < bar:
+        cases = ceil(cases * 1.02)
+    return cases - trust.decisions
+
+
 def is_random_sample(reasons: Sequence[str]) -> bool:
     """Tell whether a judgment that was asked about was so by chance alone."""
     return set(reasons) == {"sample"}

@@ -170,13 +170,14 @@ class MemoryAccess:
         *,
         author: str | None = None,
         words: Iterable[Episode] = (),
+        replaces: bool = False,
     ) -> Fact:
-        """Write a fact of what a change holds; the words that experts said go before it."""
+        """Write a fact of what a change holds; the words that experts said go before it.
+
+        With `replaces` they take the place of those that are stored, and are not merged with them.
+        """
         view = self.view
-        items = {
-            episode.id: view.feedback_record(episode, replaces=reason == "revise")
-            for episode in words
-        }
+        items = {episode.id: view.feedback_record(episode, replaces=replaces) for episode in words}
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}

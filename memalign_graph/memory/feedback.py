@@ -156,7 +156,7 @@ async def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    await access.write(io, "revise", {}, author=stored.author, words=[after])
+    await access.write(io, "revise", {}, author=stored.author, words=[after], replaces=True)
     return after
 
 
@@ -341,21 +341,31 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     }
 
 
-async def record_judgments(io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment]) -> None:
-    """Store judgments on the episodes of their cases: the same feedback, with a verdict."""
+async def record_judgments(
+    io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment], *, replaces: bool = False
+) -> None:
+    """Store judgments on the episodes of their cases: the same feedback, with a verdict.
+
+    They come without their rationales, which may quote other cases: a purge of those would miss it.
+    """
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
     judged = [
         # As it was said, whether or not it was learned from since.
         Episode.model_validate(
-            {**row.content, "judgment": judgments[row.example_id], "updated_at": now}
+            {
+                **row.content,
+                "judgment": judgments[row.example_id].model_copy(update={"rationale": ""}),
+                "other_verdicts": row.verdicts,
+                "updated_at": now,
+            }
         )
         for row in view.rows()
-        if row.example_id in judgments and row.past_verdict is None
+        if row.example_id in judgments and (replaces or row.past_verdict is None)
     ]
     if not judged:
         return
-    fact = await access.write(io, JUDGE_CASES, {}, words=judged)
+    fact = await access.write(io, JUDGE_CASES, {}, words=judged, replaces=replaces)
     view = await access.refresh(io)
     gone = [key for episode_id, key in fact.said.items() if not view.holds(episode_id)]
     if gone and view.purges() - purges:

@@ -315,9 +315,8 @@ async def judge_cases(step: _Call) -> StateUpdate:
             add_progress()
 
     judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
-    # Without its rationale: it may quote other cases, which a purge of those would miss.
     judgments = {
-        key: judgment.model_copy(update={"rationale": ""})
+        key: judgment
         for key, judgment in zip(examples, judged, strict=True)
         if judgment is not None
     }

@@ -1,4 +1,4 @@
-"""`memalign rate`: what it prints, and what it refuses."""
+"""`memalign rate` and `memalign migrate`: what they print, and what they refuse."""
 
 from datetime import timedelta
 
@@ -7,7 +7,8 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.local import open_local_store
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.types import ReviewChoice
-from tests.integration_tests.cli.support import CRITERION, Shell
+from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
+from tests.loopback import Rule
 
 
 def keep(shell: Shell, count: int) -> None:
@@ -58,3 +59,33 @@ def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
     assert shell.run("rate", "-c", "tone.yaml", "--by", "region").error.startswith("--by: 'region'")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "maybe").error.startswith("--passes: ")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "no").status == 0
+
+
+def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None:
+    assert shell.align(ANN, BOB).status == 0
+    shell.server.rules = [Rule(lambda chat: chat.model == "gpt-new", value=False)]
+    arguments = ["migrate", "-c", "tone.yaml", "--to", "openai:gpt-new", "--cache", "cache.db"]
+    ran = shell.run(*arguments)
+    assert ran.status == 0
+    told = {line[:30].strip(): line[30:] for line in ran.out.splitlines()}
+    assert told["agreement before"].startswith("0.500 [")
+    assert told["agreement after"].startswith("0.500 [")
+    assert told["verdicts that change"].strip() == "2"
+    assert "new judge: 2 calls, " in ran.out
+    assert "expected" in ran.out
+    assert "--apply stores the new verdicts" in ran.err
+    document = shell.run(*arguments, "--apply", "--json").document
+    assert document["applied"]
+    assert [case["after"] for case in document["changed"]] == [False, False]
+    # The case of which the old model was right comes first.
+    assert document["changed"][0]["expected"] is True
+    assert not any(row["chat_calls"] for row in document["usage"])  # all from the cache
+    _, episodes, _ = shell.opened()
+    assert {episode.judgment.judge_key for episode in episodes} == {document["judge_key"]}
+
+
+def test_migrate_refuses_what_names_no_model_or_case(shell: Shell) -> None:
+    assert shell.align(ANN).status == 0
+    ran = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new")
+    assert ran.status == 2
+    assert ran.error.startswith("--to: 'gpt-new' names no model")

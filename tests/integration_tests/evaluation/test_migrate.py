@@ -1,0 +1,173 @@
+"""Another model for a judge in use: what changes, and that calibration goes on with it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Criterion, Judge, JudgeMemory, create_judge_graph, runtime
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evaluation import Migration, amigrate, migrate
+from tests.conftest import CRITERION
+from tests.integration_tests.evaluation.support import contents
+from tests.integration_tests.evidence.judging_support import (
+    Judge as Double,
+)
+from tests.integration_tests.evidence.judging_support import (
+    asks_for_value,
+    case,
+    earlier,
+    number_of,
+    truth,
+    words,
+)
+from tests.loopback import LoopbackServer, error
+
+CASES, WRONG = 48, range(0, 24, 4)  # the new model passes what the experts pass, but for some
+
+
+def belief(judge: Callable[[int], bool]) -> Callable[[int], float]:
+    return lambda number: 0.95 if judge(number) else 0.05
+
+
+def new_says(number: int) -> bool:
+    return truth(number) and number not in WRONG
+
+
+@pytest.fixture
+def memory(server: LoopbackServer) -> JudgeMemory:
+    """A memory of cases that the old model, which is always right, has judged."""
+    doubles = {
+        "old": Double(value=truth, belief=belief(truth)),
+        "new": Double(value=new_says, belief=belief(new_says)),
+    }
+    server.responder = lambda chat: doubles[chat.model](chat)
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
+    memory.remember(words(CASES))
+    migrate(memory, judge_of(server), apply=True, progress=False)
+    server.chats.clear()
+    return memory
+
+
+def judge_of(server: LoopbackServer, name: str = "old", **options: Any) -> Judge:
+    given = {"k": 3, "confidence": True, **options}
+    model, embeddings = server.chat_model(model=name), server.embedder()
+    return Judge(criterion=CRITERION, model=model, embeddings=embeddings, **given)
+
+
+def migrated(memory: JudgeMemory, server: LoopbackServer, **options: Any) -> Migration:
+    to = server.chat_model(model="new")
+    return migrate(memory, judge_of(server), to, progress=False, **options)
+
+
+def deployed(memory: JudgeMemory, judge: Judge, number: int = 101) -> dict[str, Any]:
+    graph = create_judge_graph(CRITERION, **judge.options).compile(store=memory.access.store)
+    judgment: dict[str, Any] = graph.invoke(case(number))["judgment"]
+    return judgment
+
+
+def by_key(memory: JudgeMemory) -> list[Any]:
+    return [episode.judgment and episode.judgment.judge_key for episode in memory.episodes()]
+
+
+def test_both_judge_each_case_without_its_own_feedback(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    was = contents(memory)
+    found = migrated(memory, server)
+    assert contents(memory) == was
+    assert not found.applied
+    assert (found.cases, found.before.value, found.after.value) == (CASES, 1, 42 / 48)
+    assert found.difference.value == pytest.approx(-6 / 48)
+    assert found.difference.high is not None
+    assert found.difference.high < 0
+    assert len(found.changed) == len(WRONG)
+    turned = {(one.expected, one.before, one.after) for one in found.changed}
+    assert turned == {(True, True, False)}
+    usage = {row.judge: row for row in found.usage if row.purpose == "judge"}
+    assert (usage["old"].chat_calls, usage["new"].chat_calls) == (CASES, CASES)
+    assert usage["new"].input_tokens > 0
+    judging = [chat for chat in server.chats if not asks_for_value(chat)]
+    assert len(judging) == 2 * CASES
+    assert all(number_of(chat) not in earlier(chat) for chat in judging)
+    # It takes 40 decisions with one verdict.
+    assert found.more_labels == {"false": 40 - 30, "true": 40 - 18}
+
+
+def test_what_was_right_comes_first(memory: JudgeMemory, server: LoopbackServer) -> None:
+    memory.remember({**case(0), "value": False, "author": "bob", "given_at": "2026-03-01"})
+    memory.remember({**case(0), "value": False, "author": "cy", "given_at": "2026-03-01"})
+    found = migrated(memory, server)
+    assert [one.after == one.expected for one in found.changed] == [False] * 5 + [True]
+
+
+async def test_applied_verdicts_are_those_of_the_deployed_judge(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    new, before = judge_of(server, "new"), memory.version()
+    old_ids = [episode.judgment and episode.judgment.id for episode in memory.episodes()]
+    assert deployed(memory, new)["calibrated_on"] is None
+    found = await amigrate(
+        memory, judge_of(server), server.chat_model(model="new"), apply=True, progress=False
+    )
+    assert found.applied
+    judgment = deployed(memory, new)
+    assert {*by_key(memory)} == {found.judge_key} == {judgment["judge_key"]}
+    assert judgment["calibrated_on"] == CASES
+    assert judgment["evidence"]["cases"] == CASES
+    assert memory.trust().decisions == CASES
+    assert {episode.status for episode in memory.episodes()} == {"pending"}  # as it was
+    for old_id, episode in zip(old_ids, memory.episodes(), strict=True):
+        assert episode.judgment is not None
+        assert episode.judgment.rationale == ""
+        assert old_id in episode.verdicts
+    memory.rollback(before)
+    assert found.judge_key not in by_key(memory)
+
+
+def test_prompts_of_a_new_version_are_another_judge(
+    memory: JudgeMemory, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "PROMPT_VERSION", 2)
+    judge = judge_of(server)
+    assert deployed(memory, judge)["calibrated_on"] is None
+    server.chats.clear()
+    found = migrate(memory, judge, apply=True, progress=False)
+    assert (found.before.value, found.after.value, found.changed) == (1, 1, [])
+    assert {row.judge for row in found.usage if row.chat_calls} == {"new"}
+    assert deployed(memory, judge)["calibrated_on"] == CASES
+
+
+def test_a_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    refused = error(400, "This prompt is not allowed.", code="content_filter")
+    double = Double(
+        value=lambda number: refused if number == 7 else new_says(number),
+        belief=belief(new_says),
+    )
+    server.responder = double
+    judge = judge_of(server, k=0)
+    keys = by_key(memory)
+    found = migrate(memory, judge, server.chat_model(model="new"), apply=True, progress=False)
+    [why] = found.failures.values()
+    assert "This prompt is not allowed." in why
+    changed = [was != now for was, now in zip(keys, by_key(memory), strict=True)]
+    assert changed.count(False) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"criterion": Criterion(name="b", instructions="?")}, "judge: it judges by another"),
+        ({}, "memory: no case has an expert's value"),
+    ],
+)
+def test_what_can_not_be_used_is_named(
+    server: LoopbackServer, options: dict[str, Any], problem: str
+) -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
+    given: Iterable[Any] = {**dict(judge_of(server)), **options}.items()
+    with pytest.raises(InvalidInputError, match=problem):
+        migrate(memory, Judge(**dict(given)), progress=False)
