@@ -42,6 +42,7 @@ from memalign_graph.runtime import (
 from memalign_graph.scales import Boolean, decided
 from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Settings, Uncertain
 from memalign_graph.settings import judge_context as read_context
+from memalign_graph.tracing import emit_evaluation
 from memalign_graph.transcript import read_messages
 from memalign_graph.types import (
     Criterion,
@@ -233,7 +234,7 @@ class CallJudge:
 
     async def _decide_call(self, step: NodeCall) -> StateUpdate:
         """Decide whether a person is asked, log it, and keep the call for later feedback."""
-        judgment = Judgment.model_validate((await decide_review(step))["judgment"])
+        judgment = Judgment.model_validate((await decide_review(step, is_final=False))["judgment"])
         choice: Any = judgment.review
         forced = list(step.state["forced"])
         if not judgment.value and self.approval.on_fail == "ask":
@@ -243,6 +244,7 @@ class CallJudge:
             choice = ReviewChoice(asks=True, reasons=reasons, threshold=choice.threshold)
             judgment = judgment.model_copy(update={"review": choice})
             await log_review(step.io, step.access, judgment, choice, utc_now())
+        emit_evaluation(judgment, asked=choice.asks)
         vector = (step.state["judge_memory"] or {}).get("vector")
         kept = await keep_judgment(
             step.io, step.access, judgment, step.example, vector, self._kept_for

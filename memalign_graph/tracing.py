@@ -1,8 +1,14 @@
-"""What model calls are for, as LangChain's metadata tells every trace, and what they cost."""
+"""What model calls are for, as LangChain's metadata tells every trace, and what they cost.
 
+Judgments are told to OpenTelemetry, too, as events `gen_ai.evaluation.result`.
+"""
+
+import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from inspect import signature
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +20,13 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from memalign_graph.io import IO
 from memalign_graph.replies import ChatReply, StructuredModel
-from memalign_graph.types import FrozenModel
+from memalign_graph.types import FrozenModel, Judgment
 
 CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
-MEMORY_VERSION = "memalign_memory_version"
+MEMORY_VERSION, JUDGE_KEY = "memalign_memory_version", "memalign_judge_key"
+
+_CAPTURES_TEXT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The environment variable by which OpenTelemetry's instrumentations record texts."""
 
 _MAX_PENDING_CALLS = 10_000
 """The most calls that are under way: LangChain reports no end of those that are cancelled."""
@@ -142,3 +151,46 @@ class MeteredIO(IO):
     def _count(self, usage: Usage) -> None:
         with self._lock:
             self.usage += usage
+
+
+def emit_evaluation(judgment: Judgment, *, asked: bool | None) -> None:
+    """Emit a judgment as OpenTelemetry's event, where that is installed; `asked` may be unknown.
+
+    Its rationale may repeat the case, and is left out unless texts are recorded.
+    """
+    logger = _event_logger()
+    if logger is None:
+        return
+    value = judgment.value
+    label = str(value).lower() if isinstance(value, bool) else str(value)
+    captures = os.environ.get(_CAPTURES_TEXT, "").lower() in (
+        "true",
+        "event_only",
+        "span_and_event",
+    )
+    attributes = {
+        "gen_ai.evaluation.name": judgment.criterion,
+        "gen_ai.evaluation.score.label": label,
+        "gen_ai.evaluation.score.value": None if isinstance(value, str) else float(value),
+        "gen_ai.evaluation.explanation": judgment.rationale if captures else None,
+        "gen_ai.response.model": judgment.model,
+        "memalign.judgment_id": judgment.id,
+        "memalign.judge_key": judgment.judge_key,
+        "memalign.memory_version": judgment.memory_version,
+        "memalign.confidence": judgment.confidence,
+        "memalign.asked": asked,
+    }
+    known = {name: value for name, value in attributes.items() if value is not None}
+    logger.emit(event_name="gen_ai.evaluation.result", attributes=known)
+
+
+@cache
+def _event_logger() -> Any:
+    """Return OpenTelemetry's logger; None without one, or where it is too old for events."""
+    try:
+        from opentelemetry import _logs
+    except ImportError:
+        return None
+    if "event_name" not in signature(_logs.Logger.emit).parameters:
+        return None
+    return _logs.get_logger("memalign_graph")

@@ -28,6 +28,7 @@ from memalign_graph.prompts.judge import (
     value_prompt,
 )
 from memalign_graph.scales import Pairwise, Value
+from memalign_graph.tracing import JUDGE_KEY, TracedIO
 from memalign_graph.types import Check, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ async def run_judge(case: Case) -> Judgment:
     call, judge, retrieved = case.call, case.call.judge, case.retrieved
     scale = call.resources.criterion.scale
     key = call.resources.judge_key(call.chat_model)
+    call = replace(call, io=TracedIO(call.io, lambda: {JUDGE_KEY: key}))
+    case = replace(case, call=call)
     decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
     version_warning = None
     if judge.measures:

@@ -4,6 +4,7 @@ from memalign_graph.judging.case import Case, Retrieved, prepare_example, retrie
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.runtime import NodeCall, StateUpdate, require_channel
+from memalign_graph.tracing import emit_evaluation
 
 
 async def retrieve_episodes(call: NodeCall) -> StateUpdate:
@@ -43,6 +44,9 @@ async def judge_example(call: NodeCall) -> StateUpdate:
     fields = require_channel(call.state, "judge_memory")
     retrieved = await Retrieved.load(call.io, call.access, fields)
     judgment = await run_judge(Case(call, call.example, retrieved))
+    mode = call.settings["review"] if call.resources.review is not None else "never"
+    if mode != "uncertain":  # else it is emitted when that is decided
+        emit_evaluation(judgment, asked={"always": True, "never": False}.get(mode or ""))
     # What an earlier judgment on the same thread may have left is not this one's.
     update: StateUpdate = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
     if call.resources.review is None:

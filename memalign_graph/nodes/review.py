@@ -38,6 +38,7 @@ from memalign_graph.runtime import (
     require_channel,
 )
 from memalign_graph.settings import Uncertain
+from memalign_graph.tracing import emit_evaluation
 from memalign_graph.types import Episode, Example, Feedback, Judgment
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 _QUESTION = clarify.clarify_schema()
 
 
-async def decide_review(step: NodeCall) -> StateUpdate:
+async def decide_review(step: NodeCall, *, is_final: bool = True) -> StateUpdate:
     from memalign_graph.evidence.review_policy import make_review_choice
 
     io, access, judge, at = step.io, step.access, step.resources.judge, utc_now()
@@ -62,6 +63,8 @@ async def decide_review(step: NodeCall) -> StateUpdate:
         at=at,
     )
     await log_review(io, access, judgment, choice, at)
+    if is_final:
+        emit_evaluation(judgment, asked=choice.asks)
     return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 
 

@@ -1,0 +1,77 @@
+"""What OpenTelemetry is told of judgments, and what the metadata of runs name."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from memalign_graph import Uncertain, tracing
+from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench
+
+logs = pytest.importorskip("opentelemetry.sdk._logs")
+export = pytest.importorskip("opentelemetry.sdk._logs.export")
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The events of judgments, as an application's provider gets them."""
+    exporter = export.InMemoryLogRecordExporter()
+    provider = logs.LoggerProvider()
+    provider.add_log_record_processor(export.SimpleLogRecordProcessor(exporter))
+    monkeypatch.setattr(tracing, "_event_logger", lambda: provider.get_logger("test"))
+    yield lambda: [
+        (each.log_record.event_name, dict(each.log_record.attributes))
+        for each in exporter.get_finished_logs()
+    ]
+    provider.shutdown()
+
+
+@EVERY_WAY("memory-sync", "memory-async")
+async def test_a_judgment_is_one_event_that_says_whether_an_expert_was_asked(
+    bench: Bench, events: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
+    [(name, attributes)] = events()
+    assert name == "gen_ai.evaluation.result"
+    assert attributes == {
+        "gen_ai.evaluation.name": CRITERION.name,
+        "gen_ai.evaluation.score.label": "true",
+        "gen_ai.evaluation.score.value": 1.0,
+        "gen_ai.response.model": judgment["model"],
+        "memalign.judgment_id": judgment["id"],
+        "memalign.judge_key": judgment["judge_key"],
+        "memalign.memory_version": judgment["memory_version"],
+        "memalign.asked": False,
+    }
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
+    review = Uncertain(sample_share=0)
+    await bench.invoke(bench.review_graph(review=review, confidence=True), CASE, "doubtful")
+    await bench.invoke(bench.review_graph(), CASE, "always")
+    graph = bench.review_graph(review=lambda judgment: not judgment.value)
+    await bench.invoke(graph, CASE, "by a function")
+    told = [attributes for _, attributes in events()[1:]]
+    assert [each.get("memalign.asked") for each in told] == [True, True, None]
+    assert all(each["gen_ai.evaluation.explanation"] for each in told)
+
+
+async def test_without_a_provider_nothing_is_told_and_nothing_fails(bench: Bench) -> None:
+    assert (await bench.invoke(bench.judge_graph(), CASE))["judgment"]["value"] is True
+
+
+async def test_runs_that_judge_name_the_judge(bench: Bench) -> None:
+    from langchain_core.callbacks import BaseCallbackHandler
+
+    class Seen(BaseCallbackHandler):
+        def __init__(self) -> None:
+            self.metadata: list[dict[str, Any]] = []
+
+        def on_chat_model_start(self, *_: Any, metadata: Any = None, **__: Any) -> None:
+            self.metadata.append(metadata)
+
+    seen = Seen()
+    graph = bench.judge_graph(confidence=True)
+    config: Any = {"callbacks": [seen], "configurable": {"thread_id": "t"}}
+    result: dict[str, Any] = graph.invoke(CASE, config)
+    purposes = {each["memalign_purpose"]: each["memalign_judge_key"] for each in seen.metadata}
+    key = result["judgment"]["judge_key"]
+    assert purposes == {"judge": key, "confidence": key}
