@@ -277,14 +277,14 @@ class CallJudge:
             cases.append({"key": key, "tool": call["name"], "fields": fields, "settings": settings})
         if not cases:
             return {}
-        given: Any = {"cases": cases, "run": uuid4().hex}
+        task: Any = {"cases": cases, "run": uuid4().hex}
         # Kept before the question is asked, also where the run saves its thread at its end alone.
         is_saved = runtime is not None and saved_thread_id(runtime) is not None
         how: Any = {"durability": "sync"} if is_saved else {}
         result = await io.call_either(
-            lambda: self._rules.invoke(given, **how), lambda: self._rules.ainvoke(given, **how)
+            lambda: self._rules.invoke(task, **how), lambda: self._rules.ainvoke(task, **how)
         )
-        if is_saved and is_resuming() and result["run"] == given["run"]:
+        if is_saved and is_resuming() and result["run"] == task["run"]:
             # The rulings that led to the questions are lost. These are others, and an answer that
             # is there already must count.
             return {}
@@ -294,8 +294,8 @@ class CallJudge:
         always_ask = self.approval.always_ask
         if not callable(always_ask):
             return call["name"] in always_ask
-        given = {name: call.get(name) for name in ("name", "args", "id")}
-        return decided(always_ask(given), "always_ask")
+        own = {name: call.get(name) for name in ("name", "args", "id")}
+        return decided(always_ask(own), "always_ask")
 
     async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
         context, fields = MemAlignContext(**case["settings"]), case["fields"]
@@ -363,11 +363,11 @@ class CallJudge:
             },
             "better": better and better.to_json(),
         }
-        given, context = {"lesson": lesson}, MemAlignContext(**ruling["settings"])
+        task, context = {"lesson": lesson}, MemAlignContext(**ruling["settings"])
         try:
             await io.call_either(
-                lambda: self._teacher.invoke(given, context=context),
-                lambda: self._teacher.ainvoke(given, context=context),
+                lambda: self._teacher.invoke(task, context=context),
+                lambda: self._teacher.ainvoke(task, context=context),
             )
         except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r stands, and nothing was learned from it: %s"
@@ -448,9 +448,9 @@ def verdict(ruling: Ruling) -> bool | None:
     return None if judgment is None or judgment["review"]["asks"] else judgment["value"]
 
 
-def settings_of(context: Any, saved: Any) -> dict[str, Any]:
+def settings_of(runtime: Any, saved: Any) -> dict[str, Any]:
     """Return the settings for judging: of the run's context, or those that the run began with."""
-    own = read_context(context)
+    own = read_context(getattr(runtime, "context", None))
     return saved or {} if own is None else own.model_dump(mode="json", exclude_unset=True)
 
 
@@ -513,10 +513,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         interrupt_on: dict[str, bool | InterruptOnConfig],
         **options: Unpack[ApprovalOptions],
     ) -> None:
-        given: dict[str, Any] = {**options}
-        asking = {name: given.pop(name) for name in _HITL_OPTIONS if name in given}
+        own: dict[str, Any] = {**options}
+        asking = {name: own.pop(name) for name in _HITL_OPTIONS if name in own}
         super().__init__(interrupt_on, **asking)
-        self._calls = CallJudge(criterion, list(self.interrupt_on), given)
+        self._calls = CallJudge(criterion, list(self.interrupt_on), own)
         configs: Any = self.interrupt_on
         chosen: Any = {name: _chosen(config) for name, config in configs.items()}
         self._batched = HumanInTheLoopMiddleware[Any, Any, Any](
@@ -526,12 +526,12 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             configs, **{**asking, "interrupt_mode": "per_call"}
         )
         hints = get_type_hints(HumanInTheLoopMiddleware.state_schema, include_extras=True)
-        own = {_STATE_KEY: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]}
-        self.state_schema = TypedDict("ApprovalState", {**hints, **own})  # type: ignore[misc] # made here
+        hints[_STATE_KEY] = NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+        self.state_schema = TypedDict("ApprovalState", hints)  # type: ignore[misc] # made here
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Keep the settings that the run begins with, and forget what was decided before."""
-        settings = settings_of(getattr(runtime, "context", None), None)
+        settings = settings_of(runtime, None)
         return {_STATE_KEY: {"settings": settings, "decided": []}}
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -550,7 +550,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         if not gated:
             return update
         saved = state.get(_STATE_KEY) or {}
-        settings = settings_of(getattr(runtime, "context", None), saved.get("settings"))
+        settings = settings_of(runtime, saved.get("settings"))
         places = [n for n, each in enumerate(state["messages"]) if isinstance(each, AIMessage)]
         messages = state["messages"][: places[-1]]
         rulings: dict[str, Ruling] = {call_key(call): {"settings": settings} for call in gated}
@@ -559,16 +559,16 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         asked = [call for call in gated if verdict(rulings[call_key(call)]) is None]
         with _choosing(lambda call: call in asked):
             update = self._batched.after_model(state, runtime) or {}
-        said = [*update.get("messages", ())]
-        answered = {each.tool_call_id: each for each in said if isinstance(each, ToolMessage)}
+        replies = [*update.get("messages", ())]
+        answered = {each.tool_call_id: each for each in replies if isinstance(each, ToolMessage)}
         edits = update.get(_EDITS_KEY) or {}
         for call in asked:
             ruling, call_id = rulings[call_key(call)], call["id"]
             decision: Any = answered.get(call_id, edits.get(call_id, call))
             learn = partial(self._calls.learn, call=call, ruling=ruling, messages=messages)
             await learn(io, decision, runtime=runtime)
-        said += [self._calls.refusal(call, rulings[call_key(call)]) for call in refused]
-        update |= {"messages": said} if said else {}
+        replies += [self._calls.refusal(call, rulings[call_key(call)]) for call in refused]
+        update |= {"messages": replies} if replies else {}
         ended = answered.keys() | {call["id"] for call in refused}
         may_run = [call_key(call) for call in gated if call["id"] not in ended]
         return {**update, _STATE_KEY: {**saved, "decided": may_run}}
@@ -624,9 +624,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         gated = [sibling for sibling in siblings if sibling["name"] in self.interrupt_on]
         if _shares_task() and gated[:1] not in ([], [call]):
             return _error(_ONE_CALL.format(call["name"]), call)
-        settings = settings_of(
-            getattr(request.runtime, "context", None), (saved or {}).get("settings")
-        )
+        settings = settings_of(request.runtime, (saved or {}).get("settings"))
         ruling: Ruling = {"settings": settings}
         if not is_batched:
             rulings = await self._calls.rulings(io, [call], messages, settings, request.runtime)

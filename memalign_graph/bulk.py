@@ -171,10 +171,10 @@ def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
     """Read the answers to a batch by the ids of requests, those that are of use before others."""
     answers: dict[str, Row] = {}
     for path in paths:
-        for at, line in _lines(path, "answers"):
+        for number, line in _lines(path, "answers"):
             answer = _row_of(line, "custom_id")
             if not isinstance(key := answer.get("custom_id"), str):
-                logger.warning("%s, line %d: this is no answer of a batch: not used.", path, at)
+                logger.warning("%s, line %d: this is no answer of a batch: not used.", path, number)
             elif _reply(answers.get(key, {})) is None:
                 answers[key] = answer
     return answers
@@ -391,10 +391,10 @@ def _judged(
         )
     exchange = batch.exchange
     run_sync(batch.resume(SYNC, header, cases, again))
-    for at, line in lines:
+    for number, line in lines:
         case = _row_of(line, "number", "row")
         if not case:
-            raise InvalidInputError(f"cases: {cases} is damaged in line {at}: give it whole.")
+            raise InvalidInputError(f"cases: {cases} is damaged in line {number}: give it whole.")
         exchange.begin(case["number"])
         outcome: Judgment | MemAlignError
         try:
@@ -443,7 +443,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
 def _lines(path: str | Path, name: str) -> Iterator[tuple[int, str]]:
     try:
         with Path(path).open(encoding="utf-8-sig") as file:
-            yield from ((at, line) for at, line in enumerate(file, start=1) if line.strip())
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise InvalidInputError(f"{name}: {path} can't be read: {problem}.") from error

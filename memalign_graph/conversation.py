@@ -205,7 +205,7 @@ def what_gate_sees(
     """
     messages = convert_to_messages(turn.messages)
     begun = turn.state.get("asked_id")
-    questions = [place for place, one in enumerate(messages) if is_question(one, begun)]
+    questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
     if not messages or not (questions or "inputs" in turn.state):
         why = "none of the messages is human"
         why = why if messages else "the state has no messages there to judge"
@@ -225,7 +225,8 @@ def what_gate_sees(
         return None
     asked = questions[-1] if questions else -1
     request: Any = (messages[asked].text if questions else "") or "(no text)"
-    shown = [pair for pair in _shown(messages, turn) if all(pair[1] is not one for one in replaced)]
+    left_out = set(map(id, replaced))
+    shown = [pair for pair in _shown(messages, turn) if id(pair[1]) not in left_out]
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if place > asked]
     calls_tools = any(isinstance(message, ToolMessage) for message in steps)

@@ -120,15 +120,17 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return None
     calls = []
     for call in [call for group in groups for call in group]:
-        given = call.model_dump() if hasattr(call, "model_dump") else call
-        known = given if isinstance(given, Mapping) else {}
-        function = known.get("function") or known.get("custom") or known
+        plain = call.model_dump() if hasattr(call, "model_dump") else call
+        call_fields = plain if isinstance(plain, Mapping) else {}
+        function = call_fields.get("function") or call_fields.get("custom") or call_fields
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             return None
         written = (function.get(name) for name in ("arguments", "args", "input"))
         arguments = _arguments(next(filter(None, written), {}))
         function = {"name": function["name"], "arguments": arguments}
-        calls.append({"id": str(known.get("id") or ""), "type": "function", "function": function})
+        calls.append(
+            {"id": str(call_fields.get("id") or ""), "type": "function", "function": function}
+        )
     return calls
 
 
@@ -216,10 +218,10 @@ def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[Step]:
         who, text = message["role"], message["content"]
         name = _name(message.get("name") or "")
         if who == "tool":
-            at = waiting.get(message.get("tool_call_id") or "", [])
-            if at:
-                steps[at[0]] = steps[at[0]]._replace(result=text)
-                del at[0]
+            indices = waiting.get(message.get("tool_call_id") or "", [])
+            if indices:
+                index = indices.pop(0)
+                steps[index] = steps[index]._replace(result=text)
             else:
                 steps.append(Step(name or "a tool", "", is_call=True, result=text))
             continue
@@ -298,7 +300,7 @@ def _cut(text: str, room: int) -> str:
 
 def goal_tools_answer(steps: Sequence[Step]) -> tuple[list[str], list[str], str]:
     """Return what users asked for, the tools used, in order, and the last that was answered."""
-    said = [(step.who.partition(" ")[0], step.text) for step in steps if not step.is_call]
-    answers = [text for who, text in said if who == "assistant"]
-    asked = [text for who, text in said if who == "user"]
-    return asked, [step.who for step in steps if step.is_call], answers[-1] if answers else ""
+    texts = [(step.who.partition(" ")[0], step.text) for step in steps if not step.is_call]
+    answers = [text for who, text in texts if who == "assistant"]
+    requests = [text for who, text in texts if who == "user"]
+    return requests, [step.who for step in steps if step.is_call], answers[-1] if answers else ""

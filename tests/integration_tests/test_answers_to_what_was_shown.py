@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
+from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from memalign_graph import create_panel_graph, create_quality_gate_tool, create_review_graph
-from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
 from tests.integration_tests.gates.support import (
     Writer,
@@ -225,3 +227,35 @@ async def test_a_gate_tool_does_not_tell_of_another_call_of_the_same_step(bench:
     assert all("one call of this tool" in answer.text for answer in answers)
     episodes = {episode.example.outputs: episode.value for episode in await bench.episodes()}
     assert episodes == {"First.": False, "Second.": True}
+
+
+async def test_an_answer_by_way_of_another_graph_counts(bench: Bench) -> None:
+    """A tool, say, that answers questions of other threads."""
+    changes_its_mind(bench.server)
+    inner = bench.review_graph(review="always")
+    await bench.invoke(inner, CASE, "asked")
+
+    def answer(_: Any) -> dict[str, Any]:
+        inner.invoke(Command(resume=APPROVE), thread("asked"))
+        return {}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    await bench.invoke(bench.compile(builder), asked())
+    assert (await bench.state(inner, "asked")).values["feedback"]["value"] is True
+    assert len(judgings(bench.server)) == 1
+
+
+def test_a_task_of_the_functional_api_is_judged_once(bench: Bench) -> None:
+    changes_its_mind(bench.server)
+    inner = review(bench).compile()
+
+    @entrypoint(checkpointer=bench.saver, store=bench.store)
+    def flow(case: dict[str, Any]) -> Any:
+        return inner.invoke(case)["feedback"]
+
+    assert "__interrupt__" in flow.invoke(CASE, thread("t"))
+    feedback: Any = flow.invoke(Command(resume=APPROVE), thread("t"))
+    assert (feedback["value"], feedback["judgment"]["value"]) == (True, True)
+    assert len(judgings(bench.server)) == 1
