@@ -4,14 +4,26 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
 
-from memalign_graph import Criterion, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
+from memalign_graph import (
+    Criterion,
+    Example,
+    Feedback,
+    InvalidInputError,
+    JudgeMemory,
+    Judgment,
+    Uncertain,
+    create_review_graph,
+)
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import keep_judgment, log_review
 from memalign_graph.scales import Categorical, Numeric, Scale
 from memalign_graph.types import ReviewChoice, ReviewReason
+from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import hashed
 
 MONDAY = datetime(2026, 11, 2, 9, tzinfo=UTC)
@@ -142,3 +154,28 @@ def test_what_can_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch, bench: B
     several = Bench(monkeypatch, Categorical(choices=("poor", "fair", "good")))
     with pytest.raises(InvalidInputError, match="passes: say which values pass"):
         several.memory.pass_rate()
+
+
+async def test_a_review_graph_leaves_what_it_takes(server: LoopbackServer) -> None:
+    store = InMemoryStore()
+    criterion = Criterion(name="tone", instructions="Kind?")
+    graph = create_review_graph(
+        criterion,
+        model=server.chat_model(),
+        embeddings=server.embedder(),
+        review=Uncertain(sample_share=1),
+        keep_judgments=timedelta(days=1),
+    ).compile(store=store, checkpointer=InMemorySaver())
+    for number in range(12):
+        config: Any = {"configurable": {"thread_id": str(number)}}
+        case: Any = {"inputs": f"case {number}", "outputs": "a"}
+        await graph.ainvoke(case, config)
+        if number < 11:
+            await graph.ainvoke(Command(resume={"value": number % 2 == 0}), config)
+    memory = JudgeMemory(store, criterion, embeddings=server.embedder())
+    found = await memory.apass_rate(by="day")
+    assert (found.judgments, found.labels) == (12, 11)
+    assert found.judge.value == 1
+    assert found.rate.value == pytest.approx(6 / 11, abs=0.01)
+    assert list(found.groups) == [str(datetime.now(UTC).date())]
+    assert (await memory.areview_report()).drift.answers == 11
