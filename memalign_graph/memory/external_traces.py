@@ -12,7 +12,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 
-from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, run_sync
 from memalign_graph.memory.access import MemoryAccess
@@ -20,15 +19,6 @@ from memalign_graph.types import Episode
 
 TraceMarker = frozenset[str]
 """Texts that together tell a checkpoint which carries something."""
-
-
-def check_checkpointer(checkpointer: object) -> BaseCheckpointSaver[Any] | None:
-    if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver):
-        return checkpointer
-    raise InvalidInputError(
-        "checkpointer: give a LangGraph checkpointer, not a value of type "
-        f"{type(checkpointer).__name__}."
-    )
 
 
 async def erase_threads(
@@ -81,13 +71,13 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
     """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log."""
     if isinstance(owner, InMemoryStore | InMemorySaver):
         return []
-    connection = getattr(owner, "conn", None)
-    kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
-    if "sqlite3" in kinds:
+    kinds = type(getattr(owner, "conn", None)).__mro__
+    modules = {kind.__module__.partition(".")[0] for kind in kinds}
+    if "sqlite3" in modules:
         busy = await io.call_either(
             partial(_vacuum, owner), partial(asyncio.to_thread, _vacuum, owner)
         )
-    elif "aiosqlite" in kinds:
+    elif "aiosqlite" in modules:
         busy = await io.call_either(partial(_vacuum_on_its_loop, owner), partial(_avacuum, owner))
     else:
         unknown = (

@@ -313,6 +313,11 @@ class JudgeMemory:
         by = check_name(by, "by")
         if not isinstance(purge, bool):
             raise InvalidInputError(f"purge: {purge!r} is neither True nor False.")
+        if not (checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver)):
+            raise InvalidInputError(
+                "checkpointer: give a LangGraph checkpointer, not a value of type "
+                f"{type(checkpointer).__name__}."
+            )
         if purge:
             forgotten = await erase(io, self.access, selection, checkpointer, author=by)
         elif checkpointer is not None:

@@ -53,9 +53,7 @@ class MemoryLayout:
 def check_namespace(namespace: Sequence[str] | str) -> Namespace:
     if isinstance(namespace, str):
         namespace = (namespace,)
-    if not isinstance(namespace, Sequence):
-        raise InvalidInputError("namespace: give labels, such as ('memalign', 'team-a').")
-    if not namespace:
+    if not isinstance(namespace, Sequence) or not namespace:
         raise InvalidInputError("namespace: give at least one label, such as ('memalign',).")
     for label in namespace:
         if not isinstance(label, str):

@@ -18,7 +18,6 @@ from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.external_traces import (
     TraceMarker,
     batch_file_warnings,
-    check_checkpointer,
     contains_marker,
     erase_threads,
     vacuum,
@@ -50,12 +49,11 @@ async def purge(
     io: IO,
     access: MemoryAccess,
     selection: Selection,
-    checkpointer: object,
+    saver: BaseCheckpointSaver[Any] | None,
     *,
     author: str | None = None,
 ) -> Forgotten:
     """Erase episodes and all that is left of them: also what was forgotten or revised before."""
-    saver = check_checkpointer(checkpointer)
     await clear_cached_replies(io, access)
     traces, threads, warnings = await _erase_threads(io, access, selection, saver)
     view, selected, purged = access.view, traces.selected, traces.purged

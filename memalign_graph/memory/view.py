@@ -222,13 +222,13 @@ class MemoryView:
                 key for key in wanted if key not in self.index
             }
             self.index.remove(changed - wanted)
-            self._add_vectors(self._fitting(vectors or {}))
+            # A stored vector of another dimension than the first is left aside.
+            fresh_vectors = vectors or {}
+            size = self.index.dimension or next(map(len, fresh_vectors.values()), None)
+            self._add_vectors(
+                {key: each for key, each in fresh_vectors.items() if len(each) == size}
+            )
             self.current = self._state.version, self._state.ordered_guidelines()
-
-    def _fitting(self, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
-        """Leave aside vectors of another dimension than those that are there, or than the first."""
-        dimension = self.index.dimension or next(map(len, vectors.values()), None)
-        return {key: vector for key, vector in vectors.items() if len(vector) == dimension}
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""

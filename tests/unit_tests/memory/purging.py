@@ -11,7 +11,16 @@ from langgraph.store.base import BaseStore, SearchOp
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
-from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, dump, hashed, op, said
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    NO_LIMIT,
+    dump,
+    hashed,
+    learn,
+    learn_from,
+    op,
+    said,
+)
 
 MARK = "zqx"
 """All planted words hold this, and nothing else does."""
@@ -53,23 +62,12 @@ def fill(
     """A memory in which planted feedback has left traces of every kind."""
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
-    learn_of_other = [op("add", other, text="Untouched.")]
-    run_sync(learning.commit_lesson(SYNC, memory.access, learn_of_other, {other.id: other.word}))
+    learn_from(memory, op("add", other, text="Untouched."))
     one = memory.remember(planted("zqxold"))
-    learned = {each.id: each.word for each in memory.episodes()}
-
-    def learn(*operations: Any, author: str | None = None) -> None:
-        words = {each.id: each.word for each in memory.episodes()}
-        access, read = memory.access, words or learned
-        run_sync(
-            learning.commit_lesson(
-                SYNC, access, operations, read, author=author, is_redistilling=True
-            )
-        )
-
-    learn(op("add", one, text="Rule of zqxold alone."), author="zqxann")
+    learn(memory, op("add", one, text="Rule of zqxold alone."), author="zqxann")
     one = memory.remember(planted())
     learn(
+        memory,
         op("add", one, text="Rule of zqxwhy alone.", question="Does it name zqxasks?"),
         op("add", one, text="Untouched.", question="A question that only zqxasks."),
         op("add", one, kept, text="Rule of zqxwhy and others."),
@@ -83,6 +81,7 @@ def fill(
     reworded = rules["Rule of zqxwhy alone."]
     untouched = rules["Untouched."]
     learn(
+        memory,
         op("merge", guideline_id=merged.id, superseded_by=reworded.id),
         op("retire", one, guideline_id=superseded.id, superseded_by=untouched.id),
     )

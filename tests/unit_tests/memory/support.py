@@ -16,6 +16,7 @@ from memalign_graph.memory.operations import GuidelineOperation
 from tests.conftest import WAYS
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed
+from tests.unit_tests.memory.stores import Operation
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
 QUERY = Example(inputs="Something else entirely", outputs="No idea")
@@ -51,6 +52,17 @@ def learn(
             SYNC, memory.access, operations, words, author=author, is_redistilling=True
         )
     )
+
+
+def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
+    """Learn from what some changes come from, as it stands now, and from nothing else."""
+    words = {one.id: one.word for one in memory.episodes()}
+    read = {key: words[key] for change in operations for key in change.episode_ids}
+    return lambda io: learning.commit_lesson(io, memory.access, operations, read)
+
+
+def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
+    run_sync(lesson(memory, *operations)(SYNC))
 
 
 def dump(value: Any) -> str:
@@ -89,15 +101,9 @@ class Bench:
         return [one.example.inputs for one in await self.do("recall", example, **options)]
 
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
-        access = self.memory().access
+        io, access = ASYNC if self.awaits else SYNC, self.memory().access
         words = {one.id: one.word for one in await self.do("episodes")}
-        if self.awaits:
-            return await learning.commit_lesson(
-                ASYNC, access, operations, words, is_redistilling=True
-            )
-        return run_sync(
-            learning.commit_lesson(SYNC, access, operations, words, is_redistilling=True)
-        )
+        return await learning.commit_lesson(io, access, operations, words, is_redistilling=True)
 
     async def guidelines(self) -> dict[str, set[str]]:
         return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}

@@ -14,13 +14,13 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import ASYNC, SYNC, run_sync
-from memalign_graph.memory import access, feedback, learning
+from memalign_graph.memory import access, feedback
 from memalign_graph.memory.facts import Fact
 from memalign_graph.memory.memory_state import MemoryState, build_state
-from memalign_graph.memory.operations import GuidelineOperation, normalize_text
+from memalign_graph.memory.operations import normalize_text
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
-from tests.unit_tests.memory import driver, stores
+from tests.unit_tests.memory import driver
 from tests.unit_tests.memory.driver import (
     KINDS,
     OF_TWO,
@@ -43,7 +43,7 @@ from tests.unit_tests.memory.stores import (
     in_memory,
     interleave,
 )
-from tests.unit_tests.memory.support import QUERY, op, said
+from tests.unit_tests.memory.support import QUERY, lesson, op, said
 from tests.unit_tests.memory.test_purge import check_clean
 
 BRINGS_ONE = {"say another word", "revise one", "import", "roll back"}
@@ -158,13 +158,6 @@ def test_a_reader_in_whose_midst_another_writes(name: str, other: str) -> None:
             assert reader.access.view.version in (before, there.version()) or other == "purge one"
             assert reader.at(reader.access.view.version).missing == [] or other == "purge one"
             check([here, there, cold], {other})
-
-
-def lesson(memory: JudgeMemory, *changes: GuidelineOperation) -> stores.Operation:
-    """Learn from what the changes come from, as it stands."""
-    words = {one.id: one.word for one in memory.episodes()}
-    read = {key: words[key] for change in changes for key in change.episode_ids}
-    return lambda io: learning.commit_lesson(io, memory.access, changes, read)
 
 
 def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:

@@ -15,25 +15,26 @@ from memalign_graph.memory import learning
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import delete_matching
-from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
 from tests.unit_tests.memory.stores import WatchedStore
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    QUERY,
+    Bench,
+    hashed,
+    learn,
+    learn_from,
+    op,
+    said,
+)
 
 WAYS: dict[str, dict[str, Any]] = {
     "feedback id": {"feedback_ids": "zqxid"},
     "author": {"author": "zqxann"},
     "filter": {"where": lambda one: MARK in f"{one.author}"},
 }
-
-
-def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
-    """A lesson that read its sources and nothing else."""
-    read = {key for operation in operations for key in operation.episode_ids}
-    words = {one.id: one.word for one in memory.episodes() if one.id in read}
-    run_sync(learning.commit_lesson(SYNC, memory.access, operations, words))
 
 
 def check_clean(memory: JudgeMemory) -> None:

@@ -17,12 +17,11 @@ from memalign_graph import (
 )
 from memalign_graph.alignment.merge import find_relations
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory import learning
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.purging import left_in
 from tests.unit_tests.memory.stores import asks, interleave
-from tests.unit_tests.memory.support import EVERY_STORE, Bench, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, Bench, learn_from, op, said
 
 PLANTED = "zqplanted"
 
@@ -163,9 +162,7 @@ async def test_a_model_that_is_not_needed_is_not_resolved(
 
 def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Bench) -> None:
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
-    words = {each.id: each.word for each in (one, two, three)}
-    rules = [op("add", one, two, three, text="Of three.")]
-    run_sync(learning.commit_lesson(SYNC, near.memory().access, rules, words))
+    learn_from(near.memory(), op("add", one, two, three, text="Of three."))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleave(
