@@ -195,18 +195,23 @@ def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
 @contextmanager
 def _progress_bar(wanted: ProgressLike) -> Iterator[Callable[..., None]]:
     """Show a bar in the terminal, or tell a function, from any thread."""
-    with needs_extra("evaluation", "an evaluation"):
-        from tqdm import tqdm
-    lock, silent = threading.Lock(), wanted is not True
-    bar: Any
-    with tqdm(total=0, unit="step", dynamic_ncols=True, leave=False, disable=silent) as bar:
+    lock, total, done_so_far = threading.Lock(), 0, 0
+    with ExitStack() as stack:
+        bar: Any = None
+        if wanted is True:
+            with needs_extra("evaluation", "a progress bar"):
+                from tqdm import tqdm
+            bar = stack.enter_context(tqdm(total=0, unit="step", dynamic_ncols=True, leave=False))
 
         def step(done: int = 1, of: int = 0) -> None:
+            nonlocal total, done_so_far
             with lock:
-                bar.n, bar.total = bar.n + done, bar.total + of
-                bar.refresh()
+                done_so_far, total = done_so_far + done, total + of
+                if bar is not None:
+                    bar.n, bar.total = done_so_far, total
+                    bar.refresh()
                 if callable(wanted):
-                    wanted(bar.n, bar.total)
+                    wanted(done_so_far, total)
 
         yield step
 

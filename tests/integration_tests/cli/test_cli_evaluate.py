@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 from itertools import count
 from typing import Any
@@ -14,6 +15,9 @@ from tests.integration_tests.cli.support import Ran, Shell
 from tests.loopback import Rule, answer
 
 FAST = ["--folds", "2"]
+
+EXTRA = ("jinja2", "markdown_it", "pandas", "tqdm")
+"""What the extra `evaluation` brings."""
 
 
 def record(number: int, **fields: Any) -> dict[str, Any]:
@@ -170,3 +174,25 @@ def test_what_was_answered_is_kept_when_stopped(
     assert err.splitlines()[-1] == "memalign: error: stopped; what was committed before stays."
     assert "Traceback" not in err
     assert kept() == answered
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--json", "--report", "report.json"]])
+def test_json_needs_no_extra(
+    learner: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    for name in EXTRA:
+        monkeypatch.setitem(sys.modules, name, None)
+    ran = evaluate(learner, *options)
+    assert ran.status == 0, ran.err
+    assert "aligned" in str(ran.document)
+
+
+@pytest.mark.parametrize("options", [[], ["--json", "--report", "report.html"]])
+def test_a_readable_report_names_its_extra_before_any_call(
+    learner: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    for name in EXTRA:
+        monkeypatch.setitem(sys.modules, name, None)
+    ran = evaluate(learner, *options)
+    assert (ran.status, 'pip install "memalign-graph[evaluation]"' in ran.error) == (2, True)
+    assert (ran.out, learner.server.chats) == ("", [])
