@@ -1,4 +1,4 @@
-"""From the arguments to the exit status: every error becomes one sentence here."""
+"""The program: runs a command, and turns every error into a message and an exit status."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from memalign_graph.cli import memory
 from memalign_graph.cli.commands import align, evaluate, review
 from memalign_graph.cli.judging import judge
 from memalign_graph.cli.monitoring import migrate, rate
-from memalign_graph.cli.options import Status, grouped
+from memalign_graph.cli.options import Status, expand_option_groups
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.demo import demo
 from memalign_graph.errors import (
@@ -30,7 +30,7 @@ from memalign_graph.errors import (
 )
 
 _EPILOG = """
-A **criterion** is a file in YAML or JSON; the last three may be left out:
+A **criterion** is a file in YAML or JSON; the last three sections are optional:
 
 ```
 name: support_tone
@@ -42,16 +42,16 @@ evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true}
 ```
 
 **Records** are `.jsonl`, `.csv` (UTF-8, names in the first line), `.tsv` or `.json`; `-` is stdin.
-They have `inputs`, `outputs`, and `value`, `rationale` or both; and `reference_outputs`, `author`,
-`id`, `given_at` where you have them.
+They have `inputs`, `outputs`, and `value`, `rationale` or both; `reference_outputs`, `author`, `id`
+and `given_at` are optional.
 
-Where no **model** is named it is `MEMALIGN_MODEL` (and `MEMALIGN_EMBEDDINGS`), else OpenAI's if
-`OPENAI_API_KEY` is set, else the embedded one, `local`.
+The **model** is `--model`, or that of the criterion's file, or `MEMALIGN_MODEL` (with
+`MEMALIGN_EMBEDDINGS`), or OpenAI's if `OPENAI_API_KEY` is set, or the embedded one, `local`.
 
-**Exit status**: 0 done; 1 evaluate: a threshold is missed; 2 an argument, a file
-or the memory can't be used; 3 a chat model or embeddings failed; 4 done, but not for every record;
-70 a fault of this program; 130 stopped by Ctrl-C; 141 whatever read the output went away; 143
-stopped by SIGTERM. What was committed before stays.
+**Exit status**: 0 done; 1 evaluate: a threshold is missed; 2 an argument, a file or the memory
+can't be used; 3 a chat model or embeddings failed; 4 done, but not for every record; 70 an internal
+error; 130 stopped by Ctrl-C; 141 the reader of the output ended; 143 stopped by SIGTERM. What was
+committed before stays.
 """
 
 _URL = re.compile(r"postgres(ql)?://\S+")
@@ -64,7 +64,7 @@ app = typer.Typer(
     add_completion=False,
 )
 for _command in (align, judge, evaluate, review, rate, migrate, demo):
-    app.command()(grouped(_command))
+    app.command()(expand_option_groups(_command))
 app.add_typer(memory.app, name="memory")
 
 
@@ -80,14 +80,17 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
 def _top(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Which it is.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     pass
 
 
-class _Messages(logging.Handler):
-    """Shows what the package logs as messages."""
+class _LogHandler(logging.Handler):
+    """Shows warnings that the package logs."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(logging.WARNING)
@@ -98,21 +101,21 @@ class _Messages(logging.Handler):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command, and put whatever ends it before its time into words."""
+    """Run one command; whatever ends it early becomes a message and an exit status."""
     terminal, stopped = Terminal(), Status.INTERRUPTED
 
-    def stop(*_: object) -> None:  # in the same order as Ctrl-C, which asyncio knows how to do
+    def stop(*_: object) -> None:  # as for Ctrl-C, which asyncio handles
         nonlocal stopped
         stopped = Status.TERMINATED
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, stop)
-    logging.getLogger("memalign_graph").handlers = [_Messages(terminal)]
+    logging.getLogger("memalign_graph").handlers = [_LogHandler(terminal)]
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # what the encoding has no place for is spelt out
+        with suppress(AttributeError):  # characters that the encoding lacks are escaped
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
     try:
-        # Not by `main()`, which has words and statuses of its own for what ends a command.
+        # Not by `main()`, which has messages and statuses of its own.
         with typer.main.get_command(app).make_context("memalign", [*arguments]) as context:
             status = int(context.command.invoke(context) or 0)
         sys.stdout.flush()
@@ -121,15 +124,15 @@ def run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit):  # as rich ends for a closed pipe
         with suppress(OSError, ValueError):  # so that Python does not complain when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Status.NO_READER
+        return Status.BROKEN_PIPE
     except KeyboardInterrupt:
         # What is cut off before its first step (a connection, with anyio) else warns at the exit.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         terminal.error("stopped; what was committed before stays.")
         return stopped
     except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
-        message, status = _explained(error)
-        if status == Status.FAULT:
+        message, status = _message_and_status(error)
+        if status == Status.INTERNAL_ERROR:
             traceback.print_exc()
         terminal.error(message)
     finally:
@@ -137,8 +140,8 @@ def run(arguments: Sequence[str]) -> int:
     return status
 
 
-def _explained(error: Exception) -> tuple[str, int]:
-    """Say what went wrong, and how the command ended."""
+def _message_and_status(error: Exception) -> tuple[str, int]:
+    """Return the message for an error, and the exit status."""
     from memalign_graph.local import LocalModelError
 
     text = " ".join(str(error).split())
@@ -146,12 +149,12 @@ def _explained(error: Exception) -> tuple[str, int]:
         case StoreError():
             text = f"--memory: {_URL.sub('...', text)}"
         case typer.TyperException():
-            return error.format_message(), Status.UNUSABLE
+            return error.format_message(), Status.USAGE_ERROR
         case ChatModelError() | EmbeddingError() | ModelAnswerError() | LocalModelError():
             return text, Status.MODEL_FAILED
         case sqlite3.Error():
             held = ": another process has held it for long: try again" if "locked" in text else ""
-            text = f"--memory: the file, or its folder, can't be used: {text}{held}."
+            text = f"--memory: the file or its folder can't be used: {text}{held}."
         case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
             text = f"--memory: the database can't be used: {_URL.sub('...', text)}."
         case OSError() | MemAlignError():
@@ -159,5 +162,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         case ImportError() if "memalign-graph[" in text:
             pass
         case _:
-            return "this is a fault of the program: please report it.", Status.FAULT
-    return text, Status.UNUSABLE
+            return (
+                "internal error: please report it with the traceback above.",
+                Status.INTERNAL_ERROR,
+            )
+    return text, Status.USAGE_ERROR

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memalign_graph.cli.criterion import CriterionFile
-from memalign_graph.cli.files import check_database, check_output
+from memalign_graph.cli.files import check_database, check_output_path
 from memalign_graph.cli.options import (
     CriterionOption,
     Field,
     JudgeFlags,
     MaxConcurrency,
-    Place,
+    MemoryLocation,
     Status,
     run_async,
 )
@@ -26,44 +26,48 @@ if TYPE_CHECKING:
     from memalign_graph.settings import Judge
     from memalign_graph.types import Feedback
 
-Limit = Annotated[float | None, typer.Option(metavar="X", help="Exit with 1 where it is missed.")]
+ThresholdOption = Annotated[
+    float | None, typer.Option(metavar="X", help="Exit with status 1 if it is missed.")
+]
 
 
 def align(
     *,
-    place: Place,
+    location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
     feedback: Annotated[
-        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
+        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="Feedback of experts.")
     ] = None,
     pending: Annotated[
         bool,
-        typer.Option("--pending", help="No file: distil what an earlier run, or a forget, left."),
+        typer.Option(
+            "--pending", help="Distil the feedback that is pending in the memory; no file."
+        ),
     ] = False,
     field: Field = None,
     max_concurrency: MaxConcurrency = 32,
 ) -> int:
-    """Learn from much feedback at once; what the memory knows already costs nothing.
+    """Learn from a file of feedback; feedback that the memory has already costs nothing.
 
-    A run that failed or was stopped pays only for what is left when it is made again. A record that
-    can't be used is listed, and keeps no other out.
+    After a failed or stopped run, the next one pays only for the rest. Records that can't be used
+    are listed; the others are used.
     """
     from memalign_graph.graphs import create_alignment_graph
 
     if (feedback is None) is not pending:
-        raise InvalidInputError("--feedback: give a file, or --pending: one of the two.")
-    place.check(must_exist=pending)
+        raise InvalidInputError("--feedback: give either a file or --pending.")
+    location.check(must_exist=pending)
     records: list[Record] = []
     rejected: dict[int, str] = {}
     if feedback:
-        records, rejected = _read(feedback, "--feedback", field, place.criterion, terminal)
+        records, rejected = _read(feedback, "--feedback", field, location.criterion, terminal)
     usable = [index for index in range(len(records)) if index not in rejected]
-    judge = flags.judge(place.criterion, terminal)
-    builder = create_alignment_graph(judge.criterion, **judge.options, **place.criterion.learn)
-    terminal.note(f"memory {place}")
-    given = [records[index][1] for index in usable]
-    report = run_async(_align(builder, place, given, max_concurrency, terminal))
+    judge = flags.judge(location.criterion, terminal)
+    builder = create_alignment_graph(judge.criterion, **judge.options, **location.criterion.learn)
+    terminal.note(f"memory {location}")
+    feedback_items = [records[index][1] for index in usable]
+    report = run_async(_align(builder, location, feedback_items, max_concurrency, terminal))
     rejected |= {usable[item["index"]]: item["reason"] for item in report["rejected"]}
     report["rejected"] = [
         {"index": index, "reason": f"{records[index][0]}: {reason.removeprefix('example.')}"}
@@ -71,20 +75,24 @@ def align(
     ]
     report["feedback"]["rejected"] = len(rejected)
     terminal.result(report)
-    return Status.PARTLY if rejected else Status.DONE
+    return Status.PARTIAL if rejected else Status.DONE
 
 
 async def _align(
-    builder: Any, place: Place, feedback: list[Any], max_concurrency: int, terminal: Terminal
+    builder: Any,
+    location: MemoryLocation,
+    feedback: list[Any],
+    max_concurrency: int,
+    terminal: Terminal,
 ) -> dict[str, Any]:
     from memalign_graph.local import open_store_async
 
     state: Any = {}
-    async with open_store_async(place.memory) as store:
+    async with open_store_async(location.memory) as store:
         parts = builder.compile(store=store).astream(
             {"feedback": feedback},
             {"max_concurrency": max_concurrency},
-            context=place.context,
+            context=location.context,
             stream_mode=["custom", "values"],
         )
         with terminal.progress() as progress:
@@ -98,30 +106,34 @@ async def _align(
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What the aligned judge has to reach, or to stay below."""
+    """The thresholds of the aligned judge."""
 
-    min_agreement: Limit = None
-    min_kappa: Limit = None
-    min_ccc: Limit = None
-    max_mae: Limit = None
+    min_agreement: ThresholdOption = None
+    min_kappa: ThresholdOption = None
+    min_ccc: ThresholdOption = None
+    max_mae: ThresholdOption = None
 
 
 def evaluate(
     *,
     feedback: Annotated[
-        str, typer.Option("--feedback", "-f", metavar="FILE", help="What experts said.")
+        str, typer.Option("--feedback", "-f", metavar="FILE", help="Feedback of experts.")
     ],
     test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Learn from --feedback, test on this.")
+        str | None, typer.Option(metavar="FILE", help="Learn from --feedback and test on FILE.")
     ] = None,
     field: Field = None,
     report: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Write it there: .html, .md or .json.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the report there: .html, .md or .json."),
     ] = None,
     thresholds: Thresholds,
-    folds: Annotated[int | None, typer.Option(min=2, help="Of the cross-validation.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Number of folds of the cross-validation.")
+    ] = None,
     cache: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Database that keeps models' answers for the next run."),
     ] = None,
     max_concurrency: MaxConcurrency = 32,
     criterion: CriterionOption,
@@ -130,7 +142,8 @@ def evaluate(
 ) -> int:
     """Measure how far the judge agrees with the experts, before and after it learns from them.
 
-    By cross-validation, unless --test is given; in a memory of its own: yours stays as it is.
+    By cross-validation, or on the cases of --test. It uses a memory of its own; yours does not
+    change.
     """
     from memalign_graph.evaluation import aevaluate
     from memalign_graph.evaluation.metrics import measures_of
@@ -139,10 +152,10 @@ def evaluate(
     for name in limits:
         if name[4:] not in measures_of(criterion.criterion.scale):
             raise InvalidInputError(
-                f"{_flag(name)}: there is no {name[4:]} on the criterion's scale: leave it out."
+                f"{_flag(name)}: the criterion's scale has no {name[4:]}. Leave it out."
             )
     if report:
-        check_output(report, "--report", feedback, test, criterion.path)
+        check_output_path(report, "--report", feedback, test, criterion.path)
         if report.suffix.lower() not in (".html", ".md", ".json"):
             raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
     if cache:
@@ -171,11 +184,11 @@ def evaluate(
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")
-    met = [_meets(measured, name, limit, terminal) for name, limit in limits.items()]
+    met = [_check_threshold(measured, name, limit, terminal) for name, limit in limits.items()]
     if not all(met):
-        return Status.MISSED
+        return Status.THRESHOLD_MISSED
     failed = left_out + more + measured.of("aligned").failed
-    return Status.PARTLY if failed else Status.DONE
+    return Status.PARTIAL if failed else Status.DONE
 
 
 def _flag(name: str) -> str:
@@ -185,7 +198,7 @@ def _flag(name: str) -> str:
 def _read(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list[Record], dict[int, str]]:
-    """Read records of feedback, and why some cannot be used, by their place."""
+    """Read records of feedback, and why some cannot be used, by their index."""
     from memalign_graph.memory.feedback import check_feedback
     from memalign_graph.types import read_feedback
 
@@ -219,16 +232,16 @@ def _read_all(
     return list(map(read_feedback, usable)), len(rejected)
 
 
-def _meets(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
-    """Hold the aligned judge against a threshold, and say how it stands to it."""
-    found = report.metric("aligned", name[4:])
-    is_met, how = False, ", which is not defined on these cases: give more, with different values"
-    if found.value is not None:
-        is_met = found.value <= limit if name == "max_mae" else found.value >= limit
-        interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
-        how = f" of {found.value:.2f}{interval}"
-    tell, verdict = (terminal.note, "met") if is_met else (terminal.error, "missed")
-    tell(f"{_flag(name)} {limit:g}: {verdict} by the aligned judge's {name[4:]}{how}.")
+def _check_threshold(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
+    """Tell whether the aligned judge meets a threshold, and write it to the terminal."""
+    metric = report.metric("aligned", name[4:])
+    is_met, value = False, ", which is not defined on these cases: give more, with different values"
+    if metric.value is not None:
+        is_met = metric.value <= limit if name == "max_mae" else metric.value >= limit
+        interval = "" if metric.low is None else f" [{metric.low:.2f}, {metric.high:.2f}]"
+        value = f" of {metric.value:.2f}{interval}"
+    write, outcome = (terminal.note, "met") if is_met else (terminal.error, "missed")
+    write(f"{_flag(name)} {limit:g}: {outcome} by the aligned judge's {name[4:]}{value}.")
     return is_met
 
 
@@ -259,7 +272,7 @@ def review(
         ),
     ] = None,
     web: Annotated[bool, typer.Option("--web", hidden=True)] = False,
-    place: Place,
+    location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
@@ -273,15 +286,15 @@ def review(
             f"--host: on {host} others could answer without signing in. Put a reverse proxy with a "
             "login in front of the page, and give --user-header and --proxy."
         )
-    place.check(must_exist=True)
-    judge = flags.judge(place.criterion, terminal)
+    location.check(must_exist=True)
+    judge = flags.judge(location.criterion, terminal)
     page: dict[str, Any] = {"name": author or "", "user_header": user_header, "proxy": proxy}
-    run_async(_serve(place, judge, (host, port), page, terminal))
+    run_async(_serve(location, judge, (host, port), page, terminal))
     return Status.DONE
 
 
 async def _serve(
-    place: Place,
+    location: MemoryLocation,
     judge: "Judge",
     address: tuple[str, int],
     page: dict[str, Any],
@@ -291,8 +304,8 @@ async def _serve(
     from memalign_graph.local import open_store_async
     from memalign_graph.review import ReviewQueue, create_review_app, serve_page
 
-    async with open_store_async(place.memory) as store:
-        queue = ReviewQueue([judge], **place.context, store=store)
+    async with open_store_async(location.memory) as store:
+        queue = ReviewQueue([judge], **location.context, store=store)
         try:
             app = create_review_app(queue, **page)
         except InvalidInputError as error:

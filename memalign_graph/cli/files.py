@@ -38,33 +38,33 @@ def read_text(path: str, option: str) -> str:
         raise InvalidInputError(f"{option}: {path} can't be read: {problem}.") from error
 
 
-def check_database(place: str | Path, option: str, *, holds: str | None = None) -> None:
+def check_database(location: str | Path, option: str, *, holds: str | None = None) -> None:
     """Check a database without making or changing it; `holds` names a table it has to have."""
-    problem, path = None, Path(place)
-    is_file = not is_postgres(place)
-    if str(place) == ":memory:":
+    problem, path = None, Path(location)
+    is_file = not is_postgres(location)
+    if str(location) == ":memory:":
         problem = "would be gone with the command: name a file"
     elif is_file and path.is_dir():
         problem = "is a folder: name a file"
     elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
         problem = "is no SQLite file, so it is left as it is: name another"
-    elif holds and not has_table(place, holds):
-        is_there = not is_file or path.exists()
-        problem = "holds no memory: `memalign align` makes one" if is_there else "is not there"
+    elif holds and not has_table(location, holds):
+        exists = not is_file or path.exists()
+        problem = "holds no memory: `memalign align` makes one" if exists else "is not there"
     if problem:
-        raise InvalidInputError(f"{option}: {shown_place(place)} {problem}.")
+        raise InvalidInputError(f"{option}: {redacted_location(location)} {problem}.")
 
 
-def shown_place(place: str | Path) -> str:
+def redacted_location(location: str | Path) -> str:
     """Return where a database is, as it can be shown."""
-    return without_secrets(str(place)) if is_postgres(place) else str(place)
+    return without_secrets(str(location)) if is_postgres(location) else str(location)
 
 
-def has_table(place: str | Path, name: str) -> bool:
+def has_table(location: str | Path, name: str) -> bool:
     """Tell whether there is a database with a table, without changing it."""
-    if is_postgres(place):
-        return postgres.has_table(str(place), name)
-    path = Path(place)
+    if is_postgres(location):
+        return postgres.has_table(str(location), name)
+    path = Path(location)
     if not path.exists():
         return False
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
@@ -72,7 +72,7 @@ def has_table(place: str | Path, name: str) -> bool:
         return connection.execute(query, (name,)).fetchone() is not None
 
 
-def check_output(path: Path, option: str, *sources: str | None) -> None:
+def check_output_path(path: Path, option: str, *sources: str | None) -> None:
     """Check a file that is to be written, so that no other is lost by a slip of the pen."""
     if not path.parent.is_dir():
         raise InvalidInputError(f"{option}: {path}: there is no folder {path.parent}: make it.")

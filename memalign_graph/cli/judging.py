@@ -13,12 +13,12 @@ from memalign_graph.cli.options import (
     Field,
     JudgeFlags,
     MaxConcurrency,
-    Place,
+    MemoryLocation,
     Status,
     run_async,
 )
 from memalign_graph.cli.records import Record, example_of, read_records
-from memalign_graph.cli.terminal import Terminal, count
+from memalign_graph.cli.terminal import Terminal, pluralize
 from memalign_graph.errors import InvalidInputError, MemAlignError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def judge(
             "cases; --prepare takes the requests without an answer. May be repeated.",
         ),
     ] = None,
-    place: Place,
+    location: MemoryLocation,
     flags: JudgeFlags,
     max_concurrency: MaxConcurrency = 32,
     terminal: Terminal,
@@ -61,34 +61,34 @@ def judge(
     `run-batch`.
     """
     # A memory that is named must exist: after a slip of the pen nothing is judged without it.
-    place.check(must_exist=place.memory != DEFAULT_MEMORY)
+    location.check(must_exist=location.memory != DEFAULT_MEMORY)
     texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
-        raise InvalidInputError("--examples: give a file, or --inputs and --outputs: one of both.")
+        raise InvalidInputError("--examples: give either a file or --inputs and --outputs.")
     lines = _Lines(terminal, is_single=bool(example))
     if collect:
         if not examples:
             raise InvalidInputError(
                 "--examples: with --collect give the file of the batch's cases."
             )
-        settings = flags.judge(place.criterion, terminal)
-        _collect(place, settings, (examples, collect, prepare), lines)
+        settings = flags.judge(location.criterion, terminal)
+        _collect(location, settings, (examples, collect, prepare), lines)
         return lines.report()
     records: list[Record] = [("line 1", example)]
     if examples:
         records = read_records(examples, "--examples", field, terminal.warn)
-    settings = flags.judge(place.criterion, terminal)
+    settings = flags.judge(location.criterion, terminal)
     for at, fields in records:
         key = None if isinstance(fields, InvalidInputError) else fields.get("id")
         lines.rows.append({"line": int(at.split()[1]), "id": None if key is None else str(key)})
     usable = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in records]
     if prepare:
-        return _prepare(place, settings, prepare, usable, lines)
+        return _prepare(location, settings, prepare, usable, lines)
     for index, (_, fields) in enumerate(records):
         if isinstance(fields, InvalidInputError):
             lines.add(index, fields)
-    run_async(_judge(place, settings, usable, max_concurrency, lines))
+    run_async(_judge(location, settings, usable, max_concurrency, lines))
     return lines.report()
 
 
@@ -140,8 +140,8 @@ class _Lines:
             if result["error"]:
                 self.terminal.warn(f"line {result['line']}: not judged: {result['error']}")
         if len(self._errors) == len(results):
-            return Status.UNUSABLE if is_unusable else Status.MODEL_FAILED
-        return Status.PARTLY if self._errors else Status.DONE
+            return Status.USAGE_ERROR if is_unusable else Status.MODEL_FAILED
+        return Status.PARTIAL if self._errors else Status.DONE
 
 
 def _table_row(result: dict[str, Any]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _table_row(result: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _judge(
-    place: Place,
+    location: MemoryLocation,
     settings: "Judge",
     examples: list[dict[str, Any]],
     max_concurrency: int,
@@ -168,15 +168,15 @@ async def _judge(
     store: BaseStore = InMemoryStore()
     terminal = lines.terminal
     async with AsyncExitStack() as stack:
-        if place.is_there or settings.keep_judgments is not None:
-            store = await stack.enter_async_context(open_store_async(place.memory))
+        if location.exists or settings.keep_judgments is not None:
+            store = await stack.enter_async_context(open_store_async(location.memory))
         memory = JudgeMemory(
-            store, settings.criterion, **place.context, embeddings=settings.embeddings
+            store, settings.criterion, **location.context, embeddings=settings.embeddings
         )
-        terminal.note(f"memory {place}: guidelines: {len(await memory.aguidelines())}")
+        terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
         indexes = [index for index in range(len(examples)) if not lines.has(index)]
         if not (await memory.aversion()).strip("0"):
-            terminal.warn(f"{place} holds nothing: judged by the criterion alone.")
+            terminal.warn(f"{location} holds nothing: judged by the criterion alone.")
         elif len(indexes) > 1 and ((settings.use_episodes and settings.k) or settings.measures):
             # Otherwise concurrent judgments would all embed the episodes that lack vectors.
             with suppress(MemAlignError):
@@ -186,7 +186,7 @@ async def _judge(
             [examples[index] for index in indexes],
             {"max_concurrency": max_concurrency},
             return_exceptions=True,
-            context=place.context,
+            context=location.context,
         )
         with terminal.progress() as progress:
             done = len(examples) - len(indexes)
@@ -200,7 +200,7 @@ async def _judge(
 
 
 def _prepare(
-    place: Place,
+    location: MemoryLocation,
     settings: "Judge",
     path: Path,
     examples: list[dict[str, Any]],
@@ -211,34 +211,41 @@ def _prepare(
 
     pending = {"judgment": None, "error": None}
     rows = [{**row, **pending, **each} for row, each in zip(lines.rows, examples, strict=True)]
-    with _open_store(place, settings) as store:
-        batch = prepare_batch(settings, rows, path, store=store, **place.context)
+    with _open_store(location, settings) as store:
+        batch = prepare_batch(settings, rows, path, store=store, **location.context)
     for index, error in batch.errors.items():
         lines.terminal.warn(f"line {lines.rows[index]['line']}: not judged: {error}")
     lines.terminal.result(
         {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
     )
     if len(batch.errors) == len(rows):
-        return Status.UNUSABLE
-    return Status.PARTLY if batch.errors else Status.DONE
+        return Status.USAGE_ERROR
+    return Status.PARTIAL if batch.errors else Status.DONE
 
 
 def _collect(
-    place: Place, settings: "Judge", files: tuple[str, list[Path], Path | None], lines: _Lines
+    location: MemoryLocation,
+    settings: "Judge",
+    files: tuple[str, list[Path], Path | None],
+    lines: _Lines,
 ) -> None:
     """Judge with the answers to a batch."""
     from memalign_graph.bulk import UnansweredError, collect_batch
 
     cases, answers, again = files
-    with _open_store(place, settings) as store, lines.terminal.progress() as progress:
-        judged = collect_batch(settings, cases, answers, store=store, **place.context, again=again)
+    with _open_store(location, settings) as store, lines.terminal.progress() as progress:
+        judged = collect_batch(
+            settings, cases, answers, store=store, **location.context, again=again
+        )
         for index, (row, outcome) in enumerate(judged):
             lines.rows.append(row)
             lines.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
             progress("collected", index + 1, index + 1)
     if unanswered := lines.count_errors(UnansweredError):
         where = f"in {again}" if again else "to be had with --prepare FILE"
-        lines.terminal.warn(f"{count(unanswered, 'request')} or more without an answer: {where}.")
+        lines.terminal.warn(
+            f"{pluralize(unanswered, 'request')} or more without an answer: {where}."
+        )
 
 
 _OPTIONS = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
@@ -246,15 +253,15 @@ _OPTIONS = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
 
 
 @contextmanager
-def _open_store(place: Place, settings: "Judge") -> Iterator[Any]:
+def _open_store(location: MemoryLocation, settings: "Judge") -> Iterator[Any]:
     """Open the store for blocking calls; an empty one where there is no memory."""
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.local import open_store
 
-    is_kept = place.is_there or settings.keep_judgments is not None
+    is_kept = location.exists or settings.keep_judgments is not None
     try:
-        with open_store(place.memory) if is_kept else nullcontext(InMemoryStore()) as store:
+        with open_store(location.memory) if is_kept else nullcontext(InMemoryStore()) as store:
             yield store
     except InvalidInputError as error:
         name, _, problem = str(error).partition(":")

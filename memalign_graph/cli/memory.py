@@ -1,4 +1,4 @@
-"""`memalign memory ...`: look into the memory, take back, go back, move."""
+"""`memalign memory ...`: show, export, import, roll back and forget."""
 
 import sys
 from collections.abc import Callable
@@ -8,30 +8,30 @@ from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import STDIN, check_output, find_id, has_table, read_text
-from memalign_graph.cli.options import Place, grouped
-from memalign_graph.cli.terminal import Terminal, count, table
+from memalign_graph.cli.files import STDIN, check_output_path, find_id, has_table, read_text
+from memalign_graph.cli.options import MemoryLocation, expand_option_groups
+from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
 
 app = typer.Typer(
-    help="Look into the memory, take back, go back, move. Wherever an id or a version is asked "
-    "for, its beginning will do, from four characters on."
+    help="Show, export, import, roll back and forget. For an id or a version, its first four "
+    "characters or more are enough."
 )
-_NO_VERSION = "0" * 32
+_EMPTY_VERSION = "0" * 32
 """The version of a memory in which there is nothing."""
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., None]], Any]:
-    return lambda function: app.command(name)(grouped(function))
+    return lambda function: app.command(name)(expand_option_groups(function))
 
 
 @_command("list")
-def list_all(*, place: Place, terminal: Terminal) -> None:
-    """List what it holds: guidelines and episodes."""
-    with place.open() as memory:
+def list_all(*, location: MemoryLocation, terminal: Terminal) -> None:
+    """List the memory's guidelines and episodes."""
+    with location.open() as memory:
         document = {
-            "criterion": place.criterion.criterion,
-            **place.context,
+            "criterion": location.criterion.criterion,
+            **location.context,
             "version": memory.version(),
             "guidelines": memory.guidelines(),
             "episodes": memory.episodes(),
@@ -41,10 +41,13 @@ def list_all(*, place: Place, terminal: Terminal) -> None:
 
 @_command()
 def show(
-    *, key: Annotated[str, typer.Argument(metavar="ID")], place: Place, terminal: Terminal
+    *,
+    key: Annotated[str, typer.Argument(metavar="ID")],
+    location: MemoryLocation,
+    terminal: Terminal,
 ) -> None:
     """Show one guideline or episode in full, with its sources."""
-    with place.open() as memory:
+    with location.open() as memory:
         rules = {guideline.id: guideline for guideline in memory.guidelines()}
         episodes = {episode.id: episode for episode in memory.episodes()}
     key = find_id(key, [*rules, *episodes], "guideline or episode")
@@ -57,26 +60,26 @@ def show(
 
 
 @_command()
-def history(*, place: Place, terminal: Terminal) -> None:
-    """List its commits, newest first."""
-    with place.open() as memory:
+def history(*, location: MemoryLocation, terminal: Terminal) -> None:
+    """List the memory's commits, newest first."""
+    with location.open() as memory:
         terminal.result({"version": memory.version(), "commits": memory.history()})
 
 
 @_command()
 def export(
     *,
-    place: Place,
+    location: MemoryLocation,
     terminal: Terminal,
     file: Annotated[Path, typer.Argument(dir_okay=False, allow_dash=True)],
 ) -> None:
-    """Write it as lines of JSON that people can read; - is stdout."""
+    """Write the memory as lines of JSON; - is stdout."""
     to_stdout = str(file) == STDIN
     if to_stdout and terminal.as_json:
-        raise InvalidInputError("--json: an export to stdout is JSON already: leave it out.")
+        raise InvalidInputError("--json: an export to stdout is JSON already. Leave --json out.")
     if not to_stdout:
-        check_output(file, "FILE", place.criterion.path)
-    with place.open() as memory:
+        check_output_path(file, "FILE", location.criterion.path)
+    with location.open() as memory:
         text = memory.export_jsonl(None if to_stdout else file)
         done = {
             "file": str(file),
@@ -91,18 +94,18 @@ def export(
 
 
 @_command("import")
-def import_file(*, place: Place, terminal: Terminal, file: str) -> None:
-    """Bring in what export wrote; what is there in a newer form stays. - is stdin."""
+def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> None:
+    """Import what export wrote; newer items of the memory stay. - is stdin."""
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.memory.judge_memory import JudgeMemory
 
     lines = read_text(file, "FILE").split("\n")
     try:
-        if not place.is_there:
+        if not location.exists:
             # Tried first where nothing is lost: a file that can't be used makes no memory.
-            JudgeMemory(InMemoryStore(), place.criterion.criterion).import_jsonl(lines)
-        with place.open(is_new=True) as memory:
+            JudgeMemory(InMemoryStore(), location.criterion.criterion).import_jsonl(lines)
+        with location.open(may_create=True) as memory:
             done = {
                 "file": file,
                 "version_before": memory.version(),
@@ -116,57 +119,59 @@ def import_file(*, place: Place, terminal: Terminal, file: str) -> None:
 
 
 @_command()
-def rollback(*, place: Place, terminal: Terminal, version: str) -> None:
-    """Make it again what it was at a version, as history or a judgment names it."""
-    with place.open() as memory:
-        versions = {commit.version for commit in memory.history()} | {_NO_VERSION}
+def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> None:
+    """Return to a version that history or a judgment names."""
+    with location.open() as memory:
+        versions = {commit.version for commit in memory.history()} | {_EMPTY_VERSION}
         before = memory.version()
         missing = memory.rollback(find_id(version, versions, "version")).missing
         version = memory.version()
         changed = vars(memory.diff(before, version))
     terminal.result({"version_before": before, "version": version, "missing": missing, **changed})
     if missing:
-        terminal.warn(f"{count(len(missing), 'item')} purged since stay away.")
+        terminal.warn(f"{pluralize(len(missing), 'item')} purged since stay away.")
 
 
 @_command()
 def forget(
     *,
-    place: Place,
+    location: MemoryLocation,
     terminal: Terminal,
     keys: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
-    author: Annotated[str | None, typer.Option(help="All that this expert said.")] = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Erase it for good.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    author: Annotated[str | None, typer.Option(help="Forget all feedback of this expert.")] = None,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Erase it for good; rollback cannot restore it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Take feedback back, and what was learned from it alone.
+    """Forget feedback, and what was learned from it alone.
 
-    Guidelines with other sources are distilled again from those by the next align. An id may also
-    be a guideline's: it is removed, and its feedback stays. What is forgotten can be had back with
-    rollback; what is purged can't.
+    Guidelines with other sources are distilled again by the next align. An id may also be a
+    guideline's: it is removed, and its feedback stays. `rollback` restores what was forgotten, but
+    not what was purged.
     """
     from memalign_graph.local import open_checkpointer
 
     if not (keys or author):
-        raise InvalidInputError("ID: say what to forget: ids, or --author.")
-    has_threads = purge and has_table(place.memory, "checkpoints")
+        raise InvalidInputError("ID: give the ids to forget, or --author.")
+    has_threads = purge and has_table(location.memory, "checkpoints")
     with (
-        place.open() as memory,
-        open_checkpointer(place.memory) if has_threads else nullcontext() as checkpointer,
+        location.open() as memory,
+        open_checkpointer(location.memory) if has_threads else nullcontext() as checkpointer,
     ):
         episodes = {episode.id: episode for episode in memory.episodes()}
         guidelines = {guideline.id: guideline for guideline in memory.guidelines()}
         # A purge may also mean what was forgotten before: its id is asked for in full.
         ids = {
             key
-            if purge and len(key) == len(_NO_VERSION)
+            if purge and len(key) == len(_EMPTY_VERSION)
             else find_id(key, [*episodes, *guidelines], "guideline or episode")
             for key in keys or ()
         }
         rules = [guidelines[key] for key in ids if key in guidelines]
         if rules and (purge or author or len(rules) < len(ids)):
             raise InvalidInputError(
-                f"ID: {rules[0].id[:8]} is a guideline: name guidelines alone, without --purge and "
+                f"ID: {rules[0].id[:8]} is a guideline. Give guidelines alone, without --purge and "
                 "--author."
             )
         items: list[Any] = rules or [
@@ -179,7 +184,7 @@ def forget(
                 "ID: no feedback in the memory meets this: `memalign memory list` shows it."
             )
         if not yes:
-            what = count(len(items), "guideline" if rules else "episode")
+            what = pluralize(len(items), "guideline" if rules else "episode")
             terminal.show(table([item.to_json() for item in items]))
             terminal.confirm(f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
         if rules:

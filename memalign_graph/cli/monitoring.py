@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memalign_graph.cli.files import check_database
-from memalign_graph.cli.options import JudgeFlags, MaxConcurrency, Place, Status
-from memalign_graph.cli.terminal import Terminal, count, listed, table
+from memalign_graph.cli.options import JudgeFlags, MaxConcurrency, MemoryLocation, Status
+from memalign_graph.cli.terminal import Terminal, key_value_table, pluralize, table
 from memalign_graph.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def rate(
     margin: Annotated[
         float, typer.Option(help="How far the interval may reach, as a share of the range.")
     ] = 0.05,
-    place: Place,
+    location: MemoryLocation,
     terminal: Terminal,
 ) -> int:
     """Estimate how many outputs really pass, with 95 % intervals.
@@ -50,7 +50,7 @@ def rate(
     By the judgments that are kept, corrected by the experts' answers to those that were drawn at
     random. It asks no model.
     """
-    scale = place.criterion.criterion.scale
+    scale = location.criterion.criterion.scale
     passing: Any = None
     if passes is not None:
         try:
@@ -58,8 +58,8 @@ def rate(
         except ValueError as error:
             raise InvalidInputError(f"--passes: {error}") from error
         passing = values if values[1:] else values[0]
-    place.check(must_exist=True)
-    with place.open(is_new=True) as memory:
+    location.check(must_exist=True)
+    with location.open(may_create=True) as memory:
         try:
             estimated = memory.pass_rate(
                 by=by,
@@ -115,7 +115,7 @@ def migrate(
         Path | None, typer.Option(dir_okay=False, help="Keeps models' answers for the next run.")
     ] = None,
     max_concurrency: MaxConcurrency = 32,
-    place: Place,
+    location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
@@ -129,8 +129,8 @@ def migrate(
 
     if cache:
         check_database(cache, "--cache")
-    judge = flags.judge(place.criterion, terminal)
-    with place.open() as memory, terminal.progress() as progress:
+    judge = flags.judge(location.criterion, terminal)
+    with location.open() as memory, terminal.progress() as progress:
         try:
             found = compare(
                 memory,
@@ -150,7 +150,7 @@ def migrate(
         terminal.warn(f"case {example_id[:8]}: not judged: {why}")
     if not apply:
         terminal.note("nothing is changed: --apply stores the new verdicts.")
-    return Status.PARTLY if found.failures else Status.DONE
+    return Status.PARTIAL if found.failures else Status.DONE
 
 
 def _shown(found: "Migration") -> list[Any]:
@@ -170,11 +170,11 @@ def _shown(found: "Migration") -> list[Any]:
     }
     usage = [f"{row.judge} {row.purpose}: {_spent(row)}" for row in found.usage]
     changed = [{**case.to_json(), "text": str(case.example.inputs)} for case in found.changed]
-    parts = [listed(summary), *usage]
+    parts = [key_value_table(summary), *usage]
     return [*parts, table(changed)] if changed else parts
 
 
 def _spent(row: Any) -> str:
     calls = row.chat_calls or row.embedding_calls
     tokens = f", {row.input_tokens:,} + {row.output_tokens:,} tokens" if row.chat_calls else ""
-    return f"{count(calls, 'call')}{tokens}"
+    return f"{pluralize(calls, 'call')}{tokens}"

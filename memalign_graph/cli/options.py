@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memalign_graph.cli.criterion import CriterionFile, load_criterion
-from memalign_graph.cli.files import check_database, has_table, shown_place
+from memalign_graph.cli.files import check_database, has_table, redacted_location
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.postgres import is_postgres
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Status(IntEnum):
-    """How a command ended; `memalign --help` says what each means."""
+    """The exit statuses; `memalign --help` explains them."""
 
     DONE = 0
-    MISSED = 1
-    UNUSABLE = 2
+    THRESHOLD_MISSED = 1
+    USAGE_ERROR = 2
     MODEL_FAILED = 3
-    PARTLY = 4
-    FAULT = 70
+    PARTIAL = 4
+    INTERNAL_ERROR = 70
     INTERRUPTED = 130
-    NO_READER = 141
+    BROKEN_PIPE = 141
     TERMINATED = 143
 
 
@@ -42,8 +42,8 @@ def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(coroutine)
 
 
-def grouped(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Let a parameter that is a dataclass stand for the options that are its fields."""
+def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Turn each parameter that is a dataclass into one option for each of its fields."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
@@ -83,26 +83,26 @@ CriterionOption = Annotated[
         metavar="FILE",
         envvar="MEMALIGN_CRITERION",
         parser=_criterion,
-        help="What is judged, and how: see `memalign --help`.",
+        help="File with the criterion: see `memalign --help`.",
     ),
 ]
 Field = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIELD=COLUMN",
-        help="A field that the file calls otherwise, such as value=label; outputs=A,B makes the "
-        "two outputs of a pairwise criterion. May be repeated.",
+        help="Column of a field with another name, such as value=label; outputs=A,B makes the two "
+        "outputs of a pairwise criterion. May be repeated.",
     ),
 ]
 MaxConcurrency = Annotated[
-    int, typer.Option(min=1, help="How many calls of a model are under way at a time.")
+    int, typer.Option(min=1, help="Maximum number of concurrent model calls.")
 ]
 DEFAULT_MEMORY = "memalign.db"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which memory a command is on."""
+class MemoryLocation:
+    """The memory that a command uses."""
 
     criterion: CriterionOption
     memory: Annotated[
@@ -112,19 +112,19 @@ class Place:
             "-m",
             metavar="FILE|URL",
             envvar="MEMALIGN_STORE",
-            help="The memory's SQLite file, or the postgresql:// URL of its database.",
+            help="SQLite file of the memory, or the postgresql:// URL of its database.",
         ),
     ] = DEFAULT_MEMORY
     namespace: Annotated[
-        str, typer.Option(help="Keeps memories in one file or database apart, such as shop.emea.")
+        str, typer.Option(help="Namespace of the memory within its database, such as shop.emea.")
     ] = "memalign"
 
     def __str__(self) -> str:
         name = self.criterion.criterion.name
-        return f"{shown_place(self.memory)} (namespace {self.namespace}, criterion {name})"
+        return f"{redacted_location(self.memory)} (namespace {self.namespace}, criterion {name})"
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is a store."""
         if is_postgres(self.memory):
             return has_table(self.memory, "store")
@@ -136,20 +136,20 @@ class Place:
         return {"namespace": self.namespace.split(".")}
 
     def check(self, *, must_exist: bool) -> None:
-        """Check that it can be opened, without making or changing it."""
+        """Check that it can be opened, without creating or changing it."""
         from memalign_graph.memory.layout import check_namespace
 
         check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
     @contextmanager
-    def open(self, *, is_new: bool = False) -> Iterator["JudgeMemory"]:
-        """Open it; it may hold nothing yet only where `is_new` says so."""
+    def open(self, *, may_create: bool = False) -> Iterator["JudgeMemory"]:
+        """Open the memory; unless `may_create`, it must hold something."""
         from memalign_graph.local import open_store
         from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
 
-        self.check(must_exist=not is_new)
+        self.check(must_exist=not may_create)
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
         with open_store(self.memory) as store:
             memory = JudgeMemory(
@@ -158,27 +158,30 @@ class Place:
                 **self.context,
                 embeddings=embeddings,
             )
-            if not (is_new or memory.history()):
+            if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
                 there = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
                 raise InvalidInputError(
-                    f"--memory: {self} is none of those there: it holds {there} (namespace and "
-                    "criterion): check --memory, --namespace and --criterion."
+                    f"--memory: {redacted_location(self.memory)} has no memory for namespace "
+                    f"{self.namespace!r} and criterion {self.criterion.criterion.name!r}. It has: "
+                    f"{there}. Check --namespace and --criterion."
                 )
             yield memory
 
 
 @dataclass(frozen=True)
 class JudgeFlags:
-    """The few settings of the judge that override those of the criterion's file."""
+    """Settings of the judge that override those of the criterion's file."""
 
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The chat model that judges.")
-    ] = None
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Chat model that judges.")] = (
+        None
+    )
     embeddings: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What finds similar cases.")
+        str | None, typer.Option(metavar="NAME", help="Embeddings that find similar cases.")
     ] = None
-    k: Annotated[int | None, typer.Option("--k", help="How many of them it is shown.")] = None
+    k: Annotated[
+        int | None, typer.Option("--k", help="Number of similar cases that the judge is shown.")
+    ] = None
 
     def judge(self, file: CriterionFile, terminal: Terminal) -> "Judge":
         """Make the judge, check that its models can be made, and say which they are."""
@@ -193,9 +196,9 @@ class JudgeFlags:
             models.resolve_embeddings(judge.embeddings)
         except InvalidInputError as error:  # told where it was given
             field = str(error).partition(":")[0]
-            place = "--" if field in flags else f"--criterion: {file.path}: judge."
+            prefix = "--" if field in flags else f"--criterion: {file.path}: judge."
             if field in flags or field in file.judge:
-                raise InvalidInputError(f"{place}{error}") from error
+                raise InvalidInputError(f"{prefix}{error}") from error
             raise
         if judge.distill_model:
             models.resolve_chat_model(judge.distill_model)

@@ -157,12 +157,12 @@ def _fields_of(row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]]
     for field, names in mapping.items():
         values = [_nested(row, name) for name in names]
         # Half a pair is none.
-        missing = any(_is_gap(field, value) for value in values)
+        missing = any(_is_missing(field, value) for value in values)
         fields[field] = None if missing else values if len(values) > 1 else values[0]
-    return {name: value for name, value in fields.items() if not _is_gap(name, value)}
+    return {name: value for name, value in fields.items() if not _is_missing(name, value)}
 
 
-def _is_gap(name: str, value: Any) -> bool:
+def _is_missing(name: str, value: Any) -> bool:
     """Tell whether this is how pandas writes that there is nothing."""
     if isinstance(value, str):
         return name not in ("inputs", "outputs") and value.strip() in _GAPS

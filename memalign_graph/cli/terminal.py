@@ -44,7 +44,7 @@ def clean(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def count(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Count things in words."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -81,7 +81,7 @@ def _plain(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def listed(fields: Mapping[str, Any]) -> Table:
+def key_value_table(fields: Mapping[str, Any]) -> Table:
     """Make a list of what has a value, by name."""
     made = Table.grid("name", "value", padding=(0, 2, 0, 0))
     for name, value in fields.items():
@@ -90,11 +90,11 @@ def listed(fields: Mapping[str, Any]) -> Table:
     return made
 
 
-def _parts(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
+def _scalars_and_tables(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
     """Take a document apart into its scalars and its tables, which may stand deeper in it."""
     for key, value in document.items():
         if isinstance(value, dict) and any(isinstance(part, list) for part in value.values()):
-            yield from _parts(value, f"{name}{key} ")
+            yield from _scalars_and_tables(value, f"{name}{key} ")
         else:
             yield f"{name}{key}", value
 
@@ -139,9 +139,9 @@ class Terminal:
         if shown:
             console.print(*shown, sep="\n")
             return
-        parts = dict(_parts(document))
+        parts = dict(_scalars_and_tables(document))
         if fields := {name: part for name, part in parts.items() if not _is_table(part)}:
-            console.print(listed(fields))
+            console.print(key_value_table(fields))
         for name, rows in parts.items():
             if _is_table(rows):
                 console.print(f"\n{name}: {len(rows):,}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memalign_graph.cli.files import check_database
-from memalign_graph.cli.terminal import Terminal, count, listed
+from memalign_graph.cli.terminal import Terminal, key_value_table, pluralize
 
 if TYPE_CHECKING:
     from memalign_graph.scales import Scale
@@ -20,7 +20,9 @@ _OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
 
 def demo(
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")
+    ] = False,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Be the expert it learns from.")
     ] = False,
@@ -74,7 +76,7 @@ def demo(
             terminal.note(f"the expert on {case['id']}: {reply['value']}: {reply['rationale']}")
         began = time.monotonic()
         if feedback:
-            terminal.note(f"learning from {count(len(feedback), 'case')}")
+            terminal.note(f"learning from {pluralize(len(feedback), 'case')}")
             align = create_alignment_graph(criterion, **options).compile(store=store)
             for warning in align.invoke({"feedback": feedback})["report"]["warnings"]:
                 terminal.warn(warning)
@@ -101,7 +103,7 @@ def _ask(cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal) -> lis
     replies: list[Any] = []
     while len(replies) < len(cases):
         case = cases[len(replies)]
-        terminal.show(listed({"case": case["id"], **_example(case)}))
+        terminal.show(key_value_table({"case": case["id"], **_example(case)}))
         if (reply := terminal.ask_expert(scale)) == "quit":
             break
         replies = replies[:-1] if reply == "undo" else [*replies, reply]

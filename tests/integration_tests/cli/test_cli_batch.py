@@ -49,7 +49,7 @@ def test_a_file_is_judged_by_a_batch(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give a file, or --inputs"),
+        ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give either a file"),
         ((*COLLECT[:3], "--inputs", "x", "--collect", "x"), "--examples: with --collect give"),
         ((*JUDGE, "e.jsonl", "--collect", "e.jsonl"), "--examples: e.jsonl was not written beside"),
         ((*JUDGE, "batch.cases.jsonl", "--collect", "no"), "--collect: no can't be read: No such"),

@@ -84,9 +84,13 @@ def test_numbers(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("scale", "options", "says"),
     [
-        ("boolean", ["--max-mae", "1"], "--max-mae: there is no mae on the criterion's scale"),
-        ("boolean", ["--min-ccc", "1"], "--min-ccc: there is no ccc"),
-        ("{minimum: 0, maximum: 1}", ["--min-kappa", "0.5"], "--min-kappa: there is no kappa"),
+        ("boolean", ["--max-mae", "1"], "--max-mae: the criterion's scale has no mae"),
+        ("boolean", ["--min-ccc", "1"], "--min-ccc: the criterion's scale has no ccc"),
+        (
+            "{minimum: 0, maximum: 1}",
+            ["--min-kappa", "0.5"],
+            "--min-kappa: the criterion's scale has no kappa",
+        ),
         ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
         ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
         ("boolean", ["--report", "no/r.md"], "--report: no/r.md: there is no folder no"),

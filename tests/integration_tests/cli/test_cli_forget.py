@@ -79,9 +79,9 @@ def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "ID: say what to forget"),
+        ([], "ID: give the ids to forget"),
         (["--author", "carol"], "ID: no feedback in the memory meets this"),
-        (["--author", ""], "ID: say what to forget"),
+        (["--author", ""], "ID: give the ids to forget"),
         (["zzzz"], "ID: 'zzzz' names no guideline or episode"),
     ],
 )

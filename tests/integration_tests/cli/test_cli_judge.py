@@ -130,8 +130,8 @@ def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
     [
         (["--inputs", "x"], "--outputs: is missing"),
         (["--inputs", "", "--outputs", "y"], "--inputs: must not be empty"),
-        ([], "--examples: give a file, or --inputs"),
-        (["-e", "e.jsonl", "--outputs", "y"], "--examples: give a file, or --inputs"),
+        ([], "--examples: give either a file"),
+        (["-e", "e.jsonl", "--outputs", "y"], "--examples: give either a file"),
         (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
         (["-e", "e.jsonl", "--namespace", "a..b"], "a label of the namespace must not be"),
     ],

@@ -117,7 +117,7 @@ def test_a_file_without_this_memory_names_those_it_has(shell: Shell) -> None:
     for action in (["list"], ["history"], ["show", "abcd"], ["export", "x"], ["rollback", "0000"]):
         ran = shell.memory(*action)
         assert ran.status == 2
-        assert "it holds shop.emea.support_tone" in ran.error
+        assert "It has: shop.emea.support_tone." in ran.error
     assert not (shell.folder / "x").exists()
 
 
