@@ -24,7 +24,7 @@ from memalign_graph.evaluation.report import score_cases
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment
-from memalign_graph.types import read_example
+from memalign_graph.types import parse_example
 
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
 
@@ -152,7 +152,7 @@ def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str,
     lines = map(json.loads, said.read_text(encoding="utf-8").splitlines())
     values = {line["id"]: line["value"] for line in lines}
     return {
-        read_example({name: row[name] for name in _EXAMPLE}).id: values.get(row["id"])
+        parse_example({name: row[name] for name in _EXAMPLE}).id: values.get(row["id"])
         for row in task["test"]
     }
 

@@ -39,7 +39,7 @@ from memalign_graph.runtime import (
     is_resuming,
     saved_thread_id,
 )
-from memalign_graph.scales import Boolean, decided
+from memalign_graph.scales import Boolean, require_bool
 from memalign_graph.settings import Judge, JudgeOptions, MemAlignContext, Settings, Uncertain
 from memalign_graph.settings import judge_context as read_context
 from memalign_graph.tracing import emit_evaluation
@@ -51,7 +51,7 @@ from memalign_graph.types import (
     Judgment,
     ReviewChoice,
     ReviewReason,
-    read_example,
+    parse_example,
 )
 
 try:
@@ -295,7 +295,7 @@ class CallJudge:
         if not callable(always_ask):
             return call["name"] in always_ask
         own = {name: call.get(name) for name in ("name", "args", "id")}
-        return decided(always_ask(own), "always_ask")
+        return require_bool(always_ask(own), "always_ask")
 
     async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
         context, fields = MemAlignContext(**case["settings"]), case["fields"]
@@ -407,7 +407,7 @@ def call_example(call: Call, messages: Sequence[Any]) -> Example | None:
         inputs = read_messages(list(messages), "messages", lenient=True)
         if inputs is None and messages:
             return None
-        return read_example({"inputs": inputs or "(no messages)", "outputs": _action(call)})
+        return parse_example({"inputs": inputs or "(no messages)", "outputs": _action(call)})
     except (ValueError, TypeError):
         return None
 

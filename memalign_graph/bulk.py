@@ -44,7 +44,7 @@ from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall
 from memalign_graph.settings import Judge
-from memalign_graph.types import Example, ExampleLike, Judgment, read_example
+from memalign_graph.types import Example, ExampleLike, Judgment, parse_example
 
 logger = logging.getLogger(__name__)
 
@@ -321,7 +321,7 @@ class _Batch:
         texts = {}
         for row in rows:
             try:
-                example = read_example(row.pop("example"))
+                example = parse_example(row.pop("example"))
             except InvalidInputError as error:
                 row["invalid"] = str(error)
                 continue

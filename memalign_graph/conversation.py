@@ -21,7 +21,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import ExampleFrom, Sees
 from memalign_graph.transcript import read_messages
-from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
 """What a gate keeps of one turn; JSON values only, and the keys are stored.
@@ -120,7 +120,7 @@ def critique_text(
     asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"
     if value is not None:
         asked += f"\nThe result is: {criterion.scale.render(value)}."
-        asked += f" It has to be: {rule.wanted}." if rule.wanted else ""
+        asked += f" It has to be: {rule.passing_values}." if rule.passing_values else ""
     parts = [asked]
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
@@ -187,7 +187,7 @@ def extract_example(
     if fields is None or _is_blank(outputs):
         return NO_ANSWER
     try:
-        return read_example(fields)
+        return parse_example(fields)
     except InvalidInputError as error:
         # The model can correct what it wrote; another type is the caller's mistake.
         if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in fields:

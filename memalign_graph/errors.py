@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-_PLAIN_WORDS = {
+_MESSAGE_BY_TYPE = {
     "missing": "is missing: give it.",
     "extra_forbidden": "is not a field that is known here: check its spelling, or leave it out.",
     "bool_type": "{input!r} is neither True nor False: give one of them.",
@@ -72,7 +72,7 @@ def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
 
 
-def explain(error: "ValidationError") -> str:
+def describe_validation_error(error: "ValidationError") -> str:
     """Put a pydantic error into one sentence that names the field and what is wrong with it."""
     first, *more = error.errors(include_url=False)
     *parents, last = first["loc"] or ("",)
@@ -84,15 +84,17 @@ def explain(error: "ValidationError") -> str:
             f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}: give one of them."
         )
     message = first["msg"].removeprefix("Value error, ")
-    if first["type"] in _PLAIN_WORDS:
-        message = _PLAIN_WORDS[first["type"]].format(input=first["input"], **first.get("ctx", {}))
+    if first["type"] in _MESSAGE_BY_TYPE:
+        message = _MESSAGE_BY_TYPE[first["type"]].format(
+            input=first["input"], **first.get("ctx", {})
+        )
     field = ".".join(map(str, first["loc"]))
     sentence = message if message.startswith(field) else f"{field}: {message}"
     return f"{sentence} (and {len(more)} more)" if more else sentence
 
 
 @contextmanager
-def needs_extra(extra: str, what: str) -> Iterator[None]:
+def require_extra(extra: str, what: str) -> Iterator[None]:
     """Turn a failed import in the block into one sentence that names the extra."""
     try:
         yield

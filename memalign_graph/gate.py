@@ -25,7 +25,7 @@ from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.runtime import StateUpdate, current_runtime, is_nested, is_resuming
 from memalign_graph.scales import PassRule, Value
 from memalign_graph.settings import Gate, GateOptions, MemAlignContext, judge_context
-from memalign_graph.types import Criterion, Example, Feedback, Judgment, read_example
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 logger = logging.getLogger(__name__)
 
@@ -588,7 +588,7 @@ def create_quality_gate_tool(
 
     async def decide(io: IO, **case: str) -> tuple[str, GateVerdict]:
         try:
-            example = read_example(case)
+            example = parse_example(case)
         except InvalidInputError as error:
             raise ToolException(str(error)) from error
         verdict, _ = await gate.decide(io, example)

@@ -13,7 +13,7 @@ from memalign_graph.nodes import review as asking
 from memalign_graph.nodes.judge import assemble_guidelines, judge_example, retrieve_episodes
 from memalign_graph.nodes.review import commit_memory, distill_feedback
 from memalign_graph.runtime import JudgeResources, Node, State
-from memalign_graph.scales import decided
+from memalign_graph.scales import require_bool
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
@@ -295,7 +295,7 @@ def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
                 return "decide_review"
             wanted = choice["asks"]
         else:
-            wanted = decided(decide(state), "review") if mode is None else mode == "always"
+            wanted = require_bool(decide(state), "review") if mode is None else mode == "always"
         return "collect_feedback" if wanted else END
 
     return choose_next_node

@@ -47,7 +47,7 @@ class Boolean(_Scale):
         # A column of a table that has gaps holds 1.0 for 1.
         word = str(value).strip().lower().removesuffix(".0")
         if word not in ("true", "yes", "1", "false", "no", "0"):
-            raise ValueError(f"{_short(value)} is not on the scale: the value is true or false.")
+            raise ValueError(f"{_quoted(value)} is not on the scale: the value is true or false.")
         return word in ("true", "yes", "1")
 
     def describe(self) -> str:
@@ -73,7 +73,7 @@ def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
         if name in (choice.casefold(), f"{choice.casefold()}.0"):
             return choice
     choices = ", ".join(scale.choices)
-    raise ValueError(f"{_short(value)} is not on the scale: the value is one of {choices}.")
+    raise ValueError(f"{_quoted(value)} is not on the scale: the value is one of {choices}.")
 
 
 class Categorical(_Scale):
@@ -137,7 +137,7 @@ class Numeric(_Scale):
         number = _to_float(value)  # NaN lies between no bounds
         if self.minimum <= number <= self.maximum and (number.is_integer() or not self.integer):
             return self._number(number)
-        raise ValueError(f"{_short(value)} is not on the scale: the value is {self.describe()}")
+        raise ValueError(f"{_quoted(value)} is not on the scale: the value is {self.describe()}")
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -183,7 +183,7 @@ def _to_float(value: Any) -> float:
         return math.nan
 
 
-def _short(value: Any) -> str:
+def _quoted(value: Any) -> str:
     return excerpt(repr(value), 80)
 
 
@@ -193,7 +193,7 @@ Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
 """Which values pass: the lowest that does, a set of values, or a function of the value."""
 
 
-def decided(answer: Any, field: str) -> bool:
+def require_bool(answer: Any, field: str) -> bool:
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
@@ -206,10 +206,10 @@ class PassRule:
     """Tells which values of a scale pass."""
 
     test: Callable[[Any], Any]
-    wanted: str | None = None  # which values do, in words; None where a function decides
+    passing_values: str | None = None  # which values do, in words; None where a function decides
 
     def passes(self, value: Value) -> bool:
-        return decided(self.test(value), "passes")
+        return require_bool(self.test(value), "passes")
 
     @classmethod
     def of(cls, scale: Scale, passes: Passes | None, field: str = "passes") -> "PassRule":

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.errors import InvalidInputError, describe_validation_error
 from memalign_graph.identity import check_json
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import (
@@ -57,7 +57,7 @@ UNCERTAIN_NEEDS_CONFIDENCE = (
 )
 
 
-def _given(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
+def _typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
     def check(value: Any) -> Any:
         if fits(value) or (optional and value is None):
             return value
@@ -109,7 +109,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise InvalidInputError(explain(error)) from error
+            raise InvalidInputError(describe_validation_error(error)) from error
 
 
 class Judge(Settings):
@@ -123,18 +123,18 @@ class Judge(Settings):
 
     criterion: Annotated[
         Criterion,
-        _given(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
+        _typed(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
     ]
     """What is judged."""
-    model: Annotated[ChatModelLike, _given(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
+    model: Annotated[ChatModelLike, _typed(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
     distill_model: Annotated[
-        ChatModelLike | None, _given(is_chat_model, _A_MODEL, optional=True)
+        ChatModelLike | None, _typed(is_chat_model, _A_MODEL, optional=True)
     ] = None
     """The model that distils and compares; the judge's own unless given."""
     embeddings: Annotated[
         EmbeddingsLike,
-        _given(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
+        _typed(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
     ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
@@ -155,7 +155,7 @@ class Judge(Settings):
     cite_guidelines: bool = False
     """True to have the judge also name the guidelines that the outputs break: graphs then return
     them as `broken_guidelines`, too. In gates it is True by default."""
-    checks: Annotated[ChecksMode, _given(_is_checks_mode, "True, False or 'auto'")] = "auto"
+    checks: Annotated[ChecksMode, _typed(_is_checks_mode, "True, False or 'auto'")] = "auto"
     """True to ask of each guideline whether the case meets it: a yes/no question of its own with
     one token as its answer, or one request for all where the model gives no log-probabilities. The
     answers stand in the judgment, count in its value, and measure the guidelines;
@@ -362,7 +362,7 @@ class Gate(Settings):
     memory learns from it."""
     example: Annotated[
         ExampleFrom | None,
-        _given(
+        _typed(
             callable, "a function of the state that makes `inputs` and `outputs`", optional=True
         ),
         AfterValidator(_no_coroutine),
@@ -439,7 +439,7 @@ class MemAlignContext(FrozenModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise InvalidInputError(f"context: {explain(error)}") from error
+            raise InvalidInputError(f"context: {describe_validation_error(error)}") from error
 
 
 ResolvedSettings = dict[str, Any]

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.errors import InvalidInputError, describe_validation_error
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 from memalign_graph.transcript import read_messages
@@ -432,10 +432,10 @@ FeedbackLike = Feedback | Mapping[str, Any]
 ExampleLike = Example | Mapping[str, Any]
 
 
-def read_feedback(feedback: FeedbackLike) -> Feedback:
+def parse_feedback(feedback: FeedbackLike) -> Feedback:
     if isinstance(feedback, Mapping):
         # A table has cells without a value: what is not told is not there.
-        given = {name: plain(value) for name, value in feedback.items()}
+        given = {name: to_python_scalar(value) for name, value in feedback.items()}
         feedback = {
             name: value
             for name, value in given.items()
@@ -448,7 +448,7 @@ def read_feedback(feedback: FeedbackLike) -> Feedback:
     return _read(Feedback, feedback, f"feedback: give Feedback, or an object with {fields}")
 
 
-def read_example(example: ExampleLike) -> Example:
+def parse_example(example: ExampleLike) -> Example:
     wanted = "example: give an Example, or an object with `inputs` and `outputs`"
     return _read(Example, example, wanted)
 
@@ -459,7 +459,7 @@ def _read(model: type[Read], given: Any, wanted: str) -> Read:
     try:
         return model.model_validate(dict(given) if isinstance(given, Mapping) else given)
     except ValidationError as error:
-        raise InvalidInputError(explain(error)) from error
+        raise InvalidInputError(describe_validation_error(error)) from error
 
 
 def is_missing(value: Any) -> bool:
@@ -468,7 +468,7 @@ def is_missing(value: Any) -> bool:
     return is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
-def plain(value: Any) -> Any:
+def to_python_scalar(value: Any) -> Any:
     """Turn a single number or truth value of numpy into Python's own."""
     is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
     return value.item() if is_numpy else value

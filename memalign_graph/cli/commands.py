@@ -19,7 +19,7 @@ from memalign_graph.cli.options import (
 )
 from memalign_graph.cli.records import Record, read_records
 from memalign_graph.cli.terminal import Terminal
-from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.errors import InvalidInputError, require_extra
 
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
@@ -161,7 +161,7 @@ def evaluate(
     if cache:
         check_database(cache, "--cache")
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
-        with needs_extra("evaluation", "A readable report"):  # before any call is paid for
+        with require_extra("evaluation", "A readable report"):  # before any call is paid for
             import jinja2  # noqa: F401 - tried here
     known, left_out = _read_all(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read_all(test, "--test", field, criterion, terminal) if test else (None, 0)
@@ -200,7 +200,7 @@ def _read(
 ) -> tuple[list[Record], dict[int, str]]:
     """Read records of feedback, and why some cannot be used, by their index."""
     from memalign_graph.memory.feedback import check_feedback
-    from memalign_graph.types import read_feedback
+    from memalign_graph.types import parse_feedback
 
     criterion = file.criterion
     records = read_records(path, option, columns, terminal.warn, criterion.scale)
@@ -209,7 +209,7 @@ def _read(
         try:
             if isinstance(fields, InvalidInputError):
                 raise fields
-            check_feedback(read_feedback(fields), criterion)
+            check_feedback(parse_feedback(fields), criterion)
         except InvalidInputError as error:
             rejected[index] = str(error)
     if len(rejected) == len(records):
@@ -223,13 +223,13 @@ def _read_all(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list["Feedback"], int]:
     """Read feedback, warn of records that cannot be used, and count them."""
-    from memalign_graph.types import read_feedback
+    from memalign_graph.types import parse_feedback
 
     records, rejected = _read(path, option, columns, file, terminal)
     for index, reason in rejected.items():
         terminal.warn(f"{option}: {path}, {records[index][0]}: {reason}")
     usable: list[Any] = [fields for at, (_, fields) in enumerate(records) if at not in rejected]
-    return list(map(read_feedback, usable)), len(rejected)
+    return list(map(parse_feedback, usable)), len(rejected)
 
 
 def _check_threshold(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:

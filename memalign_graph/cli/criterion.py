@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.cli.files import read_text
-from memalign_graph.errors import InvalidInputError, explain
+from memalign_graph.errors import InvalidInputError, describe_validation_error
 
 if TYPE_CHECKING:
     from memalign_graph.types import Criterion
@@ -98,7 +98,9 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
             fields["scale"] = _scale(fields["scale"])
         criterion = Criterion.model_validate(fields)
     except ValueError as error:
-        problem = explain(error) if isinstance(error, ValidationError) else str(error)
+        problem = (
+            describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
+        )
         raise InvalidInputError(f"{where}: {problem}") from error
     return CriterionFile(path, criterion, judge, sections["learn"], sections["evaluate"])
 

@@ -25,7 +25,7 @@ from memalign_graph.types import (
     Feedback,
     FeedbackLike,
     RecalledExample,
-    read_feedback,
+    parse_feedback,
 )
 
 
@@ -82,7 +82,7 @@ def parse_feedback_list(
     newest: dict[str, Feedback] = {}
     for index, fields in enumerate(feedback):
         try:
-            item = check_feedback(read_feedback(fields), criterion)
+            item = check_feedback(parse_feedback(fields), criterion)
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
         known = newest.get(item.episode_id)

@@ -23,7 +23,7 @@ from memalign_graph.errors import (
     InvalidInputError,
     ModelAnswerError,
     is_about_prompt,
-    needs_extra,
+    require_extra,
 )
 from memalign_graph.evaluation import dataset
 from memalign_graph.evaluation.cache import (
@@ -199,7 +199,7 @@ def _progress_bar(wanted: ProgressLike) -> Iterator[Callable[..., None]]:
     with ExitStack() as stack:
         bar: Any = None
         if wanted is True:
-            with needs_extra("evaluation", "a progress bar"):
+            with require_extra("evaluation", "a progress bar"):
                 from tqdm import tqdm
             bar = stack.enter_context(tqdm(total=0, unit="step", dynamic_ncols=True, leave=False))
 

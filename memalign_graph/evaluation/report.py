@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import model_validator
 
 from memalign_graph.agreement import Agreement, values_agree
-from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.errors import InvalidInputError, require_extra
 from memalign_graph.evaluation import results
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.metrics import (
@@ -160,7 +160,7 @@ class Report(FrozenModel):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame: a row a case and judge or baseline."""
-        with needs_extra("evaluation", "to_pandas"):
+        with require_extra("evaluation", "to_pandas"):
             import pandas as pd
         return pd.DataFrame(
             {
@@ -191,7 +191,7 @@ class Report(FrozenModel):
 
     def to_html(self) -> str:
         """Return the report as one HTML page that needs no network, with every case."""
-        with needs_extra("evaluation", "an HTML report"):
+        with require_extra("evaluation", "an HTML report"):
             from markdown_it import MarkdownIt
         markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
         sources = [_render(name).strip() for name in ("page.css", "page.js")]
@@ -294,7 +294,7 @@ def _estimate(found: Estimate | None, sign: str = "") -> str:
 
 
 def _render(template: str, **names: Any) -> str:
-    with needs_extra("evaluation", "a report"):
+    with require_extra("evaluation", "a report"):
         import jinja2
     environment = jinja2.Environment(
         autoescape=template.endswith(".html.jinja"),  # Markdown is escaped by `inline`

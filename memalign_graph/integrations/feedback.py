@@ -10,7 +10,14 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import Scale
-from memalign_graph.types import Criterion, Feedback, FrozenModel, is_missing, plain, read_feedback
+from memalign_graph.types import (
+    Criterion,
+    Feedback,
+    FrozenModel,
+    is_missing,
+    parse_feedback,
+    to_python_scalar,
+)
 
 Fields = dict[str, Any]
 
@@ -37,7 +44,7 @@ def add_feedback(
     try:
         if fields["value"] is not None:
             fields["value"] = scale.validate_value(fields["value"])
-        imported.feedback.append(read_feedback({**fields, "example": make_example()}))
+        imported.feedback.append(parse_feedback({**fields, "example": make_example()}))
     except RecursionError:
         add_rejected(imported, fields["id"], "the example is nested too deep: flatten it.")
     except ValueError as error:
@@ -60,7 +67,7 @@ def scale_of(criterion: Any) -> Scale:
 
 def none_if_empty(value: Any) -> Any:
     """Return a value, or None where a tool or a table writes that there is none."""
-    value = plain(value)
+    value = to_python_scalar(value)
     is_empty = isinstance(value, dict | list | str) and not value
     return None if is_empty or is_missing(value) else value
 
@@ -74,6 +81,6 @@ def plain_json(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain_json(item) for item in value]
     try:
-        return to_jsonable_python(plain(value))
+        return to_jsonable_python(to_python_scalar(value))
     except (TypeError, ValueError):
         return value  # the example says what is wrong with it

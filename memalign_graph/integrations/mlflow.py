@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.runnables import Runnable
 
-from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.errors import InvalidInputError, require_extra
 from memalign_graph.integrations.feedback import (
     Fields,
     ImportedFeedback,
@@ -51,7 +51,7 @@ def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
         InvalidInputError: If the graph or an option cannot be used.
         ImportError: If MLflow is not installed.
     """
-    with needs_extra("mlflow", "as_mlflow_scorer"):
+    with require_extra("mlflow", "as_mlflow_scorer"):
         from mlflow.entities import AssessmentSource, Feedback
         from mlflow.genai.scorers import scorer
     evaluator = JudgeEvaluator(graph=graph, **options)

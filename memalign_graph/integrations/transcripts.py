@@ -10,7 +10,7 @@ from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.integrations.feedback import Fields, plain_json
 from memalign_graph.transcript import read_messages
-from memalign_graph.types import Example, read_example
+from memalign_graph.types import Example, parse_example
 
 
 def turn_fields(inputs: Any, outputs: Any) -> Fields:
@@ -91,7 +91,7 @@ def example_from_opentelemetry(span: Any) -> Example:
     inputs, outputs = (
         _recorded(attributes, f"gen_ai.{kind}.messages") for kind in ("input", "output")
     )
-    return read_example(turn_fields(inputs, outputs))
+    return parse_example(turn_fields(inputs, outputs))
 
 
 def _recorded(attributes: Mapping[str, Any], name: str) -> list[Fields]:

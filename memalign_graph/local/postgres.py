@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from memalign_graph.errors import needs_extra
+from memalign_graph.errors import require_extra
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.postgres import PostgresSaver
@@ -37,7 +37,7 @@ def without_secrets(url: str) -> str:
 @contextmanager
 def open_postgres_store(url: str) -> Iterator["PostgresStore"]:
     """Open a LangGraph store, and make its tables where they are not there."""
-    with needs_extra("postgres", "a memory in Postgres"):
+    with require_extra("postgres", "a memory in Postgres"):
         from langgraph.store.postgres import PostgresStore
         from psycopg_pool import ConnectionPool
 
@@ -51,7 +51,7 @@ def open_postgres_store(url: str) -> Iterator["PostgresStore"]:
 @contextmanager
 def open_postgres_checkpointer(url: str) -> Iterator["PostgresSaver"]:
     """Open a LangGraph checkpointer, and make its tables where they are not there."""
-    with needs_extra("postgres", "a checkpointer in Postgres"):
+    with require_extra("postgres", "a checkpointer in Postgres"):
         from langgraph.checkpoint.postgres import PostgresSaver
 
     with PostgresSaver.from_conn_string(url) as saver:
@@ -75,7 +75,7 @@ async def open_postgres_store_async(url: str) -> AsyncIterator["AsyncPostgresSto
 
 def has_table(url: str, name: str) -> bool:
     """Tell whether a database has a table."""
-    with needs_extra("postgres", "a memory in Postgres"):
+    with require_extra("postgres", "a memory in Postgres"):
         import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:

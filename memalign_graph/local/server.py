@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalign_graph.errors import needs_extra
+from memalign_graph.errors import require_extra
 from memalign_graph.local.weights import MODEL, LocalModelError, find_weights
 
 MAX_INPUT_TOKENS = 8192
@@ -56,7 +56,7 @@ def start_server(path: str | Path | None = None) -> Endpoint:
             _logger.warning("The embedded model's server ended (%s); starting anew.", status)
             _close(_running.process)
         _running = None
-        with needs_extra("local", "the embedded chat model"):
+        with require_extra("local", "the embedded chat model"):
             if find_spec("xllamacpp") is None:
                 raise ModuleNotFoundError(name="xllamacpp")
         _running = _launch(find_weights(path))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
-from memalign_graph.errors import needs_extra
+from memalign_graph.errors import require_extra
 from memalign_graph.local import postgres
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_checkpointer(place: str | Path) -> AbstractContextManager[BaseCheckpoin
 @contextmanager
 def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
     """Open a LangGraph store in a file; many threads and processes may have it open."""
-    with needs_extra("local", "open_local_store"):
+    with require_extra("local", "open_local_store"):
         from langgraph.store.sqlite import SqliteStore
 
     with _opened(path, SqliteStore, _OWN_TRANSACTIONS) as store:
@@ -71,7 +71,7 @@ def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
 @contextmanager
 def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
     """Open a LangGraph checkpointer in a file, which may be a store's."""
-    with needs_extra("local", "open_local_checkpointer"):
+    with require_extra("local", "open_local_checkpointer"):
         from langgraph.checkpoint.sqlite import SqliteSaver
 
     with _opened(path, SqliteSaver, _SQLITES_TRANSACTIONS) as saver:

@@ -12,7 +12,7 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
-from memalign_graph.errors import MemAlignError, needs_extra
+from memalign_graph.errors import MemAlignError, require_extra
 
 MODEL = "qwen2.5-coder-1.5b-instruct"
 """Qwen2.5-Coder 1.5B Instruct (Apache-2.0), quantised to 4 bits."""
@@ -71,7 +71,7 @@ def _is_right(path: Path) -> bool:
 
 def _fetch(target: Path) -> None:
     """Fetch the file by the first way that works; what came of it in part is kept for next time."""
-    with needs_extra("local", "the embedded chat model"):
+    with require_extra("local", "the embedded chat model"):
         from filelock import FileLock
 
     folder, failures = target.parent / "fetching", []

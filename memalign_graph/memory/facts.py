@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
-from memalign_graph.errors import MemAlignError, explain
+from memalign_graph.errors import MemAlignError, describe_validation_error
 from memalign_graph.identity import digest
 from memalign_graph.types import Episode, FrozenModel, Guideline, UtcDatetime
 
@@ -239,8 +239,9 @@ def read_fact(item: Item) -> Fact:
     try:
         return Fact.model_validate({name: item[name] for name in item.keys() - {"kind", "at"}})
     except ValidationError as error:
+        reason = describe_validation_error(error)
         raise MemAlignError(
-            f"The fact {item.get('id')!r} in the store can't be read: {explain(error)}"
+            f"The fact {item.get('id')!r} in the store can't be read: {reason}"
         ) from error
 
 

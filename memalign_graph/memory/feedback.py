@@ -29,7 +29,7 @@ from memalign_graph.types import (
     Feedback,
     Guideline,
     Judgment,
-    read_feedback,
+    parse_feedback,
 )
 
 
@@ -136,7 +136,7 @@ async def revise(
             f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
             "`episodes()` lists them."
         )
-    revised = read_feedback(_revision(stored, feedback))
+    revised = parse_feedback(_revision(stored, feedback))
     if (revised.episode_id, revised.id) != (stored.id, stored.feedback_id):
         raise InvalidInputError(
             "feedback: it is another expert's, or on another example: give `value` and "

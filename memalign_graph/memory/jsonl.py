@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from langgraph.store.base import SearchOp
 from pydantic import Field, ValidationError
 
-from memalign_graph.errors import EmbeddingError, InvalidInputError, explain
+from memalign_graph.errors import EmbeddingError, InvalidInputError, describe_validation_error
 from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -137,7 +137,7 @@ def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
             if line.strip():
                 read.line(line)
         except ValidationError as error:
-            raise InvalidInputError(f"line {number}: {explain(error)}") from error
+            raise InvalidInputError(f"line {number}: {describe_validation_error(error)}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInputError(f"line {number}: {_parse_problem(error)}") from error
     if not read.has_head:

@@ -49,8 +49,8 @@ from memalign_graph.types import (
     FeedbackLike,
     Guideline,
     RecalledExample,
-    read_example,
-    read_feedback,
+    parse_example,
+    parse_feedback,
 )
 
 
@@ -156,7 +156,7 @@ class JudgeMemory:
         """
         if not isinstance(k, int) or k < 0:
             raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
-        return (await recall(io, self.access, read_example(example), k)).examples
+        return (await recall(io, self.access, parse_example(example), k)).examples
 
     recall, arecall = sync_async_methods(_recall)
 
@@ -257,9 +257,9 @@ class JudgeMemory:
         self, io: IO, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
         if isinstance(feedback, Feedback | Mapping | str) or not isinstance(feedback, Iterable):
-            stored = await remember(io, self.access, [read_feedback(feedback)])
+            stored = await remember(io, self.access, [parse_feedback(feedback)])
             return stored.episodes[0]
-        table = list(map(read_feedback, feedback))
+        table = list(map(parse_feedback, feedback))
         return (await remember(io, self.access, table, is_table=True)).episodes
 
     async def _forget(

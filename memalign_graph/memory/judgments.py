@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from langgraph.store.base import ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from memalign_graph.errors import InvalidInputError, MemAlignError, explain
+from memalign_graph.errors import InvalidInputError, MemAlignError, describe_validation_error
 from memalign_graph.io import IO
 from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, search_namespace
 from memalign_graph.memory.facts import Item
@@ -297,4 +297,6 @@ def _read(kind: type[M], item: Item) -> M:
         return kind.model_validate(item)
     except ValidationError as error:
         name = "kept judgment" if kind is KeptJudgment else "item of the log of reviews"
-        raise MemAlignError(f"A {name} can't be read: {explain(error)}") from error
+        raise MemAlignError(
+            f"A {name} can't be read: {describe_validation_error(error)}"
+        ) from error

@@ -57,7 +57,7 @@ from memalign_graph.types import (
     Feedback,
     Guideline,
     Judgment,
-    read_feedback,
+    parse_feedback,
 )
 
 logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ def _parse(
     record: Any, criterion: Criterion, learn_from: LearnFrom, thread_id: str | None
 ) -> Feedback:
     """Parse feedback, and take from it what is not to be learned from."""
-    feedback = read_feedback(record)
+    feedback = parse_feedback(record)
     if learn_from != "both":
         wanted, unwanted = "value", "rationale"
         if learn_from == "words":

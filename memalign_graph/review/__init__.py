@@ -9,9 +9,9 @@ shows.
 import socket
 from collections.abc import Callable
 
-from memalign_graph.errors import InvalidInputError, needs_extra
+from memalign_graph.errors import InvalidInputError, require_extra
 
-with needs_extra("review", "the review page"):
+with require_extra("review", "the review page"):
     import uvicorn
     from starlette.applications import Starlette
 

@@ -393,3 +393,10 @@ def test_episodes_take_a_line_each_and_make_no_pictures_or_links() -> None:
     assert len(line) < 400
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
     assert "\\[see](http://evil)" in text
+
+
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("decision", ["reject", "respond", "response"])
+def test_words_never_bring_the_opposite_value(name: str, decision: str) -> None:
+    form = review_form(CRITERIA[name], EXAMPLE, JUDGMENTS[name])
+    assert form.read(respond(WORDS, decision)) == {"rationale": WORDS}

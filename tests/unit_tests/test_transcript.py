@@ -26,7 +26,7 @@ from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
 from memalign_graph.transcript import read_messages, render, steps_of
-from memalign_graph.types import read_example, stored_example
+from memalign_graph.types import parse_example, stored_example
 from tests.unit_tests.memory.support import hashed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
@@ -153,7 +153,7 @@ def test_text_json_and_plain_chats_keep_the_ids_of_the_version_before(
 def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> None:
     messages = [said("user", "x"), {"role": "user", "content": ["Look:", content]}]
     with pytest.raises(InvalidInputError, match=rf"^inputs\[1\] .* '{kind}', .* in words"):
-        read_example({"inputs": messages, "outputs": "a"})
+        parse_example({"inputs": messages, "outputs": "a"})
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_lenient_reading_takes_away_what_no_store_keeps() -> None:
     messages = [returned("a\x00b\ud83dc"), said("user", "x")]
     assert read_messages(messages, "messages", lenient=True)[0]["content"] == "ab?c"
     with pytest.raises(InvalidInputError, match="NUL"):
-        read_example({"inputs": "q", "outputs": messages})
+        parse_example({"inputs": "q", "outputs": messages})
 
 
 def test_two_runs_of_a_pair_are_shown_and_found_by_what_they_did() -> None:
@@ -391,4 +391,4 @@ def test_a_stored_example_with_a_picture_is_read_as_it_is() -> None:
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     assert stored_example({"inputs": picture, "outputs": "a"}).inputs == picture
     with pytest.raises(InvalidInputError, match="'image_url', which is no text"):
-        read_example({"inputs": picture, "outputs": "a"})
+        parse_example({"inputs": picture, "outputs": "a"})

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, Judgment
-from memalign_graph.errors import explain
-from memalign_graph.types import read_example, read_feedback
+from memalign_graph.errors import describe_validation_error
+from memalign_graph.types import parse_example, parse_feedback
 
 CASE = {"inputs": "q", "outputs": "a"}
 SAID = {**CASE, "rationale": "Too cold."}
@@ -66,10 +66,10 @@ def test_a_criterion_refuses_what_no_store_or_judge_can_use(fields: Any, problem
 def test_an_example_refuses_what_is_empty_or_no_json(value: Any, problem: str) -> None:
     for field in ("inputs", "outputs", "reference_outputs"):
         if field == "reference_outputs" and "empty" in problem:
-            assert read_example({**CASE, field: value}).reference_outputs == value
+            assert parse_example({**CASE, field: value}).reference_outputs == value
             continue
         with pytest.raises(InvalidInputError, match=problem.replace("inputs", field)) as caught:
-            read_example({**CASE, field: value})
+            parse_example({**CASE, field: value})
         assert len(str(caught.value)) < 300
 
 
@@ -92,15 +92,15 @@ def test_an_examples_id_is_that_of_its_content() -> None:
         {"reference_outputs": "a"},
         {"inputs": ["q"]},
     ]
-    assert len({read_example({**CASE, **other}).id for other in [{}, *others]}) == 5
+    assert len({parse_example({**CASE, **other}).id for other in [{}, *others]}) == 5
 
 
 def test_feedback_takes_its_example_flat_or_whole() -> None:
     example = Example(inputs="q", outputs="a", reference_outputs="r")
     whole = Feedback(example=example, rationale="Too cold.")
     assert feedback(reference_outputs="r", given_at=whole.given_at) == whole
-    assert read_feedback(whole) == whole
-    assert read_example(example) is example
+    assert parse_feedback(whole) == whole
+    assert parse_example(example) is example
 
 
 @pytest.mark.parametrize(
@@ -117,23 +117,23 @@ def test_feedback_takes_its_example_flat_or_whole() -> None:
 )
 def test_feedback_refuses_what_it_does_not_know(fields: Any, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem) as caught:
-        read_feedback(fields)
+        parse_feedback(fields)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("nothing", [math.nan, np.float64("nan"), NAType(), None])
 def test_an_empty_cell_is_not_there(nothing: Any) -> None:
     given = {**CASE, "reference_outputs": nothing, "author": nothing, "id": nothing}
-    words = read_feedback({**given, "value": nothing, "rationale": "Too cold."})
+    words = parse_feedback({**given, "value": nothing, "rationale": "Too cold."})
     assert (words.value, words.rationale, words.author, words.id) == (None, "Too cold.", None, None)
-    value = read_feedback({**given, "value": True, "rationale": nothing, "given_at": nothing})
+    value = parse_feedback({**given, "value": True, "rationale": nothing, "given_at": nothing})
     assert (value.value, value.rationale) == (True, None)
 
 
 def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:
     assert feedback(value=1.0).value == 1
-    assert read_feedback({**SAID, "id": 7.0}).id == "7"  # of a column that has gaps
-    read = read_feedback({**SAID, "value": np.bool_(True), "id": np.int64(7)})
+    assert parse_feedback({**SAID, "id": 7.0}).id == "7"  # of a column that has gaps
+    read = parse_feedback({**SAID, "value": np.bool_(True), "id": np.int64(7)})
     assert (read.value, read.id) == (True, "7")
     said = feedback(rationale=" Too cold.\n", author=" ann ", id="")
     assert (said.rationale, said.author, said.id) == ("Too cold.", "ann", None)
@@ -175,4 +175,4 @@ def test_value_of_a_type_on_no_scale_is_one_sentence() -> None:
     with pytest.raises(ValidationError) as caught:
         Feedback.model_validate({"inputs": "Q", "outputs": "A", "value": [1]})
     sentence = "value: [1] is neither bool, int, float nor str: give one of them."
-    assert explain(caught.value) == sentence
+    assert describe_validation_error(caught.value) == sentence

@@ -17,7 +17,7 @@ from memalign_graph import (
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment, log_review
-from memalign_graph.types import ReviewChoice, read_feedback
+from memalign_graph.types import ReviewChoice, parse_feedback
 from tests.conftest import (
     CASE,
     COLD,
@@ -269,7 +269,7 @@ async def test_no_answered_judgment_of_a_case_waits_and_each_verdict_counts(benc
         await log_review(ASYNC, memory.access, judgment, ASKED, datetime.now(UTC))
     replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
     for judgment, reply in zip(nights, replies, strict=True):
-        given = read_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
+        given = parse_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
         await remember(ASYNC, memory.access, [given], note_threads=judgment is not nights[1])
     assert memory.judgments(waiting=True) == []
     [episode] = memory.episodes()

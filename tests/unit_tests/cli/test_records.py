@@ -8,7 +8,7 @@ import pytest
 from memalign_graph import Boolean, Categorical, InvalidInputError, Numeric
 from memalign_graph.cli.records import read_records
 from memalign_graph.memory.feedback import check_feedback
-from memalign_graph.types import read_feedback
+from memalign_graph.types import parse_feedback
 from tests.conftest import CRITERION
 
 FILES = Path(__file__).parent / "files"
@@ -28,7 +28,7 @@ def read_text(folder: Path, text: str, *columns: str, name: str = "f.csv", **opt
 
 
 def feedback(rows: list[Any]) -> list[Any]:
-    return [check_feedback(read_feedback(row), CRITERION) for row in rows]
+    return [check_feedback(parse_feedback(row), CRITERION) for row in rows]
 
 
 @pytest.mark.parametrize("orientation", ["columns", "index", "split", "table", "records", "lines"])
