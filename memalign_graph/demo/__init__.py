@@ -20,9 +20,7 @@ _OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
 
 def demo(
     *,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")
-    ] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")] = False,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Be the expert it learns from.")
     ] = False,
