@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
+from typing import Any
 
 from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.evidence.checks import YES_THRESHOLD
@@ -67,17 +68,29 @@ async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -
                 "sources": list(map(source, sources[:_MAX_SOURCES])),
             }
         )
-    answered = {fact.id: fact.said for fact in access.view.facts()[0]}
-    commits = []
+    commits = await _recent_commits(io, access)
+    disputes = _disputes(rows.values(), scale)
+    return {"guidelines": overview, "disputes": disputes, "history": commits}
+
+
+async def _recent_commits(io: IO, access: MemoryAccess) -> list[Shown]:
+    """Describe the last commits; they are folded again only when the memory has changed."""
+    view = await access.refresh(io)
+    facts, rows = view.facts()[0], {row.id: row for row in view.rows()}
+    key = len(facts), view.version
+    cached: tuple[Any, list[Shown]] | None = view.derived_cache.get("recent commits")
+    if cached is not None and cached[0] == key:
+        return cached[1]
+    answered = {fact.id: fact.said for fact in facts}
+    commits: list[Shown] = []
     for commit in await history(io, access, _MAX_COMMITS):
-        authors = {
-            rows[key].content.get("author") for key in answered.get(commit.id, ()) if key in rows
-        }
+        episodes = answered.get(commit.id, ())
+        authors = {rows[each].content.get("author") for each in episodes if each in rows}
         who = commit.author or ", ".join(sorted(filter(None, authors)))
         what = _describe_commit(commit, who)
         commits.append({"version": commit.version, "at": _time(commit.at), "what": what})
-    disputes = _disputes(rows.values(), scale)
-    return {"guidelines": overview, "disputes": disputes, "history": commits}
+    view.derived_cache["recent commits"] = key, commits
+    return commits
 
 
 def _disputes(rows: Iterable[EpisodeRow], scale: Scale) -> list[Shown]:

@@ -48,11 +48,18 @@ async def test_the_user_of_the_proxy_answers_as_themselves(
         "/review/next"
     )
     assert ("Zoë" in zoe.text, "not checked" in zoe.text) == (True, False)
-    assert all("Secure" in cookie for cookie in zoe.page.headers.get_list("set-cookie"))
+    for cookie in zoe.page.headers.get_list("set-cookie"):
+        parts = {part.strip() for part in cookie.split(";")[1:]}
+        assert {"HttpOnly", "Path=/review", "SameSite=lax", "Secure"} <= parts
     await zoe.answer(value="false", who="bob", author="bob")
     assert await office.said() == {("Zoë", "Wait."): (False, None)}
     await zoe.get("/review/learned/support_tone")
     assert "Go back to this" not in zoe.text
+    version = await office.memory.aversion()
+    await office.memory.aadd_guideline("Says sorry first.")
+    await zoe.post("/review/learned/support_tone/rollback", version=version)
+    assert (zoe.page.status_code, "You may not do that here." in zoe.text) == (400, True)
+    assert len(await office.memory.aguidelines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
     ):
         act()
         assert run_sync(history(SYNC, memory.access, 5)) == memory.history()[:5]
+        shown = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
+        assert [one["version"] for one in shown] == [one.version for one in memory.history()]
     memory.remember(
         [told("warm 3", True, "eve"), told("warm 4", True, "dan"), told("warm 5", True)]
     )

@@ -1,0 +1,27 @@
+"""The page of the command line names the flags and the exit statuses that there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from memalign_graph.cli.app import app
+from memalign_graph.cli.options import Status
+
+PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text("utf-8")
+SHARED = {"--criterion", "--memory", "--namespace", "--model", "--embeddings", "--k"}
+SHARED |= {"--json", "--quiet", "--help", "--web"}
+
+
+@pytest.mark.parametrize("name", ["align", "judge", "evaluate", "review", "rate", "migrate"])
+def test_each_flag_of_a_command_is_in_its_row(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # a group's
+    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+    [row] = re.findall(rf"^\| `{name}` \|.*$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"--[a-z-]+", row)) == flags - SHARED
+
+
+def test_each_exit_status_is_in_the_table() -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(",")} == {*Status}
