@@ -3,7 +3,6 @@
 Judgments are told to OpenTelemetry, too, as events `gen_ai.evaluation.result`.
 """
 
-import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +23,6 @@ from memalign_graph.types import FrozenModel, Judgment
 
 CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
 MEMORY_VERSION, JUDGE_KEY = "memalign_memory_version", "memalign_judge_key"
-
-_CAPTURES_TEXT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The environment variable by which OpenTelemetry's instrumentations record texts."""
 
 _MAX_PENDING_CALLS = 10_000
 """The most calls that are under way: LangChain reports no end of those that are cancelled."""
@@ -156,23 +152,17 @@ class MeteredIO(IO):
 def emit_evaluation(judgment: Judgment, *, asked: bool | None) -> None:
     """Emit a judgment as OpenTelemetry's event, where that is installed; `asked` may be unknown.
 
-    Its rationale may repeat the case, and is left out unless texts are recorded.
+    Its rationale may repeat the case, and is left out.
     """
     logger = _event_logger()
     if logger is None:
         return
     value = judgment.value
     label = str(value).lower() if isinstance(value, bool) else str(value)
-    captures = os.environ.get(_CAPTURES_TEXT, "").lower() in (
-        "true",
-        "event_only",
-        "span_and_event",
-    )
     attributes = {
         "gen_ai.evaluation.name": judgment.criterion,
         "gen_ai.evaluation.score.label": label,
         "gen_ai.evaluation.score.value": None if isinstance(value, str) else float(value),
-        "gen_ai.evaluation.explanation": judgment.rationale if captures else None,
         "gen_ai.response.model": judgment.model,
         "memalign.judgment_id": judgment.id,
         "memalign.judge_key": judgment.judge_key,

@@ -5,11 +5,11 @@ confidence, and the threshold of `review="uncertain"`. The cases in memory have 
 the new judge's verdicts on them can take the place of the old one's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Unpack
 
 from langgraph.runtime import Runtime
-from pydantic import Field
 
 from memalign_graph.agreement import values_agree
 from memalign_graph.alignment.replay import ReplayCase
@@ -21,15 +21,14 @@ from memalign_graph.errors import (
 )
 from memalign_graph.evaluation.cache import discard_unusable_answers
 from memalign_graph.evaluation.experiment import (
-    CacheLike,
+    EvaluationOptions,
     JudgeUnderTest,
-    Options,
-    ProgressLike,
     open_experiment,
+    parse_options,
 )
 from memalign_graph.evaluation.flips import MemoryCopy
 from memalign_graph.evaluation.metrics import Estimate, Prediction, score
-from memalign_graph.evaluation.results import ChangedCase, UsageRow
+from memalign_graph.evaluation.results import ALIGNED, ChangedCase, UsageRow
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.review_policy import current_trust
 from memalign_graph.evidence.threshold import Trust, more_decisions
@@ -39,9 +38,9 @@ from memalign_graph.memory.embedding import vector_key_of_example
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import ChatModelLike
-from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY, JudgeResources, NodeCall
+from memalign_graph.runtime import JudgeResources, NodeCall
 from memalign_graph.scales import Value
-from memalign_graph.settings import Alignment, Judge, Uncertain
+from memalign_graph.settings import Alignment, Uncertain
 from memalign_graph.types import FrozenModel, Judgment
 
 OLD, NEW = "old", "new"
@@ -82,114 +81,104 @@ class Migration(FrozenModel):
     judge_key: str
     """Names the new judge, as its judgments do."""
 
-    applied: bool = Field(default=False)
-    """Whether the new verdicts were stored."""
-
 
 async def _migrate(
     io: IO,
     memory: JudgeMemory,
-    judge: Judge,
     to: ChatModelLike | None = None,
     *,
     apply: bool = False,
     target_agreement: float = 0.9,
-    cache: CacheLike = None,
-    max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
-    progress: ProgressLike = True,
+    **options: Unpack[EvaluationOptions],
 ) -> Migration:
     """Compare a judge with the same one on another model, on the cases in memory.
 
-    Each case is judged without its own feedback and what was learned of it alone. The verdicts are
-    compared, whatever the evidence would decide.
+    Each case is judged without its own feedback and what was learned of it alone. The judges' own
+    verdicts are compared, whatever the evidence would decide.
 
     Args:
         memory: The memory.
-        judge: The judge that is deployed.
         to: The model to change to. Without one the judge is compared with the verdicts that are
             stored: after an update of this package whose prompts count as another judge.
         apply: Whether to store the new verdicts in place of the old ones; otherwise the memory is
             only read. `memory.rollback` undoes it.
         target_agreement: As of `Uncertain`.
-        cache: Where models' answers are kept: a LangGraph store, or a file.
-        max_concurrency: How many cases are judged at a time.
-        progress: A bar, or a function of (done, of).
+        **options: The options of the `Judge` that is deployed; of an evaluation `cache`,
+            `max_concurrency`, `resamples`, `seed` and `progress`.
 
     Returns:
-        What the two judges have in common, and what is left to be labeled.
+        How the two judges agree with the experts, and what is left to be labeled.
 
     Raises:
         InvalidInputError: If an argument can't be used, or no case in memory has a value.
-        ChatModelError: If a model fails for another reason than one case.
+        ChatModelError: If a model fails, and not because of one case.
     """
-    if judge.criterion != memory.criterion:
-        raise InvalidInputError("judge: it judges by another criterion than the memory's.")
     target = Uncertain(target_agreement=target_agreement).target_agreement
-    options = Options(cache=cache, max_concurrency=max_concurrency, progress=progress)
-    scale = memory.criterion.scale
-    with open_experiment(memory.criterion, options) as experiment:
+    settings, alignments = parse_options(memory.criterion, options)
+    judge, scale = alignments[ALIGNED].judge, memory.criterion.scale
+    with open_experiment(memory.criterion, settings) as experiment:
         new = judge if to is None else judge.but(model=to)
         subject = JudgeUnderTest(experiment, NEW, Alignment(judge=new), "judge")
         copy = await MemoryCopy.of(io, subject, memory)
         if not copy.cases:
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
-        old: Mapping[str, Value]
         if to is None:
-            known = (await current_evidence_model(io, copy.access)).cases
-            old = {case.example_id: case.verdict.value for case in known if case.verdict}
+            stored = (await current_evidence_model(io, copy.access)).cases
+            before = {case.example_id: case.verdict.value for case in stored if case.verdict}
         else:
-            before = replace(subject, name=OLD, way=Alignment(judge=judge))
-            judgments, _, _ = await _judge_all(io, before, copy)
-            old = {key: judgment.value for key, judgment in judgments.items()}
+            old = replace(subject, name=OLD, way=Alignment(judge=judge))
+            before = _values((await _judge_all(io, old, copy))[0])
         judgments, failures, judge_key = await _judge_all(io, subject, copy)
         await record_judgments(io, copy.access, judgments, replaces=True)
         trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
         if apply:
             await record_judgments(io, memory.access, judgments, replaces=True)
-        expected = [case.expected for case in copy.cases]
-        values = {NEW: {key: judgment.value for key, judgment in judgments.items()}, OLD: old}
-        predictions = {
-            name: [Prediction(value=by_id.get(case.example_id)) for case in copy.cases]
-            for name, by_id in values.items()
-        }
-        ids = [case.example_id for case in copy.cases]
-        scores, [compared] = score(scale, expected, ids, predictions, pairs=[(NEW, OLD)])
-        by_name = {each.judge: each.metrics["agreement"] for each in scores}
-        changed = [
-            ChangedCase(
-                example=case.example,
-                expected=case.expected,
-                before=old[case.example_id],
-                after=judgments[case.example_id].value,
-                rationale=judgments[case.example_id].rationale,
-                guidelines=[],
-            )
-            for case in copy.cases
-            if case.example_id in judgments.keys() & old.keys()
-            and not values_agree(scale, old[case.example_id], judgments[case.example_id].value)
-        ]
-        changed.sort(
-            key=lambda case: (
-                not values_agree(scale, case.before, case.expected),
-                not values_agree(scale, case.after, case.expected),
-            )
+    after = _values(judgments)
+    scores, [compared] = score(
+        scale,
+        [case.expected for case in copy.cases],
+        [case.example_id for case in copy.cases],
+        {
+            name: [Prediction(value=values.get(case.example_id)) for case in copy.cases]
+            for name, values in ((OLD, before), (NEW, after))
+        },
+        pairs=[(NEW, OLD)],
+        resamples=settings.resamples,
+        seed=settings.seed,
+    )
+    changed = [
+        ChangedCase(
+            example=case.example,
+            expected=case.expected,
+            before=before[key],
+            after=after[key],
+            rationale=judgments[key].rationale,
+            guidelines=[],
         )
-        return Migration(
-            cases=len(copy.cases),
-            before=by_name[OLD],
-            after=by_name[NEW],
-            difference=compared.differences["agreement"],
-            changed=changed,
-            failures=failures,
-            usage=experiment.usage.rows(),
-            trust=trust,
-            more_labels={name: more_decisions(each) for name, each in trust.verdicts.items()},
-            judge_key=judge_key,
-            applied=apply,
-        )
+        for case in copy.cases
+        if (key := case.example_id) in before.keys() & after.keys()
+        and not values_agree(scale, before[key], after[key])
+    ]
+    changed.sort(key=lambda case: not values_agree(scale, case.before, case.expected))
+    return Migration(
+        cases=len(copy.cases),
+        before=scores[0].metrics["agreement"],
+        after=scores[1].metrics["agreement"],
+        difference=compared.differences["agreement"],
+        changed=changed,
+        failures=failures,
+        usage=experiment.usage.rows(),
+        trust=trust,
+        more_labels={name: more_decisions(each) for name, each in trust.verdicts.items()},
+        judge_key=judge_key,
+    )
 
 
 migrate, amigrate = sync_async_functions(_migrate)
+
+
+def _values(judgments: Mapping[str, Judgment]) -> dict[str, Value]:
+    return {key: judgment.value for key, judgment in judgments.items()}
 
 
 async def _judge_all(
@@ -221,6 +210,6 @@ async def _judge_all(
             failures[case.example_id] = str(error)
             return None
 
-    judged: Sequence[Judgment | None] = await subject.experiment.each(io, judge_case, copy.cases)
+    judged = await subject.experiment.each(io, judge_case, copy.cases)
     judgments = {judgment.example_id: judgment for judgment in judged if judgment is not None}
     return judgments, failures, resources.judge_key(call.chat_model)

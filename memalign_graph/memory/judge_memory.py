@@ -531,8 +531,6 @@ class JudgeMemory:
         io: IO,
         *,
         by: GroupBy | None = None,
-        since: date | None = None,
-        until: date | None = None,
         passes: Passes | None = None,
         answered_at_random: bool = False,
         margin: float = 0.05,
@@ -546,8 +544,6 @@ class JudgeMemory:
         Args:
             by: What to group by, too: `day`, `week`, a field such as `inputs.region`, or a function
                 of the `Example`.
-            since: The first day of the judgments, in UTC.
-            until: The last day.
             passes: Which values pass: the lowest that does, a set of values, or a function of the
                 value. True passes on a boolean scale; other scales but numeric ones need it.
             answered_at_random: True to count all answers: where experts answered every judgment, or
@@ -566,8 +562,6 @@ class JudgeMemory:
             io,
             self.access,
             by=by,
-            since=since,
-            until=until,
             passes=passes,
             answered_at_random=answered_at_random,
             margin=margin,

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from memalign_graph.evidence.ppi import MIN_LABELS, Estimate, estimate_mean, mor
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments, read_review_log
-from memalign_graph.memory.review_report import answered_judgments, check_days
+from memalign_graph.memory.review_report import answered_judgments
 from memalign_graph.scales import Numeric, Passes, PassRule
 from memalign_graph.types import Example, FrozenModel
 
@@ -21,8 +21,10 @@ GroupBy = str | Callable[[Example], Any]
 """What judgments are grouped by: their `day` or `week` (UTC), a field such as `inputs.region`, or a
 function of the example."""
 
+_SPANS = ("day", "week")
 
-class RateEstimates(FrozenModel):
+
+class PassRate(FrozenModel):
     """The rate among some judgments, estimated in three ways."""
 
     judgments: int
@@ -44,11 +46,7 @@ class RateEstimates(FrozenModel):
     """How many more labels it takes: to 10, below which there is no estimate, then to an interval
     that reaches no further than the margin to each side."""
 
-
-class PassRate(RateEstimates):
-    """The rate among all judgments that are kept, and in groups of them."""
-
-    groups: dict[str, RateEstimates] = Field(default_factory=dict)
+    groups: dict[str, "PassRate"] = Field(default_factory=dict)
     """The same by day, by the first day of a week, or by the value of a field."""
 
 
@@ -57,16 +55,18 @@ async def pass_rate(
     access: MemoryAccess,
     *,
     by: GroupBy | None = None,
-    since: date | None = None,
-    until: date | None = None,
     passes: Passes | None = None,
     answered_at_random: bool = False,
     margin: float = 0.05,
 ) -> PassRate:
-    check_days(since, until)
     if not 0 < margin < 1:
         raise InvalidInputError(f"margin: {margin!r} is no share. Give one such as 0.05.")
-    name_of = _grouping(by)
+    field = str(by).partition(".")[0]
+    if not (by is None or callable(by) or by in _SPANS or field in Example.model_fields):
+        raise InvalidInputError(
+            f"by: {by!r} is not known. Give 'day', 'week', a field such as 'inputs.region', or a "
+            "function of the Example."
+        )
     scale = access.criterion.scale
     is_mean = passes is None and isinstance(scale, Numeric)
     rule = None if is_mean else PassRule.of(scale, passes)
@@ -78,7 +78,6 @@ async def pass_rate(
         item
         for item in await kept_judgments(io, access)
         if value_or_none(item.judgment.value, scale) is not None
-        and _is_within(item.judged_at, since, until)
     ]
     log = await read_review_log(io, access) if kept else []
     drawn = {entry.judgment_id for entry in log if entry.asked and "sample" in entry.reasons}
@@ -109,45 +108,20 @@ async def pass_rate(
         }
 
     groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)
-    if name_of is not None:
-        for item in kept:
-            groups[name_of(item)].append(item)
-    by_name = {name: RateEstimates(**estimates(groups[name])) for name in sorted(groups)}
+    for item in kept if by is not None else []:
+        groups[_group_of(item, by)].append(item)
+    by_name = {name: PassRate(**estimates(groups[name])) for name in sorted(groups)}
     return PassRate(**estimates(kept), groups=by_name)
 
 
-def _is_within(at: datetime | None, since: date | None, until: date | None) -> bool:
-    """Tell whether a judgment's day is in a span; one without a date is in none with an end."""
-    if at is None:
-        return since is None and until is None
-    day = at.astimezone(UTC).date()
-    return (since is None or since <= day) and (until is None or day <= until)
-
-
-def _grouping(by: Any) -> Callable[[KeptJudgment], str] | None:
-    if by is None:
-        return None
+def _group_of(item: KeptJudgment, by: Any) -> str:
     if callable(by):
-        return lambda item: str(by(item.example))
-    if by in ("day", "week"):
-        return lambda item: _day(item.judged_at, back_to_monday=by == "week")
-    path = by.split(".") if isinstance(by, str) else [""]
-    if path[0] not in Example.model_fields:
-        raise InvalidInputError(
-            f"by: {by!r} is not known. Give 'day', 'week', a field such as 'inputs.region', or a "
-            "function of the Example."
-        )
-    return lambda item: _field(item.example.to_json(), path)
-
-
-def _day(at: datetime | None, *, back_to_monday: bool) -> str:
-    if at is None:
-        return "unknown"
-    day = at.astimezone(UTC).date()
-    return str(day - timedelta(day.weekday()) if back_to_monday else day)
-
-
-def _field(value: Any, path: Sequence[str]) -> str:
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
+        return str(by(item.example))
+    value: Any = item.example.to_json()
+    if by in _SPANS:
+        day = item.judged_at and item.judged_at.astimezone(UTC).date()
+        value = day and day - timedelta(day.weekday() if by == "week" else 0)
+    else:
+        for name in by.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
     return "unknown" if value is None else str(value)

@@ -95,7 +95,14 @@ class ReviewReport(ReviewCounts):
 async def review_report(
     io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
 ) -> ReviewReport:
-    check_days(since, until)
+    for name, day in (("since", since), ("until", until)):
+        # A datetime is a date too, but its day depends on the time zone.
+        if day is not None and type(day) is not date:
+            raise InvalidInputError(
+                f"{name}: {day!r} is no day: give a date, such as date.today()."
+            )
+    if since is not None and until is not None and until < since:
+        raise InvalidInputError(f"until: {until} is before since, {since}.")
     log, scale = await read_review_log(io, access), access.criterion.scale
     episodes = await access.all_episodes(io)
     items = [
@@ -132,17 +139,6 @@ def _drawn(
         )
         if judgment_id in drawn
     ]
-
-
-def check_days(since: date | None, until: date | None) -> None:
-    for name, day in (("since", since), ("until", until)):
-        # A datetime is a date too, but its day depends on the time zone.
-        if day is not None and type(day) is not date:
-            raise InvalidInputError(
-                f"{name}: {day!r} is no day: give a date, such as date.today()."
-            )
-    if since is not None and until is not None and until < since:
-        raise InvalidInputError(f"until: {until} is before since, {since}.")
 
 
 def report_of(

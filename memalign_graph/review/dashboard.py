@@ -8,15 +8,13 @@ from typing import Any
 
 from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.evidence.checks import YES_THRESHOLD
-from memalign_graph.evidence.drift import Drift
-from memalign_graph.evidence.ppi import Estimate
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import read_review_log, utc_now
-from memalign_graph.memory.pass_rate import RateEstimates, pass_rate
+from memalign_graph.memory.pass_rate import pass_rate
 from memalign_graph.memory.review_report import review_report
 from memalign_graph.review.preview import Shown, feedback_summary, title_of
 from memalign_graph.scales import Boolean, Numeric, Scale
@@ -175,60 +173,22 @@ async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
             {"label": f"{day:%d %b}", "asked": per_day[day], "answered": answered[day]}
             for day in days
         ],
-        "drift": _drift_sentence((await review_report(io, access)).drift),
+        "drift": (await review_report(io, access)).drift,
         "rate": await _rate(io, access, mondays),
     }
 
 
-def _drift_sentence(drift: Drift) -> str | None:
-    if not drift.answers:
-        return None
-    if not drift.has_fallen:
-        return f"On {drift.answers} answers drawn by chance, no fall of the agreement is shown."
-    return (
-        f"On answers drawn by chance, agreement has fallen from {drift.before:.0%} to "
-        f"{drift.after:.0%} since about {drift.since:%d %b %Y}: the judge or the cases changed."
-    )
-
-
 async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
-    """Tell how many of the judgments kept really pass, by week; None where that is not known."""
+    """Return how many of the judgments kept really pass; None where that is not known."""
     scale = access.criterion.scale
     if not isinstance(scale, Boolean | Numeric):
         return None  # nothing says which values pass
     found = await pass_rate(io, access, by="week")
-    if not found.judgments:
-        return None
-    low, span, is_mean = 0.0, 1.0, isinstance(scale, Numeric)
-    if isinstance(scale, Numeric):
-        low, span = scale.minimum, scale.maximum - scale.minimum
-
-    def written(estimate: Estimate) -> str:
-        if estimate.value is None:
-            return "not known yet"
-        values = (estimate.value, estimate.low, estimate.high)
-        value, *ends = (f"{part:.2f}" if is_mean else f"{part:.0%}" for part in values)
-        return f"{value} ({' to '.join(ends)})"
-
-    def heights(group: RateEstimates) -> Shown:
-        rate, judge = group.rate, group.judge
-        ends = [(end - low) / span for end in (rate.low, rate.high, judge.value or low)]
-        middle = None if rate.value is None else (rate.value - low) / span
-        return {"low": ends[0], "high": ends[1], "judge": ends[2], "value": middle}
-
-    sentence = (
-        f"{'The mean value' if is_mean else 'The share of answers that pass'}, by {found.labels} "
-        f"experts' answers drawn by chance and {found.judgments:,} judgments: "
-        f"{written(found.rate)}. The judge alone says {written(found.judge)}."
-    )
-    if found.more_labels:
-        sentence += f" {found.more_labels:,} more such answers make it exact to 5 points."
-    weeks = [
-        {"label": f"{week:%d %b}", **heights(group)}
-        for week in mondays
-        if (group := found.groups.get(str(week)))
-    ]
-    return {"sentence": sentence, "weeks": weeks}
+    weeks = [(f"{week:%d %b}", found.groups.get(str(week))) for week in mondays]
+    is_mean = isinstance(scale, Numeric)
+    bounds = (scale.minimum, scale.maximum) if isinstance(scale, Numeric) else (0, 1)
+    shown = {"all": found, "weeks": [week for week in weeks if week[1]]}
+    return {**shown, "bounds": bounds, "is_mean": is_mean} if found.judgments else None
 
 
 def _newest(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:

@@ -44,16 +44,16 @@ def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
     assert header.split() == "group judgments labels rate judge labels_alone more_labels".split()  # noqa: SIM905
     assert first.split()[:4] == ["all", "60", "30", "0.667"]
     assert second.split()[0] == "north"
-    assert "more answers drawn at random make it exact to 5%" in ran.err
-    document = shell.run("rate", "-c", "tone.yaml", "--json", "--margin", "0.5").document
-    assert (document["judgments"], document["labels"], document["more_labels"]) == (60, 30, 0)
+    assert "more answers drawn at random make it exact to 5 points" in ran.err
+    document = shell.run("rate", "-c", "tone.yaml", "--json").document
+    assert (document["judgments"], document["labels"]) == (60, 30)
     assert document["rate"]["low"] < 2 / 3 < document["rate"]["high"]
 
 
 def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
     assert shell.run("rate", "-c", "tone.yaml").status == 2  # there is no memory
     keep(shell, 1)
-    ran = shell.run("rate", "-c", "tone.yaml", "--since", "2020-01-01", "--until", "2020-01-02")
+    ran = shell.run("rate", "-c", "tone.yaml", "--namespace", "other")
     assert ran.status == 0
     assert "no judgment is kept: give keep_judgments" in ran.err
     assert shell.run("rate", "-c", "tone.yaml", "--by", "region").error.startswith("--by: 'region'")
@@ -71,11 +71,10 @@ def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None
     assert told["agreement before"].startswith("0.500 [")
     assert told["agreement after"].startswith("0.500 [")
     assert told["verdicts that change"].strip() == "2"
-    assert "new judge: 2 calls, " in ran.out
+    assert '"new judge": 2' in told["calls"]
     assert "expected" in ran.out
     assert "--apply stores the new verdicts" in ran.err
     document = shell.run(*arguments, "--apply", "--json").document
-    assert document["applied"]
     assert [case["after"] for case in document["changed"]] == [False, False]
     # The case of which the old model was right comes first.
     assert document["changed"][0]["expected"] is True

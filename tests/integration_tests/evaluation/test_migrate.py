@@ -1,12 +1,12 @@
 """Another model for a judge in use: what changes, and that calibration goes on with it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, Judge, JudgeMemory, create_judge_graph, runtime
+from memalign_graph import Judge, JudgeMemory, create_judge_graph, runtime
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Migration, amigrate, migrate
 from tests.conftest import CRITERION
@@ -45,7 +45,7 @@ def memory(server: LoopbackServer) -> JudgeMemory:
     server.responder = lambda chat: doubles[chat.model](chat)
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     memory.remember(words(CASES))
-    migrate(memory, judge_of(server), apply=True, progress=False)
+    migrate(memory, apply=True, progress=False, **judge_of(server).options)
     server.chats.clear()
     return memory
 
@@ -58,7 +58,7 @@ def judge_of(server: LoopbackServer, name: str = "old", **options: Any) -> Judge
 
 def migrated(memory: JudgeMemory, server: LoopbackServer, **options: Any) -> Migration:
     to = server.chat_model(model="new")
-    return migrate(memory, judge_of(server), to, progress=False, **options)
+    return migrate(memory, to, progress=False, **judge_of(server).options, **options)
 
 
 def deployed(memory: JudgeMemory, judge: Judge, number: int = 101) -> dict[str, Any]:
@@ -77,7 +77,6 @@ def test_both_judge_each_case_without_its_own_feedback(
     was = contents(memory)
     found = migrated(memory, server)
     assert contents(memory) == was
-    assert not found.applied
     assert (found.cases, found.before.value, found.after.value) == (CASES, 1, 42 / 48)
     assert found.difference.value == pytest.approx(-6 / 48)
     assert found.difference.high is not None
@@ -109,9 +108,12 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
     old_ids = [episode.judgment and episode.judgment.id for episode in memory.episodes()]
     assert deployed(memory, new)["calibrated_on"] is None
     found = await amigrate(
-        memory, judge_of(server), server.chat_model(model="new"), apply=True, progress=False
+        memory,
+        server.chat_model(model="new"),
+        apply=True,
+        progress=False,
+        **judge_of(server).options,
     )
-    assert found.applied
     judgment = deployed(memory, new)
     assert {*by_key(memory)} == {found.judge_key} == {judgment["judge_key"]}
     assert judgment["calibrated_on"] == CASES
@@ -133,7 +135,7 @@ def test_prompts_of_a_new_version_are_another_judge(
     judge = judge_of(server)
     assert deployed(memory, judge)["calibrated_on"] is None
     server.chats.clear()
-    found = migrate(memory, judge, apply=True, progress=False)
+    found = migrate(memory, apply=True, progress=False, **judge.options)
     assert (found.before.value, found.after.value, found.changed) == (1, 1, [])
     assert {row.judge for row in found.usage if row.chat_calls} == {"new"}
     assert deployed(memory, judge)["calibrated_on"] == CASES
@@ -148,26 +150,15 @@ def test_a_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
         belief=belief(new_says),
     )
     server.responder = double
-    judge = judge_of(server, k=0)
-    keys = by_key(memory)
-    found = migrate(memory, judge, server.chat_model(model="new"), apply=True, progress=False)
+    options, keys = judge_of(server, k=0).options, by_key(memory)
+    found = migrate(memory, server.chat_model(model="new"), apply=True, progress=False, **options)
     [why] = found.failures.values()
     assert "This prompt is not allowed." in why
     changed = [was != now for was, now in zip(keys, by_key(memory), strict=True)]
     assert changed.count(False) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"criterion": Criterion(name="b", instructions="?")}, "judge: it judges by another"),
-        ({}, "memory: no case has an expert's value"),
-    ],
-)
-def test_what_can_not_be_used_is_named(
-    server: LoopbackServer, options: dict[str, Any], problem: str
-) -> None:
+def test_a_memory_without_values_is_refused(server: LoopbackServer) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
-    given: Iterable[Any] = {**dict(judge_of(server)), **options}.items()
-    with pytest.raises(InvalidInputError, match=problem):
-        migrate(memory, Judge(**dict(given)), progress=False)
+    with pytest.raises(InvalidInputError, match="memory: no case has an expert's value"):
+        migrate(memory, progress=False, **judge_of(server).options)

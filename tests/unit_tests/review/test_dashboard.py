@@ -1,6 +1,6 @@
 """What was learned, who said what, and how far judge and experts agree."""
 
-from datetime import timedelta
+from datetime import date, timedelta
 
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
@@ -9,6 +9,7 @@ from memalign_graph.memory.history import history
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.review.dashboard import agreement_overview, answers_by, guideline_overview
+from memalign_graph.review.requests import _TEMPLATES
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import judged, memory_of, told
@@ -99,9 +100,15 @@ def test_how_many_answers_really_pass_is_told_where_judgments_are_kept() -> None
         kept = (feedback.judgment, feedback.example, None, timedelta(days=1))
         run_sync(keep_judgment(SYNC, memory.access, *kept))
         run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
-    rate = run_sync(agreement_overview(SYNC, memory.access))["rate"]
-    assert "by 30 experts' answers drawn by chance and 30 judgments: 67% (" in rate["sentence"]
-    assert "The judge alone says 100% (" in rate["sentence"]
-    [week] = rate["weeks"]
-    assert week["judge"] == 1
-    assert 0 < week["low"] < week["value"] < week["high"] < 1
+    shown = run_sync(agreement_overview(SYNC, memory.access))
+    page = " ".join(_TEMPLATES.get_template("rate.html.jinja").render(**shown).split())
+    assert "The share that passes: 67% (" in page
+    assert "by 30 experts' answers drawn by chance and 30 judgments" in page
+    assert "The judge alone says 100% (" in page
+    assert page.count("<circle") == 1
+    assert "On 30 answers drawn by chance, no fall of the agreement is shown." in page
+    fallen = shown["drift"].model_copy(
+        update={"has_fallen": True, "before": 0.9, "after": 0.7, "since": date(2026, 1, 2)}
+    )
+    page = _TEMPLATES.get_template("rate.html.jinja").render({**shown, "drift": fallen})
+    assert "fallen from 90% to 70% since about 2026-01-02" in page
