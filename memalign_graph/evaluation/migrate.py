@@ -33,8 +33,7 @@ from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.review_policy import current_trust
 from memalign_graph.evidence.threshold import Trust, more_decisions
 from memalign_graph.io import IO, sync_async_functions
-from memalign_graph.judging.again import judge_leaving_out
-from memalign_graph.memory.embedding import vector_key_of_example
+from memalign_graph.judging.again import judge_as_new
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import ChatModelLike
@@ -193,17 +192,9 @@ async def _judge_all(
     failures: dict[str, str] = {}
 
     async def judge_case(case: ReplayCase) -> Judgment | None:
-        own = frozenset(
-            access.view.episode_ids_for_vector(vector_key_of_example(access, case.example))
-        )
-        guidelines = [
-            item for item in copy.guidelines if not item.episode_ids or {*item.episode_ids} - own
-        ]
         try:
             async with discard_unusable_answers(io, copy.cache):
-                return await judge_leaving_out(
-                    call, case.example, guidelines=guidelines, excluded_episode_ids=own
-                )
+                return await judge_as_new(call, case.example, copy.guidelines)
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise

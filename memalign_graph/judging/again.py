@@ -40,6 +40,16 @@ async def judge_leaving_out(
     return await run_judge(Case(call, example, retrieved, excluded_keys))
 
 
+async def judge_as_new(
+    call: NodeCall, example: Example, guidelines: Sequence[Guideline]
+) -> Judgment:
+    """Judge a case in memory without its episodes, and without what rests on these alone."""
+    key = vector_key_of_example(call.access, example)
+    own = frozenset(call.access.view.episode_ids_for_vector(key))
+    others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
+    return await judge_leaving_out(call, example, guidelines=others, excluded_episode_ids=own)
+
+
 def _without_votes(rows: Sequence[EpisodeRow], excluded_episode_ids: AbstractSet[str]) -> set[str]:
     """Return the ids and vector keys of the examples of which all episodes are left out."""
     excluded: set[str] = set()

@@ -533,7 +533,6 @@ class JudgeMemory:
         by: GroupBy | None = None,
         passes: Passes | None = None,
         answered_at_random: bool = False,
-        margin: float = 0.05,
     ) -> PassRate:
         """Estimate how many of the judgments that are kept experts would pass.
 
@@ -548,8 +547,6 @@ class JudgeMemory:
                 value. True passes on a boolean scale; other scales but numeric ones need it.
             answered_at_random: True to count all answers: where experts answered every judgment, or
                 some that were drawn at random.
-            margin: How far the interval may reach to each side, as a share of the range, where
-                `more_labels` says how many more labels that takes.
 
         Returns:
             The rate, the judge's own rate and that of the labels alone, each with its 95 %
@@ -559,12 +556,7 @@ class JudgeMemory:
             InvalidInputError: If an argument can't be used.
         """
         return await pass_rate(
-            io,
-            self.access,
-            by=by,
-            passes=passes,
-            answered_at_random=answered_at_random,
-            margin=margin,
+            io, self.access, by=by, passes=passes, answered_at_random=answered_at_random
         )
 
     pass_rate, apass_rate = sync_async_methods(_pass_rate)

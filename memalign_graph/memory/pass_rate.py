@@ -22,6 +22,7 @@ GroupBy = str | Callable[[Example], Any]
 function of the example."""
 
 _SPANS = ("day", "week")
+_MARGIN = 0.05
 
 
 class PassRate(FrozenModel):
@@ -44,7 +45,7 @@ class PassRate(FrozenModel):
 
     more_labels: int
     """How many more labels it takes: to 10, below which there is no estimate, then to an interval
-    that reaches no further than the margin to each side."""
+    that reaches no further than 5 % of the range to each side."""
 
     groups: dict[str, "PassRate"] = Field(default_factory=dict)
     """The same by day, by the first day of a week, or by the value of a field."""
@@ -57,10 +58,7 @@ async def pass_rate(
     by: GroupBy | None = None,
     passes: Passes | None = None,
     answered_at_random: bool = False,
-    margin: float = 0.05,
 ) -> PassRate:
-    if not 0 < margin < 1:
-        raise InvalidInputError(f"margin: {margin!r} is no share. Give one such as 0.05.")
     field = str(by).partition(".")[0]
     if not (by is None or callable(by) or by in _SPANS or field in Example.model_fields):
         raise InvalidInputError(
@@ -104,7 +102,7 @@ async def pass_rate(
             "rate": rate,
             "judge": estimate_mean(list(judged.values()), **how),
             "labels_alone": estimate_mean(known, min_values=MIN_LABELS, **how),
-            "more_labels": more_labels(rate, len(known), margin * (bounds[1] - bounds[0])),
+            "more_labels": more_labels(rate, len(known), _MARGIN * (bounds[1] - bounds[0])),
         }
 
     groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)

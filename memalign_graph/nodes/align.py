@@ -34,8 +34,8 @@ from memalign_graph.errors import (
 from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
-from memalign_graph.judging.again import judge_leaving_out, without_measuring
-from memalign_graph.memory.embedding import index_missing, vector_key_of_example
+from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
+from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.feedback import (
     check_feedback,
     clear_cached_replies,
@@ -299,13 +299,8 @@ async def judge_cases(step: _Call) -> StateUpdate:
     failures: list[Exception] = []
 
     async def judge_case(example: Example) -> Judgment | None:
-        own = frozenset(view.episode_ids_for_vector(vector_key_of_example(access, example)))
-        # As if it were new: without what rests on its episodes alone.
-        others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
         try:
-            return await judge_leaving_out(
-                judging, example, guidelines=others, excluded_episode_ids=own
-            )
+            return await judge_as_new(judging, example, guidelines)
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise

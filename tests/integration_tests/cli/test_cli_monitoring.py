@@ -67,10 +67,11 @@ def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None
     arguments = ["migrate", "-c", "tone.yaml", "--to", "openai:gpt-new", "--cache", "cache.db"]
     ran = shell.run(*arguments)
     assert ran.status == 0
-    told = {line[:30].strip(): line[30:] for line in ran.out.splitlines()}
+    told = dict(line.split("  ", 1) for line in ran.out.splitlines() if "  " in line)
+    told = {name: text.strip() for name, text in told.items()}
     assert told["agreement before"].startswith("0.500 [")
     assert told["agreement after"].startswith("0.500 [")
-    assert told["verdicts that change"].strip() == "2"
+    assert told["verdicts that change"] == "2"
     assert '"new judge": 2' in told["calls"]
     assert "expected" in ran.out
     assert "--apply stores the new verdicts" in ran.err
