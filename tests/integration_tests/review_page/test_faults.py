@@ -490,6 +490,7 @@ async def test_judgments_that_are_kept_for_ever_are_listed_with_their_age(
     await office.judged("Wait.")
     [question], _ = await office.desk().list_tasks(Reviewer("ann"))
     assert question.age == "just now"
+    assert abs(datetime.now(UTC) - question.asked_at) < timedelta(minutes=5)
     # By when it was kept, whatever this page's own judge is set to.
     office.judge = office.judge.but(keep_judgments=timedelta(hours=1))
     [question], _ = await office.desk().list_tasks(Reviewer("ann"))
@@ -543,3 +544,17 @@ async def test_an_answered_case_does_not_open_as_if_new(office: Office) -> None:
     for one in (ann, bob):
         assert (await one.get(case)).page.status_code == 404
         assert "This case is answered" in one.text
+
+
+async def test_leases_are_removed_after_a_day(office: Office) -> None:
+    await office.judged("Wait.")
+    at, now = office.desk(), datetime.now(UTC)
+    for hours in (23, 25):
+        seen = (now - timedelta(hours=hours)).isoformat()
+        lease = {"question": f"j-{hours}", "who": "bob", "since": seen, "seen": seen}
+        key = f"j-{hours}:bob"
+        await office.store.aput(("memalign_review", "leases"), key, {**lease, "skipped": True})
+    await office.expert("ann", at).get("/review/next")
+    names = {lease.key.partition(":")[2]: lease.key for lease in await at.leases.all()}
+    assert (len(names), names["bob"]) == (2, "j-23:bob")
+    assert len(await at.leases.all()) == 2
