@@ -9,7 +9,7 @@ from memalign_graph.interrupts import JUDGMENT_ID, parse_review
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
-_MOST_BUTTONS = 11
+_MAX_BUTTONS = 11
 _KEYS = "1234567890"
 
 
@@ -25,7 +25,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Field:
-    """One thing that is asked: a choice, a number, or words."""
+    """One input of a form: a choice, a number, or a comment."""
 
     name: str
     label: str
@@ -42,15 +42,15 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
     """Return what is asked of an expert, with what was filled in before."""
     criteria, kind = criteria_of(case), case["kind"]
     if kind == "conflicts":
-        return [_conflict(conflict, filled) for conflict in case["conflicts"]]
+        return [_conflict_field(conflict, filled) for conflict in case["conflicts"]]
     fields: list[Field] = []
     for name, criterion in criteria.items():
-        start = f"{name}." if kind == "panel" else ""
+        prefix = f"{name}." if kind == "panel" else ""
         label = _label(case, name, "Your answer")
-        value = value_field(f"{start}value", label, criterion, filled)
-        words = label if kind == "question" else _label(case, name, "Why, in your own words")
-        said = filled.get(f"{start}rationale", "")
-        rationale = Field(f"{start}rationale", words, "words", value=said)
+        value = value_field(f"{prefix}value", label, criterion, filled)
+        why = label if kind == "question" else _label(case, name, "Why, in your own words")
+        comment = filled.get(f"{prefix}rationale", "")
+        rationale = Field(f"{prefix}rationale", why, "words", value=comment)
         fields += [rationale] if kind == "question" else [value, rationale]
     return fields
 
@@ -70,52 +70,52 @@ def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str
     keys = iter(_KEYS)
     if isinstance(scale, Numeric):  # a digit chooses itself
         keys = iter([value if len(value) == 1 else "" for value, *_ in choices])
-    options = [Option(it, shown, hint, next(keys, "")) for it, shown, hint in choices]
+    options = [Option(choice, text, hint, next(keys, "")) for choice, text, hint in choices]
     return Field(name, label, "choice", options, value=chosen)
 
 
 def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
-    """Read what was filled in as a question's reply; an InvalidInputError says what is wrong."""
-    kind, given = case["kind"], {name: text.strip() for name, text in filled.items()}
+    """Read a form as the reply to a case; an InvalidInputError says what is wrong with it."""
+    kind, texts = case["kind"], {name: text.strip() for name, text in filled.items()}
     if kind == "conflicts":
         names = [conflict["id"] for conflict in case["conflicts"]]
-        if missing := [name for name in names if not given.get(name)]:
+        if missing := [name for name in names if not texts.get(name)]:
             raise InvalidInputError(f"Say which rule stays in {missing[0]}.")
-        return {name: given[name] for name in names}
+        return {name: texts[name] for name in names}
     if kind == "question":
-        if not given.get("rationale"):
-            raise InvalidInputError("Write a sentence, or put the case off.")
-        own = case["said"].get("author") in (None, author)
-        return {"rationale": given["rationale"], **({"author": author} if own else {})}
-    said: dict[str, Any] = {}
+        if not texts.get("rationale"):
+            raise InvalidInputError("Write a sentence, or skip the case.")
+        is_own = case["said"].get("author") in (None, author)
+        return {"rationale": texts["rationale"], **({"author": author} if is_own else {})}
+    reply: dict[str, Any] = {}
     for name, criterion in criteria_of(case).items():
-        start = f"{name}." if kind == "panel" else ""
-        wanted = {key: given.get(f"{start}{key}") or None for key in ("value", "rationale")}
-        if any(wanted.values()):
-            _check_judgment(case["judgments"].get(name), given.get(f"{start}{JUDGMENT_ID}"))
+        prefix = f"{name}." if kind == "panel" else ""
+        fields = {key: texts.get(f"{prefix}{key}") or None for key in ("value", "rationale")}
+        if any(fields.values()):
+            _check_judgment(case["judgments"].get(name), texts.get(f"{prefix}{JUDGMENT_ID}"))
             try:
-                said[name] = parse_review(wanted, criterion, None)
+                reply[name] = parse_review(fields, criterion, None)
             except ValueError as error:
-                told = str(error).replace("`value`", f"`{start}value`")
-                raise InvalidInputError(told) from error
-    if not said:
+                problem = str(error).replace("`value`", f"`{prefix}value`")
+                raise InvalidInputError(problem) from error
+    if not reply:
         raise InvalidInputError("Choose a value, write why, or both.")
-    return {**(said if kind == "panel" else next(iter(said.values()))), "author": author}
+    return {**(reply if kind == "panel" else next(iter(reply.values()))), "author": author}
 
 
 def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> None:
     """Refuse an answer to another judgment than the one that waits, if the form named one."""
     if seen_id and (judgment is None or judgment["id"] != seen_id):
         raise InvalidInputError(
-            "The judge has judged this case again since you opened it, and your answer was to the "
-            "earlier judgment: look at the case once more, and send your answer again."
+            "The judge has judged this case again since you opened it. Your answer was to the "
+            "earlier judgment: look at the case again, and send your answer again."
         )
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what the judge says of a case, by criterion."""
     criteria = criteria_of(case)
-    judgments = [Judgment.model_validate(it) for it in case["judgments"].values()]
+    judgments = [Judgment.model_validate(fields) for fields in case["judgments"].values()]
     return [
         {
             "criterion": judgment.criterion,
@@ -129,14 +129,14 @@ def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def shown_value(scale: Scale, value: Any) -> str:
     """Return a value as an expert reads it."""
-    known = {choice: label for choice, label, _ in _choices(scale)}
-    shown = scale.show(value)
-    return known.get(shown, shown)
+    labels = {choice: label for choice, label, _ in _choices(scale)}
+    text = scale.show(value)
+    return labels.get(text, text)
 
 
 def criteria_of(case: Mapping[str, Any]) -> dict[str, Criterion]:
     """Return the criteria of a case by name."""
-    return {name: Criterion.model_validate(it) for name, it in case["criteria"].items()}
+    return {name: Criterion.model_validate(fields) for name, fields in case["criteria"].items()}
 
 
 def _choices(scale: Scale) -> list[tuple[str, str, str]]:
@@ -149,14 +149,14 @@ def _choices(scale: Scale) -> list[tuple[str, str, str]]:
             return [("A", "A", "the first is better"), ("B", "B", "the second is better"), *tie]
         case Categorical():
             return [(choice, choice, "") for choice in scale.choices]
-        case Numeric() if scale.integer and scale.maximum - scale.minimum < _MOST_BUTTONS:
+        case Numeric() if scale.integer and scale.maximum - scale.minimum < _MAX_BUTTONS:
             numbers = range(int(scale.minimum), int(scale.maximum) + 1)
             return [(str(number), str(number), "") for number in numbers]
     return []
 
 
-def _conflict(conflict: Mapping[str, Any], filled: Mapping[str, str]) -> Field:
-    hints = {conflict["newer"]: "the newer word is behind it"}
+def _conflict_field(conflict: Mapping[str, Any], filled: Mapping[str, str]) -> Field:
+    hints = {conflict["newer"]: "from the newer answer"}
     sides = [
         Option(side, conflict[side]["text"], hints.get(side, ""), key)
         for side, key in (("first", "1"), ("second", "2"))
