@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date
 from typing import Any, get_args
 
 from pydantic import Field
@@ -122,22 +122,16 @@ def _drawn(
     Also where there were other reasons to ask: what is doubtful changes as memory grows.
     """
     drawn = {item.judgment_id for item in log if item.asked and "sample" in item.reasons}
-    given_at: dict[str, datetime] = {}
-    for episode in episodes:
-        review = episode.judgment and episode.judgment.review
-        if episode.judgment and review and review.asks and "sample" in review.reasons:
-            drawn.add(episode.judgment.id)  # the log may have forgotten it
-        for judgment_id in episode.verdicts:
-            given_at[judgment_id] = min(
-                episode.given_at, given_at.get(judgment_id, episode.given_at)
-            )
+    for judgment in filter(None, (episode.judgment for episode in episodes)):
+        # The log may have forgotten it.
+        if judgment.review and judgment.review.asks and "sample" in judgment.review.reasons:
+            drawn.add(judgment.id)
+    newest_first = sorted(episodes, key=lambda episode: episode.given_at, reverse=True)
+    given_at = {key: episode.given_at for episode in newest_first for key in episode.verdicts}
     answers = answered_judgments(episodes, scale)
     return [
-        (judgment_id, given_at[judgment_id].astimezone(UTC).date(), values_agree(scale, *values))
-        for judgment_id, values in sorted(
-            answers.items(), key=lambda answer: (given_at[answer[0]], answer[0])
-        )
-        if judgment_id in drawn
+        (key, given_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
+        for key in sorted(drawn & answers.keys(), key=lambda key: (given_at[key], key))
     ]
 
 
