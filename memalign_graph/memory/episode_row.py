@@ -1,4 +1,4 @@
-"""What is kept in memory of an episode: its row, with the judge's verdict at the time."""
+"""An episode as a process holds it in memory, with the judge's verdict at the time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from memalign_graph.memory.index.vectors import vector_key
 
 @dataclass(frozen=True, slots=True)
 class PastVerdict:
-    """What is kept of the judge's verdict at the time, to be weighed against the expert's word."""
+    """The judge's verdict at the time, to be compared with the expert's label."""
 
     verdict: Any
     """What the judge itself said."""
@@ -73,7 +73,7 @@ class EpisodeRow:
 
 
 def row_of(episode_id: str, item: Item, embedder: str) -> EpisodeRow:
-    """Read from a word's item what is kept, without reading it whole."""
+    """Build a row from a stored record, without validating all of the record."""
     names = episode_id, item["content"], item["word"]
     if "episode" not in item:
         gone, never = {"status": item["status"]}, datetime.min.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""Facts: what a memory's log holds. None is changed once it is written, but by a purge.
+"""Facts: the entries of a memory's log. Only a purge changes one that is written.
 
-What an expert said is a word: an item of its own, under a key made of its content. Facts name it.
+Feedback is stored as a record of its own (kind `words`), keyed by its content. Facts name its key.
 """
 
 import threading
@@ -179,24 +179,24 @@ class Fact(FrozenModel):
 
     @property
     def sources(self) -> list[FeedbackHashes]:
-        """What its changes of guidelines come from, one after the other."""
+        """The sources of each of its changes of guidelines."""
         return [change.sources for change in self.guidelines] + [
             change.sources for change in self.retired
         ]
 
     def read_together(self, sources: Iterable[str]) -> set[str]:
-        """Return some episodes, and those that were read together with them."""
+        """Return some episodes, and those that were in one prompt with them."""
         named = {*sources}
         return named.union(*(prompt for prompt in self.prompts if not named.isdisjoint(prompt)))
 
     def possible_sources(self, wording: GuidelineRevision) -> set[str]:
-        """Return the episodes that a wording may repeat."""
+        """Return the episodes whose content a revision's text may repeat."""
         return self.read_together(
             wording.sources if wording.read_with is None else [wording.read_with]
         )
 
     def redact(self, guideline_ids: Collection[str]) -> "Fact":
-        """Return the fact without the wordings of some guidelines."""
+        """Return the fact without the texts of some guidelines."""
         return self.model_copy(
             update={
                 "guidelines": [
@@ -246,7 +246,7 @@ def read_fact(item: Item) -> Fact:
 
 
 def hash_example_id(example_id: str) -> str:
-    """Tell an example without its id."""
+    """Hash an example's id, so that a fact can name the example without its id."""
     return digest(["unanswered", example_id])
 
 
@@ -266,7 +266,7 @@ def _revision(text: str, origin: str, author: str | None) -> str:
 
 
 def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
-    """Write feedback as an item, by its content's hash; `word` is what lessons know it by."""
+    """Build the stored record of feedback; `word` is the hash that lessons name it by."""
     content = episode.to_json()
     key = content_hash = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
     while key in taken:
@@ -275,7 +275,7 @@ def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item
 
 
 def redacted_record(item: Mapping[str, Any]) -> Item:
-    """Return a word's item without what was said."""
+    """Return a stored record of feedback without its content."""
     status = item["episode"]["status"] if "episode" in item else item["status"]
     return {**{name: item[name] for name in ("key", "content", "word")}, "status": status,
             "purged": True}  # fmt: skip

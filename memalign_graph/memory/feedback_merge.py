@@ -1,4 +1,4 @@
-"""Which of two words of one expert on one example counts: pure functions."""
+"""Which of two pieces of feedback of one expert on one example counts: pure functions."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ from memalign_graph.types import Episode, Feedback
 
 
 def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
-    """Date what is said now after the word before it, by whichever clock that was dated."""
+    """Date new feedback after the stored one, whichever clock dated that."""
     if stored is None:
         return feedback
     latest = datetime.max.replace(tzinfo=UTC)
@@ -15,7 +15,7 @@ def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
 
 
 def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = False) -> Episode:
-    """Return the episode to keep; `replaces` is an expert's own change of an earlier word."""
+    """Return the episode to keep; `replaces` says that the expert edits the stored feedback."""
     if stored is None:
         return new
     threads = list(dict.fromkeys([*stored.thread_ids, *new.thread_ids]))
@@ -42,5 +42,5 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
 
 
 def withdraws_support(stored: Episode, after: Episode) -> bool:
-    """Tell whether what a stored word supported has lost its support."""
+    """Return whether guidelines that rest on the stored feedback lose it as a source."""
     return stored.rationale != after.rationale or stored.value not in (None, after.value)

@@ -88,16 +88,16 @@ async def import_jsonl(
     guidelines: list[GuidelineRevision] = []
     left_out = len(newer)
     for key, guideline in read.guidelines.items():
-        known = standing.get(key)
+        existing = standing.get(key)
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
-        if known is not None and known.updated_at >= guideline.updated_at:
-            left_out += known != guideline
+        if existing is not None and existing.updated_at >= guideline.updated_at:
+            left_out += existing != guideline
             continue
         left_out += not is_whole
         if sources or is_whole:
             new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
-            guidelines.append(GuidelineRevision.of(new, sources, replaces=known))
+            guidelines.append(GuidelineRevision.of(new, sources, replaces=existing))
     if left_out:
         logger.warning(
             "Importing into %r: %d item(s) were not imported as they are: this memory has a newer "
@@ -149,8 +149,8 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
     for embedder, items in read.vectors.items():
         namespace = access.layout.vectors(embedder)
         [stored] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
-        known = [item.value for item in stored]
-        dimensions = {len(decode_vector(item["vector"])) for item in [*known, *items.values()]}
+        existing = [item.value for item in stored]
+        dimensions = {len(decode_vector(item["vector"])) for item in [*existing, *items.values()]}
         if len(dimensions) > 1:
             raise InvalidInputError(
                 f"vector: vectors of the embeddings {embedder} have different dimensions "

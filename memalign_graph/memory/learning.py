@@ -1,4 +1,4 @@
-"""Commits of what models said: lessons, questions for guidelines, and answers to them."""
+"""Commits of what models returned: lessons, questions for guidelines, and answers to them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,10 +26,10 @@ async def commit_lesson(
     failed: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
-    """Bring what was distilled into the memory: its episodes are pending no more.
+    """Apply operations that a model proposed; the episodes it read are pending no more.
 
-    `read` are the words that were read, by episode; `prompts` says which were read together;
-    `failed` names what could not be distilled, to be counted.
+    `read` has the feedback hashes that the model saw, by episode; `prompts` says which episodes
+    shared a prompt; `failed` names what could not be distilled, to be counted.
     """
     view = await access.refresh(io)
     purges, episodes = view.purges(), view.episodes(read)
@@ -99,7 +99,10 @@ async def _write_lesson(
 def _valid(
     operations: Sequence[GuidelineOperation], active: Mapping[str, Guideline], gone: set[str]
 ) -> tuple[list[GuidelineOperation], set[str]]:
-    """Leave out what comes from a word taken back, or rewords other words; name its sources."""
+    """Return the operations that still apply, and the episodes of the others.
+
+    Those do not apply whose feedback was taken back, or whose guideline has another text by now.
+    """
     valid: list[GuidelineOperation] = []
     left_pending: set[str] = set()
     texts = {normalize_text(guideline.text) for guideline in active.values()}

@@ -1,4 +1,4 @@
-"""What stands in a memory: a pure function of its facts, kept in step as they come."""
+"""The active content of a memory: a pure fold of its facts, updated as they come."""
 
 import hashlib
 from collections import Counter
@@ -21,12 +21,12 @@ VERSION_SPACE = 2**128
 
 
 class MemoryState:
-    """What stands after some facts, taken in their order."""
+    """The active episodes and guidelines after some facts, applied in their order."""
 
     def __init__(
         self, words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
     ) -> None:
-        """Begin with nothing; `include_purged` also counts what was purged since."""
+        """Begin empty; `include_purged` also counts what was purged since."""
         self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, GuidelineRevision] = {}
         self.pending: set[str] = set()
@@ -57,22 +57,22 @@ class MemoryState:
 
     @property
     def version(self) -> str:
-        """Names what stands, however it came about: a set hash."""
+        """A hash of the active content: the same content has the same version."""
         total = self._total + sum(self.guideline_terms().values())
         return f"{total % VERSION_SPACE:032x}"
 
     def guideline_terms(self) -> dict[str, int]:
-        """Return what each guideline weighs in the version; only what changed is weighed again."""
+        """Return each guideline's term in the version; only changed ones are hashed again."""
         weighed, self._hash_terms = self._hash_terms, {}
-        for key, wording in self.guidelines.items():
-            known = weighed.get(key)
-            if known is None or known[0] is not wording:
-                known = wording, guideline_hash_term(wording)
-            self._hash_terms[key] = known
+        for key, revision in self.guidelines.items():
+            current = weighed.get(key)
+            if current is None or current[0] is not revision:
+                current = revision, guideline_hash_term(revision)
+            self._hash_terms[key] = current
         return {key: weight for key, (_, weight) in self._hash_terms.items()}
 
     def apply(self, fact: Fact) -> None:
-        """Take the next fact; what follows is there after `settle`."""
+        """Apply the next fact; guidelines and statuses are up to date after `settle`."""
         is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
         self._apply_check_answers(fact)
         self.attempts.update(fact.failed)
@@ -88,7 +88,7 @@ class MemoryState:
             self._apply_lesson(fact)
 
     def settle(self) -> None:
-        """Work out what follows from the facts taken so far."""
+        """Bring guidelines and statuses up to date with the facts applied so far."""
         if self._is_outdated:
             self._reapply_lessons()
             self._is_outdated = False
@@ -100,21 +100,21 @@ class MemoryState:
         status = "pending" if key in self.pending else "distilled"
         return Episode.model_validate({**row.content, "status": status})
 
-    def guideline(self, wording: GuidelineRevision) -> Guideline:
-        fields = {name: getattr(wording, name) for name in Guideline.model_fields.keys() & _WORDED}
+    def guideline(self, revision: GuidelineRevision) -> Guideline:
+        fields = {name: getattr(revision, name) for name in Guideline.model_fields.keys() & _WORDED}
         return Guideline(
             **fields,
-            episode_ids=list(wording.sources),
-            status="pending" if wording.is_outdated else "standing",
+            episode_ids=list(revision.sources),
+            status="pending" if revision.is_outdated else "standing",
         )
 
     def ordered_guidelines(self) -> list[Guideline]:
         """Return the guidelines that stand, in the order a judge reads them."""
-        wordings = sorted(self.guidelines.values(), key=lambda each: (each.position, each.id))
-        return list(map(self.guideline, wordings))
+        revisions = sorted(self.guidelines.values(), key=lambda each: (each.position, each.id))
+        return list(map(self.guideline, revisions))
 
     def _apply_feedback(self, fact: Fact) -> bool:
-        """Bring in what was said and taken back; tells whether that touches a lesson."""
+        """Apply feedback and forgetting; returns whether a lesson depends on it."""
         is_touched = False
         for key in fact.forgotten:
             is_touched |= self._set(key, None)
@@ -175,7 +175,7 @@ class MemoryState:
         return row is not None and row.word == word
 
     def _reapply_lessons(self) -> None:
-        """Take the lessons again, since a word that one of them read came or went."""
+        """Apply all lessons again, since feedback that one of them read came or went."""
         pending = set(self.pending)
         self.guidelines = {}
         self._consumed = set()
@@ -194,11 +194,11 @@ class MemoryState:
             for key, word in fact.read.items()
             if word not in self._consumed and self._is_current(key, word)
         }
-        # What a wording that is lost came from is read again by the next.
+        # What a revision that is lost came from is read again by the next.
         scrubbed = [each for each in fact.guidelines if (fact.id, each.id) in self._scrubbed]
         lost = [*scrubbed, *filter(self._is_lost_to_concurrent_writer, fact.guidelines)]
-        fresh -= {key for wording in lost for key in wording.sources}
-        fresh -= {key for wording in scrubbed for key in fact.possible_sources(wording)}
+        fresh -= {key for revision in lost for key in revision.sources}
+        fresh -= {key for revision in scrubbed for key in fact.possible_sources(revision)}
         self._consumed.update(fact.read[key] for key in fresh)
         self.changed |= fresh & self.pending
         for key in fresh & self.pending:
@@ -216,60 +216,62 @@ class MemoryState:
         for gone in retired:
             if gone.id in stood:
                 self._apply_tombstone(gone)
-        for wording in fact.guidelines:
-            if wording not in lost:
-                self._apply_revision(wording, left(wording.sources), fact.possible_sources(wording))
+        for revision in fact.guidelines:
+            if revision not in lost:
+                self._apply_revision(
+                    revision, left(revision.sources), fact.possible_sources(revision)
+                )
         for gone in retired:
             if gone.id not in stood:
                 self._apply_tombstone(gone)  # new, and lost at once to what contradicts it
 
     def _apply_tombstone(self, gone: GuidelineTombstone) -> None:
-        known = self.guidelines.get(gone.id)
-        if gone.is_settled or known is None or known.origin != "expert":
+        current = self.guidelines.get(gone.id)
+        if gone.is_settled or current is None or current.origin != "expert":
             self.guidelines.pop(gone.id, None)
             self._retired.add(gone.id)
 
-    def _is_lost_to_concurrent_writer(self, wording: GuidelineRevision) -> bool:
+    def _is_lost_to_concurrent_writer(self, new: GuidelineRevision) -> bool:
         """Tell whether a guideline was reworded or retired by another writer at the same moment."""
-        known = self.guidelines.get(wording.id)
-        if wording.origin == "expert":
+        current = self.guidelines.get(new.id)
+        if new.origin == "expert":
             # One that only adds a question counts while the text is the one that it was made of.
             is_other = (
-                wording.id in self._retired if known is None else known.revision != wording.revision
+                new.id in self._retired if current is None else current.revision != new.revision
             )
-            return is_other and wording.revision == wording.replaces
-        if known is None:
-            return wording.replaces is not None and wording.id in self._retired
+            return is_other and new.revision == new.replaces
+        if current is None:
+            return new.replaces is not None and new.id in self._retired
         return (
-            wording.replaces is not None or known.origin == "expert"
-        ) and known.revision not in (wording.replaces, wording.revision)
+            new.replaces is not None or current.origin == "expert"
+        ) and current.revision not in (new.replaces, new.revision)
 
     def _apply_revision(
-        self, wording: GuidelineRevision, sources: FeedbackHashes, possible_sources: set[str]
+        self, new: GuidelineRevision, sources: FeedbackHashes, possible_sources: set[str]
     ) -> None:
-        self._retired.discard(wording.id)
-        known = self.guidelines.get(wording.id)
-        if wording.sources and not sources:
+        self._retired.discard(new.id)
+        current = self.guidelines.get(new.id)
+        if new.sources and not sources:
             return
         # A source that only came to these words, from elsewhere or later, can go without a trace.
-        called = (key for key in wording.sources if key in possible_sources)
-        is_whole = all(self._is_current(key, wording.sources[key]) for key in called)
-        if known is not None and known.revision == wording.revision and not wording.is_anew:
-            is_whole = not known.is_outdated
-        is_outdated = wording.origin != "expert" and (wording.is_outdated or not is_whole)
+        called = (key for key in new.sources if key in possible_sources)
+        is_whole = all(self._is_current(key, new.sources[key]) for key in called)
+        if current is not None and current.revision == new.revision and not new.is_anew:
+            is_whole = not current.is_outdated
+        is_outdated = new.origin != "expert" and (new.is_outdated or not is_whole)
         changes: dict[str, Any] = {"sources": sources, "is_outdated": is_outdated}
-        if known is not None:
-            is_same = known.revision == wording.revision
-            if is_same and known.question is not None:
-                changes["question"] = known.question
-            joined = {} if wording.is_anew else known.sources
+        if current is not None:
+            is_same = current.revision == new.revision
+            if is_same and current.question is not None:
+                changes["question"] = current.question
+            joined = {} if new.is_anew else current.sources
             changes["sources"] = {**joined, **sources}
-            changes |= {"position": known.position, "created_at": known.created_at}
-            same = (known.question, known.sources, known.is_outdated)
-            question = changes.get("question", wording.question)
+            changes |= {"position": current.position, "created_at": current.created_at}
+            same = (current.question, current.sources, current.is_outdated)
+            question = changes.get("question", new.question)
             if is_same and same == (question, changes["sources"], is_outdated):
-                changes["updated_at"] = known.updated_at
-        self.guidelines[wording.id] = wording.model_copy(update=changes)
+                changes["updated_at"] = current.updated_at
+        self.guidelines[new.id] = new.model_copy(update=changes)
 
 
 _WORDED = {"id", "text", "question", "origin", "author", "position", "created_at", "updated_at"}
@@ -278,7 +280,7 @@ _WORDED = {"id", "text", "question", "origin", "author", "position", "created_at
 def build_state(
     facts: Iterable[Fact], words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
 ) -> MemoryState:
-    """Work out what stands; the facts may come in any order."""
+    """Fold facts into a state; they may come in any order."""
     standing = MemoryState(words, embedder, include_purged=include_purged)
     for fact in without_undone(facts):
         standing.apply(fact)
@@ -287,7 +289,7 @@ def build_state(
 
 
 def without_undone(facts: Iterable[Fact]) -> list[Fact]:
-    """Bring facts into their order, without those that were undone."""
+    """Sort facts by time and id, without those that were rolled back."""
     ordered = sorted(facts, key=lambda fact: fact.id)
     undone: set[str] = set()
     for fact in reversed(ordered):
@@ -300,7 +302,7 @@ def _hash_term(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
-def guideline_hash_term(wording: GuidelineRevision) -> int:
+def guideline_hash_term(revision: GuidelineRevision) -> int:
     """Weigh a guideline in a version: it names the guideline as it stands."""
-    facets = (wording.revision, wording.is_outdated, wording.position, wording.updated_at)
-    return _hash_term(wording.id, *map(str, facets), *sorted(wording.sources))
+    facets = (revision.revision, revision.is_outdated, revision.position, revision.updated_at)
+    return _hash_term(revision.id, *map(str, facets), *sorted(revision.sources))

@@ -38,7 +38,7 @@ _TRUNCATED = (
 
 @dataclass(frozen=True)
 class RecallResult:
-    """What a look into memory gave."""
+    """What `recall` found."""
 
     examples: list[RecalledExample]
     """The most similar examples, most similar first."""
@@ -53,7 +53,7 @@ class RecallResult:
     """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
 
     warning: str | None = None
-    """What was done without, in a sentence."""
+    """What is missing from the result, in a sentence."""
 
 
 async def recall(

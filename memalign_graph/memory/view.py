@@ -1,4 +1,4 @@
-"""The cached state of one memory: its facts, what they amount to, and the vectors of that."""
+"""One memory in this process: its facts, its active content, and the index of its vectors."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ class MemoryView:
         """When judgments past their time were last removed by this process."""
         self.sweep_offset = 0
         self.derived_cache: dict[Any, Any] = {}
-        """What others derived from the view and keep in step with it, by keys of their own."""
+        """What other modules computed from a version of the view, by keys of their own."""
         self.last_used = 0
         """When it was last asked for, counted by this process."""
         self.is_loaded = False
@@ -80,7 +80,7 @@ class MemoryView:
         return self.current[1]
 
     def unread_us(self, newest: str) -> int:
-        """Return the date from which on there may be facts that the view does not know."""
+        """Return the date from which on the store may hold facts that the view lacks."""
         newest_us, now_us = timestamp_us(newest), clock.now_us()
         since_us = newest_us - CLOCK_SKEW_US
         if newest_us <= now_us + CLOCK_SKEW_US:
@@ -126,12 +126,12 @@ class MemoryView:
         return episode_id in self._state.rows
 
     def feedback_hashes(self) -> dict[str, str]:
-        """Return what lessons know the words of all episodes by."""
+        """Return the feedback hash of each episode."""
         with self._lock:
             return {key: row.word for key, row in self._state.rows.items()}
 
     def sources(self, guideline_id: str) -> dict[str, str]:
-        """Return what a guideline that stands rests on."""
+        """Return an active guideline's sources: feedback hashes by episode id."""
         return self._state.guidelines[guideline_id].sources
 
     def purges(self, episode_ids: AbstractSet[str] | None = None) -> set[str]:
@@ -153,7 +153,7 @@ class MemoryView:
         return {episode.id: episode for episode in episodes}
 
     def feedback_record(self, feedback: Episode, *, replaces: bool = False) -> Item:
-        """Write a word as it will stand beside an earlier one of the same expert."""
+        """Build the record of new feedback, merged with this expert's earlier feedback, if any."""
         with self._lock:
             row = self._state.rows.get(feedback.id)
             if row is None:
@@ -176,7 +176,7 @@ class MemoryView:
             return [key for key in fact_ids if key not in self._facts]
 
     def unknown_records(self, facts: Iterable[Fact]) -> list[str]:
-        """Return the keys of the words that some facts name and the view does not know."""
+        """Return the keys of the records that some facts name and the view lacks."""
         with self._lock:
             keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
             return [key for key in keys if key not in self._words]
@@ -263,7 +263,7 @@ class MemoryView:
         return sorted(valued, key=lambda row: (row.given_at, row.vector_key), reverse=True)
 
     def _purge(self, fact: Fact) -> None:
-        """Keep nothing of what a purge erased, as its own process leaves the store."""
+        """Remove what a purge erased, as its own process leaves the store."""
         self.derived_cache.clear()
         purged = self._words.keys() & fact.purged
         erased = _authors(self._words[key] for key in purged)

@@ -100,10 +100,13 @@ def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
     access = judge_memory(store).access
     seen = run_sync(access.refresh(SYNC))
     judge_memory(store, "another").remember(said("other"))
-    assert seen not in cached()
+    judge_memory(store, "another").version()
+    [last] = cached()  # whatever its size
+    assert [row.content["example"]["inputs"] for row in last.rows()] == ["other"]
+    assert seen is not last
     assert access.view is seen is judge_memory(store).access.view
     assert len(seen.rows()) == 1
-    del access, seen
+    del access, seen, last
     judge_memory(store, "another").recall(QUERY)
     gc.collect()
     assert len(words_in(judge_memory(store))) == 1
