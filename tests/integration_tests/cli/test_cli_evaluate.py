@@ -200,3 +200,13 @@ def test_a_readable_report_names_its_extra_before_any_call(
     ran = evaluate(learner, *options)
     assert (ran.status, 'pip install "memalign-graph[evaluation]"' in ran.error) == (2, True)
     assert (ran.out, learner.server.chats) == ("", [])
+
+
+@pytest.mark.parametrize(("learn", "reads"), [({}, True), ({"learn_from": "labels"}, False)])
+def test_the_judge_that_is_measured_learns_as_its_file_says(
+    learner: Shell, learn: dict[str, str], *, reads: bool
+) -> None:
+    learner.settings(learn=learn)
+    assert evaluate(learner, "--json").status == 0
+    lessons = [c.text for c in learner.server.chats if c.schema_name == "guideline_operations"]
+    assert any("Because of" in lesson for lesson in lessons) == reads

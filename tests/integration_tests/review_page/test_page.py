@@ -163,6 +163,25 @@ async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: 
     assert "2 of 2 (100%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
+async def test_a_server_that_stops_waits_for_what_is_being_learned(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.judged("Wait.")
+    at, learned = office.desk(), list[str]()
+
+    async def learn(_: object, task_id: str, *__: object) -> None:
+        await asyncio.sleep(0.5)
+        learned.append(task_id)
+
+    monkeypatch.setattr(at.answers, "_learn", learn)
+    app = create_review_app(at)
+    async with app.router.lifespan_context(app):
+        ann = await office.expert("ann", at).get("/review/next")
+        await ann.answer(value="false")
+        assert learned == []
+    assert len(learned) == 1
+
+
 async def test_two_answers_to_one_case_are_both_kept(office: Office) -> None:
     await office.judged("Wait.")
     at = office.desk()
