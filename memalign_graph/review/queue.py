@@ -18,6 +18,8 @@ from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
+from memalign_graph.memory.embedding import stored_vectors
+from memalign_graph.memory.index.vectors import cover_order, decode_vector
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.layout import DEFAULT_NAMESPACE, unpacked
 from memalign_graph.review import threads
@@ -28,6 +30,7 @@ from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 
 _MAX_LISTED = 100
+_MAX_COMPARED = 500  # cases that are compared with each other, to list those that cover most
 _LISTING_TTL_S = 5.0
 """An older listing is still shown while it is read again."""
 _READ_SHARE = 50  # a listing that is slow to read is read less often
@@ -91,7 +94,7 @@ class ReviewQueue:
         return self._resources[name].clients.distill_model(self.judges[name])
 
     async def list_tasks(self, reviewer: Reviewer) -> _Listed:
-        """List the oldest tasks for a reviewer, skipped ones last, and count all."""
+        """List the tasks for a reviewer, skipped ones last, and count all."""
         listings = [await self._listing(*source) for source in self._sources(reviewer).items()]
         leases, answered = await self.leases.all(), self.answers.task_ids
         listed = [task for listing in listings for task in listing.tasks]
@@ -108,7 +111,9 @@ class ReviewQueue:
             if task.id not in answered
             and not (task.id.startswith("j-") and task.judgment_ids <= on_threads)
         ]
-        tasks.sort(key=lambda task: (task.skipped, bool(task.held_by), task.asked_at, task.id))
+        tasks.sort(
+            key=lambda task: (task.skipped, bool(task.held_by), task.rank, task.asked_at, task.id)
+        )
         total = sum(listing.total for listing in listings) - len(listed) + len(tasks)
         return tasks, max(total, len(tasks))
 
@@ -225,10 +230,42 @@ class ReviewQueue:
         ]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
         tasks = []
-        for item in pending[:_MAX_LISTED]:
+        for rank, item in await self._ranked(access, pending):
             case = {"example": item["example"], "judgments": {name: item["judgment"]}}
             task_id = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
             # LangGraph's store in SQLite returns UTC times without a time zone.
             kept_at = item["kept_at"].replace(tzinfo=item["kept_at"].tzinfo or UTC)
-            tasks.append(make_task(task_id, name, case, kept_at))
+            tasks.append(replace(make_task(task_id, name, case, kept_at), rank=rank))
         return tasks, len(pending)
+
+    async def _ranked(
+        self, access: MemoryAccess, pending: Sequence[dict[str, Any]]
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Choose what is listed: what was drawn at random by age, then what covers most others.
+
+        Were the random sample not answered first, its answers would not be random any more.
+        """
+        dates = {item["judged_at"][:10] for item in pending if item.get("judged_at")}
+        days = [int(date.replace("-", "")) for date in sorted(dates)]
+        logged = await access.search(
+            ASYNC, *(access.layout.reviews_on(day, asked=True) for day in days)
+        )
+        reasons = {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
+        drawn, others, rest = [], [], []
+        for item in pending:
+            if "sample" in reasons.get(item["judgment"]["id"], ()):
+                drawn.append(item)
+            elif item.get("vector") and item["embedder"] == access.embedder.id:
+                others.append(item)
+            else:
+                rest.append(item)
+        del others[_MAX_COMPARED:]
+        valued = dict.fromkeys(row.vector_key for row in access.view.newest())
+        keys = [*valued][:_MAX_COMPARED]
+        known = access.view.vectors(keys)
+        known |= await stored_vectors(ASYNC, access, {*keys} - known.keys())
+        vectors = [decode_vector(item["vector"]) for item in others]
+        order = cover_order(vectors, [*known.values()], _MAX_LISTED)
+        by_worth = [*(others[at] for at in order), *rest]
+        ranked = [*((0, item) for item in drawn), *enumerate(by_worth, 1)]
+        return ranked[:_MAX_LISTED]

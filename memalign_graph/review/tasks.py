@@ -45,6 +45,7 @@ class ReviewTask:
     judgment_ids: frozenset[str]
     case: CasePayload = field(default_factory=dict)  # only of an open task
     ran_unasked: bool = False  # a tool call that nobody was asked about
+    rank: int = 0  # its place among cases that nobody waits for
     held_by: str | None = None
     skipped: bool = False
 

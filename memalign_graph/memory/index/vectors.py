@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +38,27 @@ def decode_vector(text: str) -> Vector:
     import numpy as np
 
     return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
+
+
+def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:
+    """Order vectors by how many others each is like that nothing known, or before it, is like.
+
+    Source: G. Nemhauser, L. Wolsey and M. Fisher, An analysis of approximations for maximizing
+    submodular set functions, 1978 (greedy facility location).
+    """
+    import numpy as np
+
+    if not waiting:
+        return []
+    rows = np.stack(waiting)
+    similarities, order = rows @ rows.T, list[int]()
+    covered = (rows @ np.stack(known).T).max(axis=1) if known else np.full(len(rows), -1.0)
+    for _ in range(min(count, len(rows))):
+        gains = np.maximum(similarities - covered[:, None], 0).sum(axis=0)
+        gains[order] = -1
+        order.append(int(gains.argmax()))
+        covered = np.maximum(covered, similarities[:, order[-1]])
+    return order
 
 
 def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:

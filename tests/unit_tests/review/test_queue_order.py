@@ -1,0 +1,77 @@
+"""Which cases the queue shows first: the random sample, then what tells most about the others."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph import Example, Feedback, Judge, JudgeMemory, Judgment
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.index.vectors import cover_order, encode_vector
+from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
+from memalign_graph.review.queue import ReviewQueue
+from memalign_graph.review.tasks import Reviewer
+from memalign_graph.types import ReviewChoice
+from tests.conftest import CRITERION
+
+GROUPS = {"rare": 90.0, "common": 0.0, "known": 180.0}
+
+
+def at(degrees: float) -> Any:
+    return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], dtype=np.float32)
+
+
+def on_circle(texts: Sequence[str]) -> list[list[float]]:
+    names = [next(name for name in GROUPS if name in text) for text in texts]
+    return [at(GROUPS[name]).tolist() for name in names]
+
+
+def test_what_is_like_most_others_and_like_nothing_known_comes_first() -> None:
+    waiting = [at(90), at(0), at(2), at(-2), at(180), at(181)]
+    first, second = cover_order(waiting, [at(180)], 2)
+    assert first in (1, 2, 3)
+    assert second == 0
+    assert cover_order(waiting, [at(0)], 1)[0] in (4, 5)
+    assert sorted(cover_order(waiting, [], 100)) == [*range(6)]
+    assert cover_order([], [at(0)], 3) == []
+
+
+async def test_the_random_sample_comes_first_by_age() -> None:
+    store = InMemoryStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=on_circle)
+    known = Example(inputs="known 0", outputs="a")
+    memory.remember(Feedback(example=known, value=True))
+    access = memory.access
+
+    def keep(name: str, degrees: float | None, *reasons: Any) -> None:
+        example = Example(inputs=name, outputs="a")
+        judgment = Judgment(
+            id=name.replace(" ", ""),
+            criterion=CRITERION.name,
+            example_id=example.id,
+            value=True,
+            rationale="So.",
+            memory_version=memory.version(),
+        )
+        vector = None if degrees is None else encode_vector(at(degrees))
+        run_sync(keep_judgment(SYNC, access, judgment, example, vector, timedelta(days=1)))
+        choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
+        run_sync(log_review(SYNC, access, judgment, choice, utc_now()))
+
+    keep("known 1", 180)
+    keep("no vector", None)
+    keep("rare 1", 90, "unsure")
+    keep("common 1", 1)
+    keep("common 2", 0, "unsure")
+    keep("common 3", -1)
+    keep("known 2", 181, "unsure", "sample")
+    keep("known 3", 179, "sample")
+    queue = ReviewQueue([Judge(criterion=CRITERION, embeddings=on_circle)], store=store)
+    tasks, count = await queue.list_tasks(Reviewer(name="ann"))
+    assert count == 8
+    inputs = [task.inputs for task in tasks]
+    assert inputs[:2] == ["known 2", "known 3"]
+    assert [name.split()[0] for name in inputs[2:4]] == ["common", "rare"]
+    assert inputs[-1] == "no vector"
