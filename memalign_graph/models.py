@@ -238,7 +238,7 @@ def _with_little_chance(model: Any) -> Any:
     """Set what makes a model's answers steady, as far as its profile says that it takes it."""
     profile, settings = model.profile or {}, dict[str, Any]()
     if profile.get("temperature") is not False:
-        settings["temperature"] = 0
+        settings["temperature"] = 0.0  # as LangChain keeps it: it is part of the key
     # Without reasoning there are log-probabilities; the judge writes its reasons down itself.
     if "none" in (profile.get("reasoning_effort_levels") or ()):
         settings["reasoning_effort"] = "none"
@@ -395,7 +395,8 @@ def models_from_environment() -> tuple[str, str]:
 
 # The fields of a chat model that do not change what it answers.
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
-_FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout"}
+_FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "stream_chunk_timeout"}
+_FIELDS_NOT_IN_KEY |= {"profile"}  # an update of the provider's package changes it
 
 
 def model_key(model: BaseChatModel) -> str:

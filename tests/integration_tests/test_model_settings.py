@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 
-from memalign_graph.models import DEFAULT_CHAT_MODEL
+from memalign_graph.models import DEFAULT_CHAT_MODEL, model_key, resolve_chat_model
 from tests.conftest import CASE, Bench
 from tests.integration_tests.evidence.judging_support import asks_for_value
 from tests.loopback import LoopbackServer, Rule, error, with_logprobs
@@ -43,6 +44,19 @@ async def test_a_model_gets_what_its_profile_takes(
             key: chat.body[key] for key in ("temperature", "reasoning_effort") if key in chat.body
         }
         assert sent == settings
+
+
+def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in server.environment.items():
+        monkeypatch.setenv(variable, value)
+    named = resolve_chat_model("openai:gpt-4.1-mini")
+    made = ChatOpenAI(model="gpt-4.1-mini", temperature=0)
+    assert model_key(named) == model_key(made)
+    updated = made.model_copy(update={"profile": {"max_input_tokens": 1, "new": True}})
+    assert model_key(updated) == model_key(made)
+    assert model_key(made.model_copy(update={"temperature": 1.0})) != model_key(made)
 
 
 async def test_a_model_that_refuses_log_probabilities_still_judges(
