@@ -201,7 +201,7 @@ _CHAT_HINTS = {
     **_HINTS,
     "ModelNotFoundError": (
         "the provider has no such model, or has shut it down: give the option `model` (--model) "
-        f"another, such as {DEFAULT_CHAT_MODEL!r}; `memalign migrate` compares both."
+        f"another, such as {DEFAULT_CHAT_MODEL!r}; then run `memalign migrate`."
     ),
 }
 
