@@ -5,8 +5,8 @@ and its mean is corrected by the judge's values on all other cases, as far as bo
 
 Source: A. Angelopoulos, J. Duchi and T. Zrnic, PPI++: efficient prediction-powered inference, 2023.
 The interval of a share is Wilson's, with the number of labels that would be as exact without a
-judge: a normal interval fails on rare values. The variance is the jackknife's, to which each pair
-of values adds a little: where no error was seen, there may be one.
+judge: a normal interval fails on rare values. The variance is the jackknife's, to which each
+pair of ends of the scale adds a little: where no error was seen, there may be one.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MIN_LABELS = 10
 """With fewer labels there is no estimate."""
 
 _Z = 1.959964  # of a 95 % interval
-_PSEUDO_LABELS = 0.15  # for each pair of values of a share
+_PSEUDO_LABELS = {True: 0.15, False: 0.03}  # for each pair of ends, of a share and of a mean
 _MAX_LEVERAGE = 0.8
 
 
@@ -58,19 +58,18 @@ def estimate_mean(
     if count < min_values:
         return Estimate(value=None, low=low, high=high)
     scaled = (np.array(values, dtype=float) - low) / span
-    mean, variance = float(scaled.mean()), float(scaled.var())
-    if not len(others):
-        return _interval(mean, count, variance, bounds, is_share=is_share)
-    predicted = (np.array(predictions, dtype=float) - low) / span
     unlabeled = (np.array(others, dtype=float) - low) / span
+    predicted = (np.array(predictions, dtype=float) - low) / span if len(others) else 0 * scaled
     weight, variance, residual = _tuned(
-        scaled, predicted, count / len(others), _PSEUDO_LABELS if is_share else 0.0
+        scaled, predicted, count / max(len(others), 1), _PSEUDO_LABELS[is_share]
     )
-    mean += weight * float(unlabeled.mean() - predicted.mean())
-    if not is_share:
-        return _interval(mean, count, min(variance, residual), bounds, is_share=False)
-    worth = count * max(variance / residual, 1.0) if residual else float(count)
-    return _interval(mean, worth, variance, bounds, is_share=True)
+    mean = float(scaled.mean())
+    if len(others):
+        mean += weight * float(unlabeled.mean() - predicted.mean())
+    else:
+        residual = variance
+    worth = count * max(variance / residual, 1.0) if is_share else count
+    return _interval(mean, worth, residual, bounds, is_share=is_share)
 
 
 def more_labels(estimate: Estimate, labels: int, margin: float) -> int:

@@ -75,11 +75,20 @@ def test_a_judge_that_never_errs_does_not_make_the_interval_empty() -> None:
     assert 0.02 < found.high - found.low < 0.15
 
 
+def test_labels_that_are_all_alike_do_not_make_the_interval_empty() -> None:
+    alike: list[float] = [5] * 12
+    for others in ([], [5.0] * 500):
+        found = estimate_mean(alike, alike, others, bounds=(1, 5), is_share=False)
+        assert found.value == 5
+        assert 3.5 < found.low < 4.9
+
+
 def test_what_cannot_be_estimated_is_bounded_by_the_scale() -> None:
     few = estimate_mean([4.0] * 9, bounds=(1, 5), is_share=False, min_values=MIN_LABELS)
     assert few == Estimate(value=None, low=1, high=5)
     assert more_labels(few, 9, 0.2) == 1
-    assert estimate_mean([3.0], bounds=(1, 5), is_share=False).value == 3
+    alone = estimate_mean([3.0], bounds=(1, 5), is_share=False)
+    assert (alone.value, alone.low, alone.high) == (3, 1, 5)
 
 
 def test_more_labels_bring_the_interval_within_the_margin() -> None:
