@@ -68,7 +68,7 @@ def test_assistants_have_memory_k_and_model_of_their_own(
     )
     assert [len(result["judgment"]["episode_ids"]) for result in results] == [1, 3, 0]
     assert (results[2]["feedback"], results[2]["learned"]) == (None, None)
-    assert {chat.model for chat in judgings(server)} == {"gpt-other", "gpt-4.1-mini"}
+    assert {chat.model for chat in judgings(server)} == {"gpt-other", "gpt-6-luna"}
     found = client.store.list_namespaces(prefix=["acme"], suffix=["facts"])["namespaces"]
     assert [list(place) for place in found] == [["acme", "emea", "support_tone", "facts"]]
 
