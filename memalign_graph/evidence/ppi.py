@@ -23,7 +23,7 @@ MIN_LABELS = 10
 """With fewer labels there is no estimate."""
 
 _Z = 1.959964  # of a 95 % interval
-_PSEUDO_LABELS = {True: 0.15, False: 0.03}  # for each pair of ends, of a share and of a mean
+_PSEUDO_LABELS = {True: 0.35, False: 0.03}  # for each pair of ends, of a share and of a mean
 _MAX_LEVERAGE = 0.8
 
 
