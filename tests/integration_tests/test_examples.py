@@ -190,9 +190,31 @@ def test_evaluating_a_judge_writes_a_report(
     assert "https:" not in page
 
 
+def test_the_walkthrough_prints_what_its_page_shows(
+    server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks_the_rule(chat: ChatRequest) -> bool:
+        is_taught = "must say sorry first" in chat.text
+        return is_taught and "form on our site" in str(chat.messages[-1]["content"])
+
+    server.rules = [Rule(when=breaks_the_rule, value=False)]
+    monkeypatch.chdir(tmp_path)
+    printed = run_example("walkthrough", tmp_path, capsys, monkeypatch)
+    page = (ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")
+    code, outputs = (
+        "".join(re.findall(f"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+        for language in ("python", "text")
+    )
+    assert printed == outputs
+    written = (ROOT / "examples" / "walkthrough.py").read_text(encoding="utf-8")
+    program = written.split('"""\n\n', 1)[1]
+    lines = [line for line in program.splitlines() if line and not re.match(r"# \d\. ", line)]
+    assert [line for line in code.splitlines() if line] == lines
+
+
 def test_every_example_is_run() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert names == {*EXAMPLES, "evaluate_a_judge"}
+    assert names == {*EXAMPLES, "evaluate_a_judge", "walkthrough"}
 
 
 def demo(*options: str, typed: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
