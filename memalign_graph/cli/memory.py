@@ -63,7 +63,11 @@ def show(
 def history(*, location: MemoryLocation, terminal: Terminal) -> None:
     """List the memory's commits, newest first."""
     with location.open() as memory:
-        terminal.result({"version": memory.version(), "commits": memory.history()})
+        commits = memory.history()
+        # Ids of commits begin with the time: the first eight characters tell nothing apart.
+        rows = [{**commit.to_json(), "id": None} for commit in commits]
+        result = {"version": memory.version(), "commits": commits}
+        terminal.result(result, shown=[table(rows)] if rows else [])
 
 
 @_command()

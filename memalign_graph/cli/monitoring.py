@@ -66,9 +66,10 @@ def rate(
     if not found.judgments:
         terminal.warn("no judgment is kept: give keep_judgments, in days, under `judge:`.")
     elif found.more_labels:
-        terminal.note(
-            f"{found.more_labels:,} more answers drawn at random make it exact to 5 points."
-        )
+        what = "an interval of 5 % of the range to each side"
+        if found.rate.value is None:
+            what = "an estimate"
+        terminal.note(f"{what} takes {found.more_labels:,} more answers drawn at random.")
     return Status.DONE
 
 

@@ -5,6 +5,7 @@ confidence, and the threshold of `review="uncertain"`. The cases in memory have 
 the new judge's verdicts on them can take the place of the old one's.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
@@ -130,9 +131,11 @@ async def _migrate(
         judgments, failures, judge_key = await _judge_all(io, subject, copy)
         await record_judgments(io, copy.access, judgments, replaces=True)
         trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
+        encoding = (await current_evidence_model(io, copy.access, judge_key=judge_key)).encoding
         if apply:
             await record_judgments(io, memory.access, judgments, replaces=True)
     after = _values(judgments)
+    given = Counter(map(encoding.class_name, after.values()))
     scores, [compared] = score(
         scale,
         [case.expected for case in copy.cases],
@@ -168,7 +171,12 @@ async def _migrate(
         failures=failures,
         usage=experiment.usage.rows(),
         trust=trust,
-        more_labels={name: more_decisions(each) for name, each in trust.verdicts.items()},
+        more_labels={
+            name: more_decisions(trust.verdicts[name])
+            if name in trust.verdicts
+            else max(trust.needed - count, 1)
+            for name, count in sorted(given.items())
+        },
         judge_key=judge_key,
     )
 

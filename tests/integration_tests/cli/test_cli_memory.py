@@ -50,6 +50,7 @@ def test_history_and_the_way_back(shell: Shell) -> None:
     assert ran.out.index(second[:8]) < ran.out.index(first[:8])
     commits = shell.memory("history", "--json").document["commits"]
     assert Commit.model_validate(commits[0]).version == second
+    assert commits[0]["id"][:8] not in ran.out
     told = shell.memory("rollback", first[:8], "--json").document
     assert (told["version_before"], told["version"]) == (second, first)
     assert [len(told["episodes"][name]) for name in ("added", "removed", "changed")] == [0, 1, 0]

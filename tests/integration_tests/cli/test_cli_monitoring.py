@@ -44,7 +44,7 @@ def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
     assert header.split() == "group judgments labels rate judge labels_alone more_labels".split()  # noqa: SIM905
     assert first.split()[:4] == ["all", "60", "30", "0.667"]
     assert second.split()[0] == "north"
-    assert "more answers drawn at random make it exact to 5 points" in ran.err
+    assert "an interval of 5 % of the range to each side takes" in ran.err
     document = shell.run("rate", "-c", "tone.yaml", "--json").document
     assert (document["judgments"], document["labels"]) == (60, 30)
     assert document["rate"]["low"] < 2 / 3 < document["rate"]["high"]
@@ -53,6 +53,8 @@ def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
 def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
     assert shell.run("rate", "-c", "tone.yaml").status == 2  # there is no memory
     keep(shell, 1)
+    told = shell.run("rate", "-c", "tone.yaml").err
+    assert "an estimate takes 9 more answers drawn at random" in told
     ran = shell.run("rate", "-c", "tone.yaml", "--namespace", "other")
     assert ran.status == 0
     assert "no judgment is kept: give keep_judgments" in ran.err
@@ -72,6 +74,7 @@ def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None
     assert told["agreement before"].startswith("0.500 [")
     assert told["agreement after"].startswith("0.500 [")
     assert told["verdicts that change"] == "2"
+    assert told["more labels until unasked"] == '{"false": 38}'
     assert '"new judge": 2' in told["calls"]
     assert "expected" in ran.out
     assert "--apply stores the new verdicts" in ran.err
