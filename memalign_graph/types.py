@@ -177,8 +177,7 @@ class Evidence(FrozenModel):
     """The most similar of the cases that voted, most similar first."""
     weights: dict[str, float] = Field(default_factory=dict)
     """The shares of `judge` and `neighbours` in the value. Without `judge`, which has too few
-    verdicts, the rest is the median's. With checks also by how much cases are alike in `checks`,
-    and not in their texts."""
+    verdicts, the rest is the median's."""
     cases: int = 0
     """How many cases with an expert's value it was fitted to."""
     verdict_error: float | None = None

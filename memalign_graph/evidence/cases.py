@@ -1,9 +1,9 @@
 """The cases of a memory that the evidence model is fitted to, and how it reads their values."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from math import nan
@@ -12,8 +12,7 @@ import numpy as np
 
 from memalign_graph.agreement import agreement_tolerance, consensus, value_or_none
 from memalign_graph.evidence.regression import Floats
-from memalign_graph.evidence.verdicts import LEAST_SPREAD, RawVerdict, log_odds
-from memalign_graph.memory.checks import check_answers, is_answer_to, measure_guidelines
+from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.memory.episode_row import EpisodeRow, PastVerdict
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.view import MemoryView
@@ -39,8 +38,6 @@ class EvidenceCase:
     """The present judge's, given before it knew the experts' values."""
     judged_at: datetime
     """When feedback on that verdict was given."""
-    checks: Mapping[str, float] = field(default_factory=dict)
-    """How likely it meets guidelines, by `asked_id`."""
 
 
 def load_cases(
@@ -55,7 +52,6 @@ def load_cases(
     `excluded_ids` are ids of examples that have no vote.
     """
     is_present = _present_judge(view, judge_key)
-    answers = _standing_answers(view, scale)
     valued = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
     vectors = view.vectors(islice(dict.fromkeys(valued), MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
@@ -64,10 +60,9 @@ def load_cases(
             if row.example_id not in excluded_ids:
                 rows_by_example[row.example_id].append(row)
     cases = []
-    for example_id, rows in sorted(rows_by_example.items()):
+    for _, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))
-        checks = {asked: by_id[example_id] for asked, by_id in answers if example_id in by_id}
-        case = _case_of(rows, vectors[rows[0].vector_key], scale, is_present, checks)
+        case = _case_of(rows, vectors[rows[0].vector_key], scale, is_present)
         cases += [case] if case else []
     return cases
 
@@ -77,7 +72,6 @@ def _case_of(
     vector: Vector,
     scale: Scale,
     is_present: Callable[[PastVerdict], bool],
-    checks: Mapping[str, float],
 ) -> EvidenceCase | None:
     """Return a case by its feedback, oldest first; None without a value on the scale."""
     values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
@@ -99,7 +93,6 @@ def _case_of(
         value=consensus(values, scale) if values[1:] else values[0],
         verdict=verdict,
         judged_at=judged_at,
-        checks=checks,
     )
 
 
@@ -122,46 +115,6 @@ def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVer
 
 
 _DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # what a provider adds to a model's name
-
-
-def _standing_answers(view: MemoryView, scale: Scale) -> list[tuple[str, Mapping[str, float]]]:
-    """Return the answers to checks of guidelines that are in use, by `asked_id`."""
-    _, guidelines = measure_guidelines(view, scale)
-    standing = [guideline for guideline in guidelines if guideline.status != "unproven"]
-    questions = {guideline.question for guideline in standing if guideline.question}
-    return [
-        (asked, by_id)
-        for asked, by_id in (check_answers(view).items() if questions else ())
-        if any(is_answer_to(asked, question) for question in questions)
-    ]
-
-
-class CheckFeatures:
-    """Answers to checks as standardized log-odds, with a column for each question and model.
-
-    Source: H. Hashemi et al., LLM-Rubric, 2024: answers to small questions, weighed by few labels.
-    """
-
-    def __init__(self, cases: Sequence[EvidenceCase], min_cases: int) -> None:
-        """Take the questions that enough of the cases were asked."""
-        counts = Counter(asked for case in cases for asked in case.checks)
-        self._asked = sorted(asked for asked, count in counts.items() if count >= min_cases)
-        self.count = len(self._asked)
-        self._mean = self._spread = np.zeros(0)
-        if self._asked:
-            odds = self._odds([case.checks for case in cases])
-            self._mean = np.nanmean(odds, axis=0)
-            self._spread = np.nanstd(odds, axis=0) + LEAST_SPREAD
-
-    def columns(self, answers: Sequence[Mapping[str, float]]) -> Floats | None:
-        """Return the columns of some cases, 0 where an answer is missing; None without any."""
-        if not self.count:
-            return None
-        scaled = (self._odds(answers) - self._mean) / self._spread
-        return np.nan_to_num(scaled).astype(np.float32)
-
-    def _odds(self, answers: Sequence[Mapping[str, float]]) -> Floats:
-        return np.array([[log_odds(by.get(key, nan)) for key in self._asked] for by in answers])
 
 
 _THIRDS = ("low", "middle", "high")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from memalign_graph.agreement import consensus, values_agree
-from memalign_graph.evidence.cases import CheckFeatures, EvidenceCase, ValueEncoding
+from memalign_graph.evidence.cases import EvidenceCase, ValueEncoding
 from memalign_graph.evidence.regression import (
     NO_NEIGHBORS,
     Calibration,
@@ -89,7 +89,6 @@ class EvidenceModel:
         """Take cases in the order of their ids, and the version of the memory that has them."""
         self.cases, self.version = list(cases), version
         self.encoding = ValueEncoding(scale)
-        self.features = CheckFeatures(self.cases, MIN_CASES)
         self.truth = self.encoding.numbers([case.value for case in cases])
         self._distinct_values = np.unique(self.truth)
         verdicts = [case.verdict for case in cases if case.verdict]
@@ -134,8 +133,7 @@ class EvidenceModel:
     def regression(self) -> KernelRegression:
         """What the experts said of like cases; there has to be one."""
         vectors = np.array([case.vector for case in self.cases])
-        features = self.features.columns([case.checks for case in self.cases])
-        return KernelRegression(vectors, self._targets, self._targets.shape[1] // 2, features)
+        return KernelRegression(vectors, self._targets, self._targets.shape[1] // 2)
 
     @cached_property
     def expert_means(self) -> Floats:
@@ -261,10 +259,8 @@ class EvidenceModel:
         if not len(neighbors.rows):
             return False
         nearest_others = self.regression.neighbors.similarities[:, 0]
-        # Where checks tell which cases are alike, texts may differ.
-        quantile = NOVELTY_QUANTILE * (1 - self.regression.feature_weight)
         rank = 1 + (nearest_others <= neighbors.similarities[0] + SMALL).sum()
-        return bool(rank > quantile * (1 + len(self.cases)))
+        return bool(rank > NOVELTY_QUANTILE * (1 + len(self.cases)))
 
     def decide(self, verdict: RawVerdict, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case, by the cases nearest to it."""
@@ -305,8 +301,7 @@ class EvidenceModel:
         if vector is None or not len(neighbors.rows) or self.leave_one_out is None:
             return None, None
         leave_one_out, encoding = self.leave_one_out, self.encoding
-        features = self.features.columns([verdict.checks])
-        both, vote = self.regression.estimate(vector, neighbors, features)
+        both, vote = self.regression.estimate(vector, neighbors)
         estimate, usual = np.hsplit(both, 2)
         [stated] = encoding.verdict_rows([verdict])
         estimate = estimate + (leave_one_out.judge or 0.0) * (stated - usual)
@@ -416,8 +411,6 @@ class EvidenceModel:
         if judge is not None:
             fields["verdict_error"] = float(leave_one_out.baseline_errors.mean())
             fields["weights"]["judge"] = 1 - weight + weight * judge
-        if self.features.count:
-            fields["weights"]["checks"] = self.regression.feature_weight
         return fields
 
     def _probabilities(self, leave_one_out: LeaveOneOut, row: Floats) -> dict[str, float] | None:
@@ -452,11 +445,9 @@ class EvidenceModel:
         measure = "wrong on a share of" if self.encoding.choices else "off by"
         other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
         but = ": not better beyond chance, each class counting alike" * (not leave_one_out.weight)
-        checks = self.features.count if self.regression.feature_weight else 0
-        with_checks = f", with {checks} check{'s' * (checks != 1)}," if checks else ""
         return (
             f"The {who} decides: on {len(leave_one_out.rows)} cases in memory, each left out, the "
-            f"evidence{with_checks} is {measure} {leave_one_out.errors.mean():.3g}, and {other} "
+            f"evidence is {measure} {leave_one_out.errors.mean():.3g}, and {other} "
             f"{leave_one_out.baseline_errors.mean():.3g}{but}."
         )
 

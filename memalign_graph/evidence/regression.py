@@ -1,13 +1,11 @@
 """Numerics of the evidence model: kernel regression, gains by class, calibration.
 
-Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996; M. Gönen
-and E. Alpaydin, Multiple kernel learning algorithms, 2011; J. Platt, Probabilistic outputs for
-support vector machines, 1999.
+Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996; J. Platt,
+Probabilistic outputs for support vector machines, 1999.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +30,6 @@ class Neighbors(NamedTuple):
 
 NO_NEIGHBORS = Neighbors(np.zeros(0, int), np.zeros(0), np.zeros(0))
 
-_FEATURE_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 _MAX_SAMPLE = 200  # cases that the values above are chosen on
@@ -46,8 +43,8 @@ embeddings rewordings are at 0.02 to 0.04 of it, the nearest other cases at 0.15
 class KernelRegression:
     """The mean of kernel ridge regression and of a vote of the nearest cases.
 
-    The kernel is a weighted sum: of the cosine of centered vectors, and of other features.
-    Near-duplicates are a group, which is left out together.
+    The kernel is the cosine of centered vectors. Near-duplicates are a group, which is left out
+    together.
     """
 
     groups: Floats
@@ -63,16 +60,13 @@ class KernelRegression:
     left_out: Floats
     """Each case's targets as estimated without its group; it takes two groups."""
 
-    def __init__(
-        self, vectors: Floats, targets: Floats, n_expert_columns: int, features: Floats | None
-    ) -> None:
+    def __init__(self, vectors: Floats, targets: Floats, n_expert_columns: int) -> None:
         """Fit to targets; leave-one-out on the first columns chooses the hyperparameters.
 
         Args:
             vectors: A unit vector for each case.
             targets: What is estimated for each case.
             n_expert_columns: The number of columns that experts' values take.
-            features: What else is known of each case, standardized; None if nothing is.
         """
         self._vectors, self._targets = vectors, targets
         similarities = vectors @ vectors.T
@@ -99,23 +93,16 @@ class KernelRegression:
         self.neighbors = Neighbors(rows, similarities, shares)
 
         self._center = vectors.mean(axis=0)
-        centered = _unit(vectors - self._center)
+        self._centered = _unit(vectors - self._center)
 
-        def ridge_error(choice: tuple[float, float]) -> float:
-            weight, ridge = choice
-            inverse = _inverse(_kernel_columns(centered, features, weight)[sample], ridge)
-            if features is None:
-                # Around the mean of all: that favors smoothing, which few labels need.
-                residuals = inverse @ (experts - experts.mean(axis=0))
-                residuals /= np.diag(inverse)[:, None]
-            else:
-                residuals = experts - _without_group(inverse, experts, np.arange(len(sample)))
+        def ridge_error(ridge: float) -> float:
+            # Around the mean of all: that favors smoothing, which few labels need.
+            inverse = _inverse(self._centered[sample], ridge)
+            residuals = inverse @ (experts - experts.mean(axis=0)) / np.diag(inverse)[:, None]
             return float((residuals**2).mean())
 
-        weights = _FEATURE_WEIGHTS[: 1 if features is None else None]
-        self.feature_weight, self.ridge = min(product(weights, _RIDGES), key=ridge_error)
-        self._columns = _kernel_columns(centered, features, self.feature_weight)
-        inverse = _inverse(self._columns, self.ridge)
+        self.ridge = min(_RIDGES, key=ridge_error)
+        inverse = _inverse(self._centered, self.ridge)
         self._mean = targets.mean(axis=0)
         self._coefficients = inverse @ (targets - self._mean)
         votes = np.einsum("ij,ijk->ik", shares, targets[rows])
@@ -129,14 +116,11 @@ class KernelRegression:
         [shares] = _softmax(similarities[None, rows], self.temperature)
         return Neighbors(rows, similarities[rows], shares)
 
-    def estimate(
-        self, vector: Vector, neighbors: Neighbors, features: Floats | None
-    ) -> tuple[Floats, Floats]:
-        """Estimate a new case, by a row of features; also returns its neighbors' vote."""
+    def estimate(self, vector: Vector, neighbors: Neighbors) -> tuple[Floats, Floats]:
+        """Estimate a new case; also returns its neighbors' vote."""
         vote = neighbors.shares @ self._targets[neighbors.rows]
-        centered = _unit((vector - self._center)[None])
-        [new] = _kernel_columns(centered, features, self.feature_weight)
-        smooth = self._mean + (self._columns @ new) @ self._coefficients
+        [centered] = _unit((vector - self._center)[None])
+        smooth = self._mean + (self._centered @ centered) @ self._coefficients
         inside = np.clip(smooth, self._targets.min(axis=0), self._targets.max(axis=0))
         return (inside + vote) / 2, vote
 
@@ -155,23 +139,10 @@ def _near_duplicates(distances: Floats) -> Floats:
     return groups if (groups != 0).any() else np.arange(count)
 
 
-def _kernel_columns(centered: Floats, features: Floats | None, weight: float) -> Floats:
-    """Return columns whose products are the kernel."""
-    if features is None:
-        return centered
-    scaled = np.sqrt(weight / features.shape[1]) * features
-    return np.hstack((np.sqrt(1 - weight) * centered, scaled))
-
-
-def _inverse(columns: Floats, ridge: float) -> Floats:
+def _inverse(centered: Floats, ridge: float) -> Floats:
     """Invert the kernel of rows, with the ridge on its diagonal."""
-    columns = columns.astype(np.float64)
-    count, width = columns.shape
-    if count <= width:
-        return np.linalg.inv(columns @ columns.T + ridge * np.eye(count))
-    # The same by the smaller matrix (M. A. Woodbury, 1950).
-    smaller = np.linalg.inv(columns.T @ columns + ridge * np.eye(width))
-    return (np.eye(count) - columns @ smaller @ columns.T) / ridge
+    centered = centered.astype(np.float64)
+    return np.linalg.inv(centered @ centered.T + ridge * np.eye(len(centered)))
 
 
 def _without_group(inverse: Floats, targets: Floats, groups: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
@@ -33,7 +33,6 @@ class RawVerdict:
     value: Value
     probabilities: Mapping[str, float] | None = None
     source: ConfidenceSource | None = None
-    checks: Mapping[str, float] = field(default_factory=dict)  # by `asked_id`
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,7 @@ async def run_judge(case: Case) -> Judgment:
     else:
         checks, answer = [], await ask(case)
     measured, rationale = answer.confidence, answer.rationale
-    decision = decide(
-        verdicts.RawVerdict(
-            answer.value, measured.probabilities, measured.source, probabilities(checks)
-        )
-    )
+    decision = decide(verdicts.RawVerdict(answer.value, measured.probabilities, measured.source))
     if decision.value != answer.value:
         overruled = _OVERRULED.format(scale.render(decision.value), scale.render(answer.value))
         rationale = f"{rationale} {overruled}".lstrip()

@@ -103,7 +103,7 @@ async def predicted_changes(
     others = _others(access, example, author)
     values = [*(other for row, other in others if row.example_id == example.id), value]
     known = next((case for case in model.cases if case.example_id == example.id), None)
-    verdict, checks = (known.verdict, known.checks) if known else (None, {})
+    verdict = known.verdict if known else None
     if verdict is None and judgment is not None:
         verdict = RawVerdict(judgment.verdict, judgment.probabilities)
     case = EvidenceCase(
@@ -115,7 +115,6 @@ async def predicted_changes(
         value=consensus(values, scale),
         verdict=verdict,
         judged_at=datetime.now(UTC),
-        checks=checks,
     )
     if model.needs_fit(decide):
         await fit(io, model)

@@ -1,21 +1,17 @@
 """Guidelines as measured checks: what they are worth, which leave, and what they tell of a case."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, JudgeMemory, Numeric, Pairwise
-from memalign_graph.evidence.deciding import prepare_decision
-from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers, record_questions
 from memalign_graph.scales import Scale
-from memalign_graph.types import Evidence, Worth
+from memalign_graph.types import Worth
 from tests.conftest import Bench
 from tests.integration_tests.evidence.judging_support import case, number_of, truth, words
 from tests.unit_tests.memory.support import hashed, learn, op, said
@@ -113,58 +109,3 @@ def test_worth_is_of_values_in_an_order_and_chance_is_told_from_what_says_nothin
     worth = None if auc is None else Worth(auc=auc, cases=len(values))
     assert (rule.worth, rule.status) == (worth, status)
     assert '"worth"' not in memory.export_jsonl()
-
-
-def test_an_informative_check_is_found_among_useless_ones_and_moves_the_estimate() -> None:
-    rng = random.Random(1)  # noqa: S311 - nothing secret
-    useful = [rng.random() for _ in range(40)]
-    memory = graded(SHARE, [round(0.1 + 0.8 * answer, 3) for answer in useful])
-    names = [f"Useless {number}" for number in range(6)]
-    teach(memory, *names, "Useful")
-    new = np.array(hashed(["Another case"])[0], np.float32)
-
-    def evidence(**answers: float) -> Evidence:
-        checks = {asked_id(f"{text}?", "m"): answer for text, answer in answers.items()}
-        weighing = prepare_decision(
-            SYNC, memory.access, "evidence", version=memory.version(), vector=new
-        )
-        decide, warning = run_sync(weighing)
-        assert warning is None
-        found = decide(RawVerdict(0.5, None, None, checks)).evidence
-        assert found is not None
-        return found
-
-    note(memory, {name: [rng.random() for _ in useful] for name in names})
-    assert "checks" in evidence().weights
-    note(memory, {"Useful": useful})
-    low, high, unknown = evidence(Useful=0.02), evidence(Useful=0.98), evidence()
-    assert low.weights["checks"] >= 0.5
-    assert float(high.estimate or 0) - float(low.estimate or 0) > 0.25
-    assert float(low.estimate or 0) < float(unknown.estimate or 0) < float(high.estimate or 0)
-    assert " checks, is off by " in low.reason
-    memory.remove_guideline(next(rule.id for rule in memory.guidelines() if rule.text == "Useful"))
-    assert evidence(Useful=0.02).estimate == evidence(Useful=0.98).estimate
-
-
-def test_the_check_of_an_unproven_guideline_is_no_evidence() -> None:
-    rng = random.Random(1)  # noqa: S311 - nothing secret
-    answers = [rng.random() for _ in range(40)]
-    memory = graded(SHARE, [round(1 - answer, 3) for answer in answers])
-    teach(memory, "Harm")
-
-    def weights() -> dict[str, float]:
-        weighing = prepare_decision(
-            SYNC,
-            memory.access,
-            "evidence",
-            version=memory.version(),
-            vector=np.array(hashed(["Another case"])[0], np.float32),
-        )
-        found = run_sync(weighing)[0](RawVerdict(0.5)).evidence
-        assert found is not None
-        return found.weights
-
-    note(memory, {"Harm": [rng.random() for _ in answers]})
-    assert (memory.guidelines()[0].status, "checks" in weights()) == ("standing", True)
-    note(memory, {"Harm": answers})
-    assert (memory.guidelines()[0].status, "checks" in weights()) == ("unproven", False)

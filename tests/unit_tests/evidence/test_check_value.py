@@ -24,11 +24,9 @@ from memalign_graph.evidence.check_value import (
     combine_probabilities,
     explain_checks,
 )
-from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import log_odds
-from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.learning import commit_lesson, record_check_answers, record_questions
+from memalign_graph.memory.learning import commit_lesson, record_check_answers
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
@@ -230,14 +228,3 @@ def test_a_vote_is_pooled_by_its_weight() -> None:
     assert combine_probabilities(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
     assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(("count", "columns"), [(9, 0), (10, 1)])
-def test_a_question_is_evidence_once_it_was_asked_of_ten_cases(count: int, columns: int) -> None:
-    memory = asked_memory([False, True] * 6, [0.1, 0.9] * 6)
-    memory.add_guideline("Say sorry.")
-    run_sync(record_questions(SYNC, memory.access, {"Say sorry.": QUESTION}))
-    ids = [episode.example_id for episode in memory.episodes()]
-    answers = {asked_id(QUESTION, "m"): dict.fromkeys(ids[:count], 0.5)}
-    run_sync(record_check_answers(SYNC, memory.access, answers))
-    assert run_sync(current_evidence_model(SYNC, memory.access)).features.count == columns
