@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from typing import Any
 
 import httpx
@@ -125,15 +124,12 @@ def test_hostile_text_is_shown_and_never_runs(shop: Shop, expert: Bring) -> None
             assert zoe.page.locator("[onerror], [onload], [onclick]").count() == 0
 
 
-def test_a_megabyte_opens_within_a_second(shop: Shop, expert: Bring) -> None:
+def test_a_megabyte_opens(shop: Shop, expert: Bring) -> None:
     shop.keep({"inputs": "?", "outputs": "0123456789abcde\n" * 65_536})
     zoe = expert(shop.url, "zoe")
     with shop.open():
         zoe.go("/next", on="case")
-        began = time.monotonic()
-        zoe.page.reload()
         assert "0123456789abcde" in zoe.text
-        assert time.monotonic() - began < 3  # on a machine that does much else, too
 
 
 def check(zoe: Expert, where: str) -> None:
