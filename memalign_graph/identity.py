@@ -57,6 +57,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
+def draw(text: str) -> float:
+    """Draw a number from 0 to 1 by chance, but the same for the same text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / (1 << 48)
+
+
 def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> str:
     voice = ["anonymous"]
     if author is not None:

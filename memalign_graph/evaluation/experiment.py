@@ -33,7 +33,7 @@ from memalign_graph.evaluation.cache import (
     discard_unusable_answers,
 )
 from memalign_graph.evaluation.results import ALIGNED, BASE
-from memalign_graph.evidence.evidence_model import MIN_CASES
+from memalign_graph.evidence.cases import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
 from memalign_graph.memory.index.retrieval_text import retrieval_text

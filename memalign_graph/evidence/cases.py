@@ -19,6 +19,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
+MIN_CASES = 10  # to weigh anything, and verdicts to weigh those
 MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
 
 

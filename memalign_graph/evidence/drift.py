@@ -8,13 +8,13 @@ inequality bounds at all times together.
 Source: V. Vovk, Testing randomness online, Statistical Science, 2021 (conformal test martingales).
 """
 
-import hashlib
 from collections.abc import Sequence
 from datetime import date
 from itertools import product
 
 import numpy as np
 
+from memalign_graph.identity import draw
 from memalign_graph.types import FrozenModel
 
 LEVEL = 0.05
@@ -51,7 +51,7 @@ class Drift(FrozenModel):
 def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
     """Test answers in their order: each one's id, its day, and whether the judge agreed."""
     agreed = np.array([agrees for *_, agrees in answers], dtype=bool)
-    worth = max(bets(agreed, [_draw(key) for key, *_ in answers]), default=1.0)
+    worth = max(bets(agreed, [draw(f"drift {key}") for key, *_ in answers]), default=1.0)
     drift = Drift(answers=len(answers), evidence=worth, has_fallen=worth >= 1 / LEVEL)
     if not drift.has_fallen:
         return drift
@@ -71,18 +71,13 @@ def bets(agreed: Sequence[bool] | np.ndarray, draws: Sequence[float]) -> list[fl
     after = np.minimum(before + more, 0.95)
     won, lost = after / before, (1 - after) / (1 - before)
     capital, wrong, worth = np.zeros(len(before)), 0, list[float]()
-    for at, (is_right, draw) in enumerate(zip(agreed, draws, strict=True), 1):
+    for at, (is_right, tie) in enumerate(zip(agreed, draws, strict=True), 1):
         wrong += not is_right
-        rank = (wrong + draw * (at - wrong) if is_right else draw * wrong) / at
+        rank = (wrong + tie * (at - wrong) if is_right else tie * wrong) / at
         stake = _EARLY / ((_EARLY + at - 1) * (_EARLY + at))
         capital = (capital + stake) * np.where(rank <= before, won, lost)
         worth.append(float(capital.mean()) + _EARLY / (_EARLY + at))
     return worth
-
-
-def _draw(key: str) -> float:
-    """Draw by chance, but the same for the same judgment."""
-    return int.from_bytes(hashlib.sha256(f"drift {key}".encode()).digest()[:6]) / (1 << 48)
 
 
 def _information(shares: np.ndarray) -> np.ndarray:

@@ -1,18 +1,13 @@
-"""Numerics of the evidence model: kernel regression, gains by class, calibration.
+"""Kernel regression over cases in memory, each also estimated without itself.
 
-Sources: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996; J. Platt,
-Probabilistic outputs for support vector machines, 1999.
+Source: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.memory.index.vectors import Vector
-from memalign_graph.scales import Value
 
 Floats = Any
 """An array: numpy's types say little of what arithmetic makes of them."""
@@ -50,9 +45,6 @@ class KernelRegression:
     groups: Floats
     """The group of near-duplicates that each case is in, by the row of its first case."""
 
-    closest: Floats
-    """The similarity of the nearest other case to each, near-duplicates included."""
-
     neighbors: Neighbors
     """Who votes on each case, nearest first. Where too few cases are outside its group, those in it
     fill the row without a share in the vote."""
@@ -71,11 +63,8 @@ class KernelRegression:
         self._vectors, self._targets = vectors, targets
         similarities = vectors @ vectors.T
         self.groups = _near_duplicates(1 - similarities)
-        np.fill_diagonal(similarities, _FAR)
-        self.closest = similarities.max(axis=1)
         similarities[self.groups[:, None] == self.groups] = _FAR
-        order = np.argsort(-similarities, axis=1)
-        rows = order[:, : min(MAX_NEIGHBORS, len(vectors) - 1)]
+        rows = np.argsort(-similarities, axis=1)[:, : min(MAX_NEIGHBORS, len(vectors) - 1)]
         similarities = np.take_along_axis(similarities, rows, axis=1)
 
         representatives = np.unique(self.groups)
@@ -128,10 +117,8 @@ class KernelRegression:
 def _near_duplicates(distances: Floats) -> Floats:
     """Number groups: cases in order, each with all later ones that are near it."""
     count = len(distances)
-    step = -(-count // _MAX_SAMPLE)
-    some = distances[::step, ::step][np.triu_indices(-(-count // step), 1)]
-    reach = _TWIN_SHARE * float(np.median(some)) if len(some) else 0.0
     groups = np.full(count, -1)
+    reach = _TWIN_SHARE * np.median(distances[np.triu_indices(count, 1)]) if count > 1 else 0.0
     for row in range(count):
         if groups[row] < 0:
             groups[(groups < 0) & (distances[row] <= reach)] = row
@@ -174,104 +161,3 @@ def _softmax(similarities: Floats, temperature: float) -> Floats:
     top = similarities.max(axis=1, keepdims=True, initial=_FAR)
     weights = np.exp((similarities - top) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)
-
-
-_MAX_LOSS = 0.02
-"""What a class may lose, as a share of the range: of choices less than one case in thirty."""
-
-BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
-
-
-def _gains_by_class(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> list[Floats]:
-    """Return the gains in each class; near-duplicates, a group, have one gain, their mean.
-
-    Each class has two more: the usual gain, and the usual loss. Of few cases little is known, even
-    where all are alike.
-    """
-    usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))  # of choices 1
-    by_class = []
-    for kind in kinds:
-        _, group = np.unique(groups[classes == kind], return_inverse=True)
-        means = np.bincount(group, gains[classes == kind]) / np.maximum(np.bincount(group), 1)
-        by_class.append(np.append(means, (usual, -usual)))
-    return by_class
-
-
-def class_loses(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
-    """Tell whether a class loses more than chance explains; arguments as of `is_better`."""
-    return bool(gains.any()) and any(
-        own.mean() < -max(_MAX_LOSS, BEYOND_CHANCE * own.std() / len(own) ** 0.5)
-        for own in _gains_by_class(gains, classes, groups, kinds)
-    )
-
-
-def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
-    """Tell whether gains are beyond chance, each class counting alike, and no class loses.
-
-    Args:
-        gains: By how much the error on each case is less, as a share of the range.
-        classes: The class of each case, by the experts' value.
-        groups: The number of the group of near-duplicates that each case is in.
-        kinds: The classes that experts' values in memory have, also without a case here.
-    """
-    if not gains.any():
-        return False
-    by_class = _gains_by_class(gains, classes, groups, kinds)
-    if any(own[:-2].mean() < -_MAX_LOSS for own in by_class if len(own) > 2):  # noqa: PLR2004
-        return False
-    mean = np.mean([own.mean() for own in by_class])
-    error = sum(own.var() / len(own) for own in by_class) ** 0.5 / len(by_class)
-    return bool(mean > BEYOND_CHANCE * error)
-
-
-_MIN_SLOPE = 1e-3
-"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
-labels, decisions would look better than they are."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How often decisions of some score were right: a logistic curve that rises."""
-
-    scores: Floats
-    agreed: Floats
-    slope: float
-    intercept: float
-    rows: Floats = ()
-    """The cases that were decided on, by their place in memory."""
-    values: Sequence[Value] = ()
-    """What was decided."""
-
-    @classmethod
-    def fitted(
-        cls, scores: Floats, agreed: Floats, rows: Floats = (), values: Sequence[Value] = ()
-    ) -> "Calibration":
-        """Fit it to decisions on cases that experts valued."""
-        right = int(agreed.sum())
-        targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
-        columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
-        curve = np.zeros(2)
-        for _ in range(50):
-            fitted = _sigmoid(columns @ curve)
-            gradient = columns.T @ (fitted - targets) + penalty @ curve
-            curvature = columns.T @ (columns * (fitted * (1 - fitted))[:, None]) + penalty
-            # No further than 1: a full step may lead too far where the curve flattens.
-            curve = curve - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
-        if curve[0] < _MIN_SLOPE:
-            curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
-        slope, intercept = curve.tolist()
-        return cls(scores, agreed, slope, intercept, rows, values)
-
-    def confidences(self, scores: Floats) -> Floats:
-        """Return how likely decisions are right."""
-        return _sigmoid(self.slope * scores + self.intercept)
-
-    @property
-    def decisions(self) -> list[tuple[float, bool]]:
-        """The confidence of each decision in memory, and whether it agrees with the experts."""
-        confidences = self.confidences(self.scores).tolist()
-        return list(zip(confidences, self.agreed.tolist(), strict=True))
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))

@@ -5,7 +5,6 @@ what is like it is contradictory: where that is rare among memory's own cases, e
 new, since embedders differ in their similarities, and memories in how much their experts agree.
 """
 
-import hashlib
 import logging
 from collections import defaultdict
 from datetime import datetime
@@ -14,12 +13,7 @@ import numpy as np
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.deciding import current_evidence_model, fit
-from memalign_graph.evidence.evidence_model import (
-    NOVELTY_QUANTILE,
-    SMALL,
-    EvidenceModel,
-    Kind,
-)
+from memalign_graph.evidence.evidence_model import SMALL, EvidenceModel, Kind
 from memalign_graph.evidence.regression import Floats, Neighbors
 from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
@@ -28,6 +22,7 @@ from memalign_graph.evidence.threshold import (
     find_threshold,
     find_threshold_by_verdict,
 )
+from memalign_graph.identity import draw
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.vectors import Vector
@@ -103,22 +98,18 @@ async def current_trust(
 
 
 def is_sampled(judgment_id: str, share: float) -> bool:
-    """Draw by chance, but the same for the same judgment."""
-    number = int.from_bytes(hashlib.sha256(judgment_id.encode()).digest()[:8])
-    return number < share * (1 << 64)
+    """Tell whether a judgment is in the random sample."""
+    return draw(judgment_id) < share
 
 
 def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReason]:
     """Tell why an expert is asked about a case, whatever the judge's confidence."""
+    flags: list[ReviewReason] = ["no_similar_episode"] if model.is_novel(neighbors) else []
     if not len(neighbors.rows):
-        return ["no_similar_episode"]
-    regression, count = model.regression, 1 + len(model.cases)
-    flags: list[ReviewReason] = []
-    rank = 1 + (regression.closest <= neighbors.similarities[0] + SMALL).sum()
-    if rank <= NOVELTY_QUANTILE * count:
-        flags.append("no_similar_episode")
-    spreads = _value_spreads(model, regression.neighbors.rows)
+        return flags
+    spreads = _value_spreads(model, model.regression.neighbors.rows)
     [spread] = _value_spreads(model, neighbors.rows[None])
+    count = 1 + len(model.cases)
     is_rare = 1 + (spreads >= spread - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
     if is_rare and spread > SMALL + (_WIDE if model.encoding.is_ordered else _MINORITY):
         flags.append("episodes_disagree")

@@ -9,10 +9,10 @@ always, the sample errs on the side of asking.
 Source: A. Ramdas et al., Game-theoretic statistics and safe anytime-valid inference, 2023.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from math import ceil, exp, fsum, lgamma, log
+from math import ceil, exp, fsum, log
 
 from pydantic import Field
 
@@ -69,14 +69,6 @@ class Trust(FrozenModel):
     def has_enough(self) -> bool:
         """Whether there are so many decisions that the target could be shown at all."""
         return self.decisions >= self.needed
-
-
-def clopper_pearson(agreeing: int, cases: int) -> tuple[float, float]:
-    """Bound a share from both sides, exactly (C. Clopper and E. Pearson, 1934)."""
-    if not cases:
-        return 0.0, 1.0
-    level = (1 + LEVEL) / 2
-    return _lower_bound(agreeing, cases, level), 1 - _lower_bound(cases - agreeing, cases, level)
 
 
 def find_threshold(
@@ -189,36 +181,16 @@ def _odds(target: float) -> list[tuple[float, float]]:
 
 
 def _shown_agreement(agreeing: float, cases: int, level: float) -> float:
-    """Return the highest share that a bet on all of some cases shows the agreement to be above."""
+    """Return the highest share that a bet on all of some cases shows the agreement to be above.
 
-    def is_shown(share: float) -> bool:
-        # Where agreement is no more than the share, nothing is shown.
-        return agreeing > share * cases and _log_e(agreeing, cases, share) >= -log(1 - level)
-
-    return _bisect(is_shown)
-
-
-def _lower_bound(agreeing: int, cases: int, level: float) -> float:
-    """Return the share that is shown at a level: where the tail is what is left of it."""
-    return _bisect(lambda share: _binomial_tail(agreeing, cases, share) <= 1 - level)
-
-
-def _bisect(holds: Callable[[float], bool]) -> float:
-    """Return the highest share for which something holds that holds for all lower ones."""
-    low, high = 0.0, 1.0
+    It is no more than the share that agrees, from which on nothing is shown.
+    """
+    low, high = 0.0, agreeing / cases
     while high - low > 1e-9:  # noqa: PLR2004 - finer than any agreement is known
         middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        is_shown = _log_e(agreeing, cases, middle) >= -log(1 - level)
+        low, high = (middle, high) if is_shown else (low, middle)
     return low
-
-
-def _binomial_tail(agreeing: int, cases: int, share: float) -> float:
-    """Return how likely at least so many of some cases agree if that share of all does."""
-    whole, right, wrong = lgamma(cases + 1), log(share), log(1 - share)
-    return sum(
-        exp(whole - lgamma(off + 1) - lgamma(cases - off + 1) + off * wrong + (cases - off) * right)
-        for off in range(cases - agreeing + 1)
-    )
 
 
 @lru_cache(maxsize=256)

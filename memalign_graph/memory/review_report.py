@@ -10,7 +10,8 @@ from pydantic import Field
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.drift import Drift, find_drift
-from memalign_graph.evidence.threshold import clopper_pearson, is_random_sample
+from memalign_graph.evidence.ppi import estimate_mean
+from memalign_graph.evidence.threshold import is_random_sample
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import ReviewLogEntry, read_review_log
@@ -34,7 +35,7 @@ class ReviewAgreement(FrozenModel):
     """The share of the answered that agree; None if there are none."""
 
     low: float
-    """The lower end of the share's exact 95 % interval (Clopper and Pearson)."""
+    """The lower end of the share's 95 % interval (Wilson's)."""
 
     high: float
     """The upper end."""
@@ -184,9 +185,12 @@ def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict
 
 def _agreement(asked: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> ReviewAgreement:
     values = [agreed[item.judgment_id] for item in asked if item.judgment_id in agreed]
-    count, right = len(values), sum(values)
-    low, high = clopper_pearson(right, count)
-    share = right / count if count else None
+    share = estimate_mean(values)
     return ReviewAgreement(
-        asked=len(asked), answered=count, agreeing=right, agreement=share, low=low, high=high
+        asked=len(asked),
+        answered=len(values),
+        agreeing=sum(values),
+        agreement=share.value,
+        low=share.low,
+        high=share.high,
     )

@@ -7,9 +7,8 @@ from typing import Any
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
 from memalign_graph.errors import EmbeddingError
-from memalign_graph.evidence.cases import EvidenceCase
+from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
-from memalign_graph.evidence.evidence_model import MIN_CASES
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import episode_id
 from memalign_graph.io import IO

@@ -149,19 +149,6 @@ async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -
     assert (found["judgment"]["value"], found["judgment"]["episode_ids"]) == (False, [])
 
 
-async def test_where_the_evidence_knows_nothing_the_verdict_stands(bench: Bench) -> None:
-    for given, reason, neighbours in (
-        ([], "The verdict decides: memory has 0 cases", 0),
-        (words(9), "The verdict decides: memory has 9 cases with an expert's", 9),
-    ):
-        await bench.remember(*given)
-        found = await judged(bench, on=reason)
-        assert (found["value"], found["warnings"]) == (True, [])
-        assert found["evidence"]["decided_by"] == "verdict"
-        assert found["evidence"]["reason"].startswith(reason)
-        assert len(found["evidence"]["neighbours"]) == neighbours
-
-
 async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighed(
     bench: Bench,
 ) -> None:

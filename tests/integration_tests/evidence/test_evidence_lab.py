@@ -28,7 +28,7 @@ GIVEN = words(32)
 @pytest.fixture(autouse=True)
 def _nothing_is_unlike(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no case is by chance less like the others than they are like each other."""
-    monkeypatch.setattr("memalign_graph.evidence.evidence_model.NOVELTY_QUANTILE", 0.0)
+    monkeypatch.setattr("memalign_graph.evidence.evidence_model._NOVELTY_QUANTILE", 0.0)
 
 
 def wrong_half(number: int) -> bool:

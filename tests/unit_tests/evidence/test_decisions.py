@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean
-from memalign_graph.evidence.evidence_model import _blend_weight
-from memalign_graph.evidence.regression import NO_NEIGHBORS, is_better
+from memalign_graph.evidence.comparison import blend_weight, is_better
 from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
@@ -117,15 +116,6 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     assert [case.example_id for case in model_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
 
 
-@pytest.mark.parametrize(("count", "is_like"), [(18, True), (19, False)])
-def test_nineteen_cases_tell_that_a_case_is_unlike_all(
-    count: int,
-    is_like: bool,  # noqa: FBT001 - a value
-) -> None:
-    model = model_of(view_of(some_cases(count)), Boolean())
-    assert model.is_like(NO_NEIGHBORS._replace(rows=[0], similarities=[-1.0])) is is_like
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(seed: int) -> None:
     """The judge has learned: by its newest verdicts the evidence is no better."""
@@ -168,10 +158,10 @@ def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() 
 def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> None:
     ones, alone = np.full(10, 0.1), np.arange(10)
     # Perfect estimates whose squares add up to the penalty.
-    assert _blend_weight(ones, ones, alone, pulled_to=0) == pytest.approx(1 / 2)
-    assert _blend_weight(ones, ones, 0 * alone, pulled_to=0) == pytest.approx(1 / 11)
+    assert blend_weight(ones, ones, alone, pulled_to=0) == pytest.approx(1 / 2)
+    assert blend_weight(ones, ones, 0 * alone, pulled_to=0) == pytest.approx(1 / 11)
     # Without verdicts it is pulled to the estimates.
-    assert _blend_weight(ones, 0 * ones, alone, pulled_to=1) == pytest.approx(1 / 2)
+    assert blend_weight(ones, 0 * ones, alone, pulled_to=1) == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])

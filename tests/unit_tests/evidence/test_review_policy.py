@@ -91,6 +91,12 @@ def test_case_unlike_all_others_is_flagged_whatever_the_embedder(embeddings: Any
     assert np.mean(flagged) <= 0.1
 
 
+def test_a_memory_that_has_each_case_in_two_wordings_asks_no_more_often() -> None:
+    twice = [valued(at + off) for at in range(0, 180, 3) for off in (0, 0.05)]
+    memory = filled(*twice)
+    assert [flags_at(memory, at + 1.4) for at in range(0, 170, 17)] == [[]] * 10
+
+
 def test_few_cases_flag_nothing_but_an_empty_memory_does() -> None:
     assert flags_at(filled(), 0) == UNLIKE
     for count in (1, 2, 5, 18):

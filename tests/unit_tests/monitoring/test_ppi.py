@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from memalign_graph.evidence.ppi import MIN_LABELS, Estimate, estimate_mean, more_labels
 
@@ -72,6 +73,13 @@ def test_the_interval_of_a_mean_has_it_as_often_as_it_says(rate: float) -> None:
     )
     assert share >= 0.925
     assert width < 0.9
+
+
+def test_without_a_judge_the_interval_of_a_share_is_wilsons() -> None:
+    for count, right in ((1, 0), (2, 1), (46, 46), (1000, 900)):
+        found = estimate_mean([1.0] * right + [0.0] * (count - right))
+        exact = binomtest(right, count).proportion_ci(0.95, method="wilson")
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
 
 
 def test_a_normal_interval_would_not_hold_where_values_are_rare() -> None:

@@ -1,0 +1,67 @@
+"""How likely decisions are right, by past decisions.
+
+Source: J. Platt, Probabilistic outputs for support vector machines, 1999.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memalign_graph.evidence.regression import Floats
+from memalign_graph.evidence.verdicts import log_odds
+from memalign_graph.scales import Value
+
+MIN_CALIBRATING = 20  # past decisions
+
+_MIN_SLOPE = 1e-3
+"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
+labels, decisions would look better than they are."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How often decisions of some score were right: a logistic curve that rises."""
+
+    scores: Floats
+    agreed: Floats
+    slope: float
+    intercept: float
+    rows: Floats = ()
+    """The cases that were decided on, by their place in memory."""
+    values: Sequence[Value] = ()
+    """What was decided."""
+
+    @classmethod
+    def fitted(
+        cls, scores: Floats, agreed: Floats, rows: Floats = (), values: Sequence[Value] = ()
+    ) -> "Calibration":
+        """Fit it to decisions on cases that experts valued."""
+        right = int(agreed.sum())
+        targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
+        columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
+        curve = np.zeros(2)
+        for _ in range(50):
+            fitted = _sigmoid(columns @ curve)
+            gradient = columns.T @ (fitted - targets) + penalty @ curve
+            curvature = columns.T @ (columns * (fitted * (1 - fitted))[:, None]) + penalty
+            # No further than 1: a full step may lead too far where the curve flattens.
+            curve = curve - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
+        if curve[0] < _MIN_SLOPE:
+            curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
+        slope, intercept = curve.tolist()
+        return cls(scores, agreed, slope, intercept, rows, values)
+
+    def confidences(self, scores: Floats) -> Floats:
+        """Return how likely decisions are right."""
+        return _sigmoid(self.slope * scores + self.intercept)
+
+    @property
+    def decisions(self) -> list[tuple[float, bool]]:
+        """The confidence of each decision in memory, and whether it agrees with the experts."""
+        confidences = self.confidences(self.scores).tolist()
+        return list(zip(confidences, self.agreed.tolist(), strict=True))
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))
