@@ -1,7 +1,10 @@
 """How far decisions go from a baseline to estimates: as far as past cases show that it helps."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.regression import Floats
 
 _BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
@@ -9,6 +12,26 @@ _MAX_LOSS = 0.02
 """What a class may lose, as a share of the range: of choices less than one case in thirty."""
 _BLEND_PENALTY = 0.1
 """Of the ridge regression that blends verdict and estimate, in squares of the range."""
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """What the evidence says of the cases in memory, each left out with its near-duplicates."""
+
+    rows: Floats
+    """The cases with a verdict where they are enough, otherwise all."""
+    judge: float | None
+    """How far the verdict moves an estimate; None where too few cases have one."""
+    weight: float
+    """How far a decision goes from the baseline to the estimate; 0 where the verdict decides. The
+    baseline is the judge's verdict; without verdicts the median, or the majority."""
+    estimates: Floats
+    """With the weight applied."""
+    numbers: Floats
+    errors: Floats
+    baseline_errors: Floats
+    curve: Calibration | None
+    """How often unordered choices with some share of an estimate are the experts'."""
 
 
 def blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:

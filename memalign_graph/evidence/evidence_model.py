@@ -9,7 +9,6 @@ Source (`regression` names its own): D. H. Wolpert, Stacked generalization, 1992
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import floor, isnan, log10, nan
 from typing import Literal
@@ -20,13 +19,14 @@ from memalign_graph.agreement import consensus, values_agree
 from memalign_graph.evidence.calibration import MIN_CALIBRATING, Calibration
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase, ValueEncoding
 from memalign_graph.evidence.comparison import (
+    LeaveOneOut,
     blend,
     blend_weight,
     class_loses,
     is_better,
     judge_coefficient,
 )
-from memalign_graph.evidence.explanation import explain
+from memalign_graph.evidence.explanation import Estimate, explain
 from memalign_graph.evidence.regression import (
     NO_NEIGHBORS,
     Floats,
@@ -53,38 +53,6 @@ _BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)
 """Parts of the fitted weight, tried in turn where a class would lose."""
 
 
-@dataclass(frozen=True)
-class LeaveOneOut:
-    """What the evidence says of the cases in memory, each left out with its near-duplicates."""
-
-    rows: Floats
-    """The cases with a verdict where they are enough, otherwise all."""
-    judge: float | None
-    """How far the verdict moves an estimate; None where too few cases have one."""
-    weight: float
-    """How far a decision goes from the baseline to the estimate; 0 where the verdict decides. The
-    baseline is the judge's verdict; without verdicts the median, or the majority."""
-    estimates: Floats
-    """With the weight applied."""
-    numbers: Floats
-    errors: Floats
-    baseline_errors: Floats
-    curve: Calibration | None
-    """How often unordered choices with some share of an estimate are the experts'."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What the evidence says of a new case."""
-
-    targets: Floats
-    value: Value
-    probabilities: Probabilities | None
-    """How likely each choice is the experts'."""
-    vote: Floats
-    """The neighbors' shares of each choice, or their mean; then the same of the judge's values."""
-
-
 class EvidenceModel:
     """What decides, fitted to the cases of a memory; what is not needed is not fitted."""
 
@@ -93,9 +61,9 @@ class EvidenceModel:
         self.cases, self.version = list(cases), version
         self.encoding = ValueEncoding(scale)
         self.truth = self.encoding.numbers([case.value for case in cases])
-        self.distinct_values = np.unique(self.truth)
+        self._distinct_values = np.unique(self.truth)
         verdicts = [case.verdict for case in cases if case.verdict]
-        self.judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
+        self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
         self._verdicts = self.encoding.numbers([verdict.value for verdict in verdicts])
         self._stated = [log_odds(self.encoding.stated(verdict)) for verdict in verdicts]
         # What experts say, then the judge: where it was not asked it counts as right.
@@ -123,7 +91,7 @@ class EvidenceModel:
         """Tell whether a decision needs similar cases."""
         if mode == "verdict":
             return not self.encoding.choices
-        return mode == "evidence" or len(self.judged) >= MIN_CASES
+        return mode == "evidence" or len(self._judged) >= MIN_CASES
 
     def fit(self) -> None:
         """Fit the model: for 1,000 cases it takes some tenths of a second."""
@@ -148,8 +116,8 @@ class EvidenceModel:
     @cached_property
     def leave_one_out(self) -> LeaveOneOut | None:
         """What the evidence is worth; None where cases are few, or have all one value."""
-        encoding, has_judge = self.encoding, len(self.judged) >= MIN_CASES
-        rows = self.judged if has_judge else np.arange(len(self.cases))
+        encoding, has_judge = self.encoding, len(self._judged) >= MIN_CASES
+        rows = self._judged if has_judge else np.arange(len(self.cases))
         truth = self.truth[rows]
         if len(rows) < MIN_CASES or (truth == truth[0]).all():
             return None
@@ -276,10 +244,20 @@ class EvidenceModel:
         score, decides = log_odds(confidence), False
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
+            is_weighed = self.needs_fit(mode)
+            neighbors = self.nearest(vector) if is_weighed else NO_NEIGHBORS
             estimate = self._estimate(verdict, vector, neighbors)
             decides = self.decides(mode) and not self.is_novel(neighbors)
-            evidence = explain(self, verdict, mode, neighbors, estimate, decides=decides)
+            evidence = explain(
+                verdict.value,
+                self.cases,
+                encoding,
+                self.leave_one_out if is_weighed else None,
+                neighbors,
+                estimate,
+                is_weighed=is_weighed,
+                decides=decides,
+            )
             if decides or (isnan(confidence) and len(neighbors.rows)):
                 kind, source, score = "evidence", "evidence", 0.0
                 if estimate is not None:
@@ -335,8 +313,8 @@ class EvidenceModel:
         """Return estimates as numbers on the scale, as fine as experts give them."""
         if not self.encoding.is_ordered:
             return estimates.argmax(axis=-1).astype(float)
-        if len(self.distinct_values) <= _MAX_DISTINCT_VALUES:
-            return self.distinct_values[np.abs(estimates - self.distinct_values).argmin(axis=-1)]
+        if len(self._distinct_values) <= _MAX_DISTINCT_VALUES:
+            return self._distinct_values[np.abs(estimates - self._distinct_values).argmin(axis=-1)]
         low, span = self.encoding.low, self.encoding.span
         digits = 6 - floor(log10(span)) if self.encoding.tolerance else 0
         return np.clip(np.round(estimates[..., 0], digits), low, low + span)
@@ -356,7 +334,7 @@ class EvidenceModel:
         return self._calibrations[key]
 
     def _calibrate(self, kind: Kind, *, decides: bool) -> Calibration | None:
-        rows, numbers, scores = self.judged, self._verdicts, np.array(self._stated)
+        rows, numbers, scores = self._judged, self._verdicts, np.array(self._stated)
         leave_one_out = self.leave_one_out if kind == "evidence" else None
         if leave_one_out is not None:
             if not (decides or leave_one_out.judge is not None):

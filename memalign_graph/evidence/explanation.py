@@ -1,14 +1,14 @@
 """Why the verdict or the evidence decided: `judgment["evidence"]`."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from memalign_graph.evidence.cases import MIN_CASES
-from memalign_graph.evidence.regression import Neighbors
-from memalign_graph.evidence.verdicts import RawVerdict
-from memalign_graph.types import Decide, Evidence, Neighbour
-
-if TYPE_CHECKING:
-    from memalign_graph.evidence.evidence_model import Estimate, EvidenceModel
+from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase, ValueEncoding
+from memalign_graph.evidence.comparison import LeaveOneOut
+from memalign_graph.evidence.regression import Floats, Neighbors
+from memalign_graph.scales import Value
+from memalign_graph.types import Evidence, Neighbour, Probabilities
 
 _MAX_SHOWN = 10  # neighbors
 
@@ -33,50 +33,68 @@ _COMPARED = "The {} decides: on {} cases in memory, each left out, the evidence 
 _NOT_BETTER = ": not better beyond chance, each class counting alike"
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What the evidence says of a new case."""
+
+    targets: Floats
+    value: Value
+    probabilities: Probabilities | None
+    """How likely each choice is the experts'."""
+    vote: Floats
+    """The neighbors' shares of each choice, or their mean; then the same of the judge's values."""
+
+
 def explain(
-    model: "EvidenceModel",
-    verdict: RawVerdict,
-    mode: Decide,
+    verdict: Value,
+    cases: Sequence[EvidenceCase],
+    encoding: ValueEncoding,
+    leave_one_out: LeaveOneOut | None,
     neighbors: Neighbors,
-    estimate: "Estimate | None",
+    estimate: Estimate | None,
     *,
+    is_weighed: bool,
     decides: bool,
 ) -> Evidence:
-    """Explain a decision: what decided, by which cases, and how good that is."""
-    fields: dict[str, Any] = {}
-    if model.needs_fit(mode):
-        fields = _quality(model)
-        voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
-        fields["neighbours"] = [
+    """Explain a decision: what decided, by which cases, and how good that is.
+
+    `is_weighed` tells whether there are enough verdicts to look at similar cases at all.
+    """
+    voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
+    fields: dict[str, Any] = {} if leave_one_out is None else _quality(leave_one_out)
+    if estimate is not None:
+        vote = dict(zip(encoding.names, estimate.vote.tolist(), strict=False))
+        fields["vote"] = float(estimate.vote[0]) if encoding.is_ordered else vote
+        fields["estimate"] = estimate.value
+        fields["probabilities"] = estimate.probabilities
+    return Evidence(
+        decided_by="evidence" if decides else "verdict",
+        reason=_reason(
+            cases,
+            encoding,
+            leave_one_out,
+            is_weighed=is_weighed,
+            is_found=len(neighbors.rows) > 0,
+            decides=decides,
+        ),
+        verdict=verdict,
+        cases=len(cases),
+        neighbours=[
             Neighbour(
-                example_id=model.cases[row].example_id,
-                episode_ids=model.cases[row].episode_ids,
-                value=model.cases[row].value,
+                example_id=cases[row].example_id,
+                episode_ids=cases[row].episode_ids,
+                value=cases[row].value,
                 similarity=similarity,
                 weight=share,
             )
             for row, similarity, share in voters
-        ]
-        if estimate is not None:
-            names, vote = model.encoding.names, estimate.vote.tolist()
-            is_ordered = model.encoding.is_ordered
-            fields["vote"] = vote[0] if is_ordered else dict(zip(names, vote, strict=False))
-            fields["estimate"] = estimate.value
-            fields["probabilities"] = estimate.probabilities
-    return Evidence(
-        decided_by="evidence" if decides else "verdict",
-        reason=_reason(model, mode, neighbors, decides=decides),
-        verdict=verdict.value,
-        cases=len(model.cases),
+        ],
         **fields,
     )
 
 
-def _quality(model: "EvidenceModel") -> dict[str, Any]:
+def _quality(leave_one_out: LeaveOneOut) -> dict[str, Any]:
     """Return the fields that say how good the evidence is, and what makes it up."""
-    leave_one_out = model.leave_one_out
-    if leave_one_out is None:
-        return {}
     # Of a verdict that is kept, the weights are those of the estimate beside it.
     weight, judge = leave_one_out.weight or 1.0, leave_one_out.judge
     fields: dict[str, Any] = {"evidence_error": float(leave_one_out.errors.mean())}
@@ -87,22 +105,29 @@ def _quality(model: "EvidenceModel") -> dict[str, Any]:
     return fields
 
 
-def _reason(model: "EvidenceModel", mode: Decide, neighbors: Neighbors, *, decides: bool) -> str:
-    count, leave_one_out = len(model.cases), None
-    if model.needs_fit(mode):
-        leave_one_out = model.leave_one_out
-        if count and not len(neighbors.rows):
-            return _NO_VECTOR
+def _reason(
+    cases: Sequence[EvidenceCase],
+    encoding: ValueEncoding,
+    leave_one_out: LeaveOneOut | None,
+    *,
+    is_weighed: bool,
+    is_found: bool,
+    decides: bool,
+) -> str:
+    count = len(cases)
+    if count and is_weighed and not is_found:
+        return _NO_VECTOR
     if count < MIN_CASES:
         return _FEW_CASES.format(count, "s" * (count != 1), MIN_CASES)
-    if not model.needs_fit(mode):
-        return _FEW_VERDICTS.format(count, len(model.judged), MIN_CASES)
+    if not is_weighed:
+        judged = sum(case.verdict is not None for case in cases)
+        return _FEW_VERDICTS.format(count, judged, MIN_CASES)
     if leave_one_out is None:
-        is_varied = len(model.distinct_values) > 1
+        is_varied = len({case.value for case in cases}) > 1
         return _TOO_FEW_DISTINCT.format(MIN_CASES) if is_varied else _ONE_VALUE
     if leave_one_out.weight and not decides:
         return _UNLIKE
-    measure = "wrong on a share of" if model.encoding.choices else "off by"
+    measure = "wrong on a share of" if encoding.choices else "off by"
     other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
     return _COMPARED.format(
         "evidence" if decides else "verdict",
