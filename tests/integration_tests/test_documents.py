@@ -14,27 +14,18 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import models
 from memalign_graph.cli import main
 from tests.conftest import CRITERION
+from tests.documents import PAGES, ROOT, blocks, without_blocks
 from tests.loopback import LoopbackServer, Rule
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *PAGES]
-_BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FILE = re.compile(r"(?<![\w/.])(?:docs|examples|tests)/[\w/-]+\.(?:py|md)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-Block = tuple[str, str, str]
-"""Its language, its title and its text."""
-
-
-def _blocks(page: Path) -> list[Block]:
-    return _BLOCK.findall(page.read_text(encoding="utf-8"))
-
 
 def _with(language: str) -> list[Path]:
     pages = [ROOT / "README.md", *PAGES]
-    return [page for page in pages if any(block[0] == language for block in _blocks(page))]
+    return [page for page in pages if any(block.language == language for block in blocks(page))]
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +65,13 @@ def test_code_runs_from_the_top_of_a_page_to_its_end(
     if page.stem == "README":
         names |= {"tone": CRITERION, "accuracy": CRITERION.model_copy(update={"name": "b"})}
         names["write"] = lambda _: {"messages": [AIMessage("Check the tracking page.")]}
-    for number, (language, _, code) in enumerate(_blocks(page)):
+    for number, (language, _, code) in enumerate(blocks(page)):
         if language == "python":
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - ours
 
 
 def test_the_quickstart_is_an_example_of_twenty_lines() -> None:
-    code = next(text for language, _, text in _blocks(ROOT / "README.md") if language == "python")
+    code = next(text for language, _, text in blocks(ROOT / "README.md") if language == "python")
     assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
 
@@ -90,7 +81,7 @@ def test_commands_run_on_the_files_that_a_page_shows(
     page: Path, server: LoopbackServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.rules.append(Rule(when=lambda request: "Sorry" not in request.text, value=False))
-    for language, title, text in _blocks(page):
+    for language, title, text in blocks(page):
         if title:
             (tmp_path / title).write_text(text, encoding="utf-8")
         for line in text.replace("\\\n", "").splitlines() if language == "bash" else ():
@@ -104,14 +95,14 @@ def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for file in _FILE.findall(text):
         assert (ROOT / file).exists(), file
-    for link in _LINK.findall(_BLOCK.sub("", text)):
+    for link in _LINK.findall(without_blocks(document)):
         path, _, anchor = link.partition("#")
         if path.startswith(("http:", "https:")):
             continue
         target = document.parent / path if path else document
         assert target.exists(), link
         if anchor:
-            headings = _HEADING.findall(_BLOCK.sub("", target.read_text(encoding="utf-8")))
+            headings = _HEADING.findall(without_blocks(target))
             slugs = [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings]
             assert anchor in slugs, link
 

@@ -59,6 +59,13 @@ def langgraph_dev(
     config["graphs"] = {name: str(ROOT / at) for name, at in config["graphs"].items()}
     config["graphs"].update(graphs)
     config["http"] = config["http"] | {"app": str(ROOT / config["http"]["app"])}
+    with started(folder, models, config) as url:
+        yield url
+
+
+@contextmanager
+def started(folder: Path, models: LoopbackServer, config: Mapping[str, Any]) -> Iterator[str]:
+    """Run `langgraph dev` in a folder, with this langgraph.json."""
     (folder / "langgraph.json").write_text(json.dumps(config), encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload"]

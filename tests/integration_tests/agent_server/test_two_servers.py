@@ -8,6 +8,7 @@ import pytest
 from langgraph_sdk import get_sync_client
 
 from tests.conftest import COLD, judgings
+from tests.documents import file_of
 from tests.integration_tests.agent_server.support import (
     CASE,
     ask,
@@ -20,14 +21,14 @@ from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
 
-OWN = Path(__file__).with_name("on_postgres.py")
-
 
 def test_a_review_asked_by_one_server_is_answered_on_another_and_the_first_has_learned(
     postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)
-    own: Any = {name: {"path": f"{OWN}:own_{name}"} for name in ("store", "checkpointer")}
+    module = tmp_path / "on_postgres.py"
+    module.write_text(file_of("hosting.md", module.name))
+    own: Any = {name: {"path": f"{module}:own_{name}"} for name in ("store", "checkpointer")}
     with ExitStack() as stack:
         models = stack.enter_context(LoopbackServer())
         clients = []

@@ -1,0 +1,57 @@
+"""What the tests read of the documents: their blocks and their tables."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+_BLOCK = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page, in order."""
+    return [Block(*parts) for parts in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+def without_blocks(page: Path) -> str:
+    """Return the text of a page outside of its fenced blocks."""
+    return _BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def file_of(page: str, title: str) -> str:
+    """Return the file of this name that a page of `docs/` shows."""
+    [text] = [block.text for block in blocks(ROOT / "docs" / page) if block.title == title]
+    return text
+
+
+def table(page: str, *header: str) -> list[list[str]]:
+    """Return the rows of the only table of a page whose header begins so; cells as written."""
+    found: list[list[list[str]]] = []
+    rows: list[list[str]] | None = None
+    for line in without_blocks(ROOT / page).splitlines():
+        if not line.startswith("|"):
+            rows = None
+            continue
+        cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if rows is not None:
+            rows.append(cells)
+        elif cells[: len(header)] == list(header):
+            found.append(rows := [])
+        else:
+            rows = []
+    [only] = found
+    return only[1:]
+
+
+def code(cell: str) -> list[str]:
+    """Return what a cell has in backticks."""
+    return re.findall(r"`([^`]+)`", cell)
