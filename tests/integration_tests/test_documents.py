@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
@@ -17,14 +18,16 @@ from tests.conftest import CRITERION
 from tests.documents import PAGES, ROOT, blocks, without_blocks
 from tests.loopback import LoopbackServer, Rule
 
-DOCUMENTS = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *PAGES]
+SKILL = ROOT / "skills" / "add-quality-gate" / "SKILL.md"
+LLMS = ROOT / "docs" / "llms.txt"
+DOCUMENTS = [*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *PAGES, SKILL, LLMS]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FILE = re.compile(r"(?<![\w/.])(?:docs|examples|tests)/[\w/-]+\.(?:py|md)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def _with(language: str) -> list[Path]:
-    pages = [ROOT / "README.md", *PAGES]
+    pages = [ROOT / "README.md", *PAGES, SKILL]
     return [page for page in pages if any(block.language == language for block in blocks(page))]
 
 
@@ -111,3 +114,21 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in PAGES:
         assert page.relative_to(ROOT / "docs").as_posix() in navigation
+
+
+def test_llms_txt_has_its_form_and_lists_every_page() -> None:
+    title, _, quote, *_ = LLMS.read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(r"# \S+", title)
+    assert quote.startswith("> ")
+    listed = set(_LINK.findall(LLMS.read_text(encoding="utf-8")))
+    pages = {page.name for page in PAGES if page.parent == LLMS.parent}
+    assert pages <= listed
+
+
+def test_the_skill_can_be_found_by_a_coding_agent() -> None:
+    _, front, body = SKILL.read_text(encoding="utf-8").split("---\n", 2)
+    fields = yaml.safe_load(front)
+    assert fields.keys() == {"name", "description"}
+    assert fields["name"] == SKILL.parent.name
+    assert 0 < len(fields["description"]) <= 1_024
+    assert body.strip()
