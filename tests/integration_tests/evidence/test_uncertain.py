@@ -269,6 +269,16 @@ async def test_whom_it_asks_about(
     assert (judgment["evidence"] is None) == ("decide" not in options)
 
 
+async def test_a_verdict_without_past_answers_is_asked_about_however_right_another_was(
+    bench: Bench,
+) -> None:
+    await teach(bench, 110)
+    tokens = with_logprobs("B", [("B", {"A": 0.03, "B": 0.97})])
+    bench.server.rules = [Rule(asks_for_value, reply=tokens), Rule(lambda _: True, value=False)]
+    judgment = (await bench.invoke(uncertain_graph(bench), case(5000)))["judgment"]
+    assert (judgment["value"], judgment["review"]["reasons"]) == (False, ["too_little_feedback"])
+
+
 async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     graph = uncertain_graph(bench)
     bench.server.rules = sure(0.9)

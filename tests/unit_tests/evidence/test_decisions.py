@@ -12,6 +12,7 @@ from memalign_graph.evidence.review_policy import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
+    SHARE,
     STARS,
     WORLDS,
     Rng,
@@ -153,6 +154,15 @@ def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() 
     found = model_of(view_of(past), STARS).leave_one_out
     assert found is not None
     assert 0 < found.weight <= 0.25
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_numbers_the_verdict_stays_where_the_rarer_third_would_lose(seed: int) -> None:
+    """The judge always says the middle; neighbors tell the frequent high values alone."""
+    rng = np.random.default_rng(seed)
+    truths = [0.1, 0.9] * 8 + [0.9] * 16
+    past = [Item(normalised(np.ones(16) + rng.normal(size=16)), true, 0.5) for true in truths]
+    assert not model_of(view_of(past), SHARE).decides("auto")
 
 
 def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> None:
