@@ -41,7 +41,8 @@ learn: {guard: replay, batch_size: 50, judge_cases: true}
 evaluate: {folds: 5, seed: 0, group_by: inputs, learning_curve: true}
 ```
 
-**Records** are `.jsonl`, `.csv` (UTF-8, names in the first line), `.tsv` or `.json`; `-` is stdin.
+**Records** are `.jsonl`, `.csv` (UTF-8, names in the first line), `.tsv`, `.json`, or `.xlsx` (with
+the extra `evaluation`); `-` is stdin.
 They have `inputs`, `outputs`, and `value`, `rationale` or both; `reference_outputs`, `author`, `id`
 and `given_at` are optional.
 

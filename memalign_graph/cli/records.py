@@ -9,12 +9,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from memalign_graph.cli.files import read_text
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, require_extra
 
 if TYPE_CHECKING:
     from memalign_graph.scales import Scale
@@ -50,10 +51,14 @@ def read_records(
 ) -> list[Record]:
     """Read a file of records: by its suffix, or by its first character if that says nothing."""
     mapping, where = _mapping(columns or ()), f"{option}: {path}"
-    text, suffix = read_text(path, option), Path(path).suffix.lower()
-    if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
-        suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
-    rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
+    suffix = Path(path).suffix.lower()
+    if suffix == ".xlsx":
+        rows = _workbook(path, option)
+    else:
+        text = read_text(path, option)
+        if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
+            suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
+        rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
     rows = [(at, _renamed(row) if isinstance(row, dict) else row) for at, row in rows]
     if not rows:
         raise InvalidInputError(f"{where}: it has no records.")
@@ -254,22 +259,47 @@ def _table(text: str, where: str) -> list[tuple[str, Any]]:
     delimiter = separator[1] if separator else max(",;\t", key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        head = next(filter(None, reader), [])
-        names = [name.strip() for name in (next(reader, []) if separator else head)]
-        rows = [
-            (f"line {reader.line_num}", cells) for cells in reader if any(map(str.strip, cells))
-        ]
+        rows = [(f"line {reader.line_num}", cells) for cells in reader]
     except csv.Error as error:
         where = f"{where}, line {reader.line_num}"
         raise InvalidInputError(f"{where}: {error}: check its quotes.") from error
+    return _named(rows[1:] if separator else rows, where)
+
+
+def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
+    """Read the first sheet of an Excel workbook."""
+    what = f"{option}: {path}: save it as CSV (UTF-8), or read it as it is, which"
+    with require_extra("evaluation", what):
+        import openpyxl  # noqa: F401 - pandas reads with it
+        import pandas as pd
+    try:
+        sheet = pd.read_excel(path, header=None, dtype=object, keep_default_na=False)
+    except OSError as error:
+        raise InvalidInputError(f"{option}: {path} can't be read: {error.strerror}.") from error
+    except (BadZipFile, KeyError, ValueError) as error:
+        raise InvalidInputError(
+            f"{option}: {path} is no Excel workbook: save it as CSV (UTF-8) and give that file."
+        ) from error
+    # Dates are written as in other files; numbers and truth values are those of the cells.
+    rows = [
+        [cell.isoformat() if isinstance(cell, date) else cell for cell in row]
+        for row in sheet.to_numpy().tolist()
+    ]
+    return _named([(f"row {at}", cells) for at, cells in enumerate(rows, 1)], f"{option}: {path}")
+
+
+def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str, Any]]:
+    """Name the cells of a table by its first row; rows that are blank are left out."""
+    filled = [(at, cells) for at, cells in table if any(str(cell).strip() for cell in cells)]
+    names = [str(name).strip() for _, head in filled[:1] for name in head]
     named = list(filter(None, names))
     if len({*named}) < len(named):
         raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(named)}.")
-    return [(at, _row(names, cells)) for at, cells in rows]
+    return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 
-def _row(names: Sequence[str], cells: list[str]) -> Fields | InvalidInputError:
-    while len(cells) > len(names) and not cells[-1].strip():
+def _row(names: Sequence[str], cells: list[Any]) -> Fields | InvalidInputError:
+    while len(cells) > len(names) and not str(cells[-1]).strip():
         cells = cells[:-1]
     if len(cells) != len(names):
         return InvalidInputError(
@@ -277,8 +307,10 @@ def _row(names: Sequence[str], cells: list[str]) -> Fields | InvalidInputError:
             "the delimiter or a line break in quotes."
         )
     # A column without a name is an index, or was empty in the spreadsheet.
-    return {
-        name: cell.replace("\r\n", "\n") if cell.strip() else None
-        for name, cell in zip(names, cells, strict=True)
-        if name
-    }
+    return {name: _cell(cell) for name, cell in zip(names, cells, strict=True) if name}
+
+
+def _cell(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    return cell.replace("\r\n", "\n") if cell.strip() else None

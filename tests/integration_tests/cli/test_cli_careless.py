@@ -15,7 +15,7 @@ from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
     [
         ("none.jsonl", None, "--feedback: none.jsonl can't be read: No such file"),
         ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
-        ("f.xlsx", b"PK\x03\x04\xff", "--feedback: f.xlsx is a spreadsheet: save it as CSV"),
+        ("f.xlsx", b"PK\x03\x04\xff", "--feedback: f.xlsx is no Excel workbook: save it"),
         ("cut.jsonl", b'{"a": "a"}\n\n{"b": "b', "--feedback: cut.jsonl, line 3: this is no"),
         ("list.jsonl", b'{"a": 1}\n7\n', "--feedback: list.jsonl, line 2: give an object"),
         ("no.json", b"[1]", "--feedback: no.json, record 1: give an object"),

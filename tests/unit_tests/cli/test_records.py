@@ -1,5 +1,6 @@
 """Records as pandas, Excel, Google Sheets, LangSmith and Argilla write them, in `files/`."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,28 @@ def test_a_ragged_row_of_google_sheets_refuses_no_other() -> None:
     assert str(ragged).startswith("it has 3 cells, and the header has 4")
 
 
-def test_a_spreadsheet_is_told_what_to_do() -> None:
-    with pytest.raises(InvalidInputError, match=r"excel\.xlsx is a spreadsheet: save it as CSV"):
+def test_a_workbook_of_excel() -> None:
+    first, second = feedback(read("excel.xlsx"))
+    assert [(one.value, one.author, one.id) for one in (first, second)] == [
+        (False, "7", "1"),
+        (True, "8", "2"),
+    ]
+    assert first.example.outputs == "Check the\ntracking page."
+    assert (first.rationale, second.rationale) == ("Too cold.", None)
+    assert first.given_at.isoformat() == "2024-05-01T12:00:00+00:00"
+
+
+def test_a_workbook_that_cannot_be_read_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for data in (b"PK\x03\x04\xff", b"inputs,outputs"):
+        (tmp_path / "f.xlsx").write_bytes(data)
+        with pytest.raises(InvalidInputError, match=r"f\.xlsx is no Excel workbook: save it as"):
+            read("f.xlsx", folder=tmp_path)
+    with pytest.raises(InvalidInputError, match=r"none\.xlsx can't be read: No such file"):
+        read("none.xlsx")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ImportError, match=r'save it as CSV .* the extra "evaluation"'):
         read("excel.xlsx")
 
 
