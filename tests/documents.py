@@ -34,22 +34,20 @@ def file_of(page: str, title: str) -> str:
 
 
 def table(page: str, *header: str) -> list[list[str]]:
-    """Return the rows of the only table of a page whose header begins so; cells as written."""
-    found: list[list[list[str]]] = []
-    rows: list[list[str]] | None = None
+    """Return the rows of a page's tables whose header begins so, as lists of cells."""
+    found: list[list[str]] = []
+    head: list[str] = []
     for line in without_blocks(ROOT / page).splitlines():
         if not line.startswith("|"):
-            rows = None
+            head = []
             continue
-        cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if rows is not None:
-            rows.append(cells)
-        elif cells[: len(header)] == list(header):
-            found.append(rows := [])
-        else:
-            rows = []
-    [only] = found
-    return only[1:]
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if not head:
+            head = cells
+        elif tuple(head[: len(header)]) == header and cells[0].strip("-:"):
+            found.append(cells)
+    assert found, f"{page} has no such table"
+    return found
 
 
 def code(cell: str) -> list[str]:

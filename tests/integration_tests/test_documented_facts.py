@@ -1,0 +1,249 @@
+"""Defaults, bounds, statuses and fields in the tables of the documents are those of the code."""
+
+import ast
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+import memalign_graph
+from memalign_graph import (
+    GateVerdict,
+    Guideline,
+    Judge,
+    Judgment,
+    MemAlignContext,
+    Uncertain,
+    create_alignment_graph,
+    create_panel_graph,
+    create_review_graph,
+    errors,
+    gate,
+    settings,
+    types,
+)
+from memalign_graph.approvals import KEEP_CALLS, Approval
+from memalign_graph.evidence import (
+    calibration,
+    cases,
+    checks,
+    evidence_model,
+    review_policy,
+    threshold,
+)
+from memalign_graph.review import queue
+from memalign_graph.review.leases import LEASE
+from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
+from tests.documents import ROOT, code, table
+
+Field = tuple[Any, Any]
+"""An option's default and annotation."""
+
+
+def fields_of(model: type[BaseModel], *leave_out: str) -> dict[str, FieldInfo]:
+    return {name: field for name, field in model.model_fields.items() if name not in leave_out}
+
+
+def literals(annotation: Any) -> tuple[set[Any], bool]:
+    """Return the single values that an annotation allows, and whether it allows no others."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return set(get_args(annotation)), True
+    if annotation in (bool, type(None)):
+        return ({True, False} if annotation is bool else {None}), True
+    if origin in (Union, UnionType):
+        parts = [literals(part) for part in get_args(annotation)]
+        return set().union(*(values for values, _ in parts)), all(only for _, only in parts)
+    return set(), False
+
+
+def bounds(cell: str) -> dict[str, int]:
+    """Read `0 to 100`, `1 or more` and `above 0`."""
+    if found := re.search(r"(\d+) to (\d+)", cell):
+        return {"ge": int(found[1]), "le": int(found[2])}
+    if found := re.search(r"(\d+) or more", cell):
+        return {"ge": int(found[1])}
+    if found := re.search(r"between (\d+) and (\d+)", cell):
+        return {"gt": int(found[1]), "lt": int(found[2])}
+    return {}
+
+
+def bounds_of(field: FieldInfo) -> dict[str, Any]:
+    return {
+        name: value
+        for part in field.metadata
+        for name in ("ge", "le", "gt", "lt")
+        if isinstance(value := getattr(part, name, None), int | float)
+    }
+
+
+MODELS: dict[str, Mapping[str, FieldInfo]] = {
+    "docs/options.md": fields_of(Judge, "criterion"),
+    "docs/gate.md": fields_of(settings.Gate),
+    "docs/alignment.md": fields_of(settings.Alignment, "judge"),
+    "docs/confidence.md": fields_of(Uncertain),
+    "docs/approvals.md": fields_of(Approval),
+}
+"""Whose options a page lists in its tables that begin with option, default and takes."""
+
+
+@pytest.mark.parametrize("page", MODELS)
+def test_options_have_the_documented_defaults_and_bounds(page: str) -> None:
+    rows = table(page, "option", "default", "takes")
+    fields = MODELS[page]
+    assert sorted(code(row[0])[0] for row in rows) == sorted(fields)
+    for option, default, takes, *_ in rows:
+        field = fields[code(option)[0]]
+        assert ast.literal_eval(code(default)[0]) == field.default, option
+        if bounded := bounds_of(field):
+            assert "timedelta" in takes or bounds(takes) == bounded, option
+        else:
+            assert bounds(takes) == {}, option
+        allowed, is_all = literals(field.annotation)
+        words = {value for value in allowed if isinstance(value, str)}
+        if is_all:
+            assert {ast.literal_eval(text) for text in code(takes)} == allowed, option
+        elif words:
+            assert {ast.literal_eval(text) for text in code(takes)} == words, option
+
+
+def test_the_readme_and_the_builders_have_the_documented_defaults() -> None:
+    fields = fields_of(Judge)
+    builders = {"review": create_review_graph, "clarify": create_review_graph}
+    for option, default, *_ in table("README.md", "option", "default"):
+        [name] = code(option)
+        value = ast.literal_eval(code(default)[0])
+        if name in fields:
+            assert fields[name].default == value
+        else:
+            assert inspect.signature(builders[name]).parameters[name].default == value
+    for option, where, default, *_ in table("docs/options.md", "option", "where"):
+        [name], value = code(option), ast.literal_eval(code(default)[0])
+        if where == "gates":
+            assert settings.Gate.model_fields[name].default == value
+        else:
+            builder = getattr(memalign_graph, code(where)[0])
+            assert inspect.signature(builder).parameters[name].default == value
+    assert inspect.signature(create_panel_graph).parameters["review"].default == "never"
+    parameters = inspect.signature(create_alignment_graph).parameters
+    for name, field in MODELS["docs/alignment.md"].items():
+        assert parameters[name].default == field.default
+
+
+def test_a_runs_context_has_the_documented_fields() -> None:
+    rows = table("docs/graphs.md", "field", "takes")
+    assert [code(row[0])[0] for row in rows] == list(MemAlignContext.model_fields)
+    for field, takes, what in rows:
+        info = MemAlignContext.model_fields[code(field)[0]]
+        assert bounds(takes) == bounds_of(info) or info.annotation == int | None
+        if info.default is not None:
+            assert ast.literal_eval(code(what)[0]) == info.default
+    assert bounds(rows[1][1]) == {"ge": 0, "le": settings.MAX_K}
+
+
+LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
+    ("docs/gate.md", ("status",), set(get_args(gate.GateStatus))),
+    ("docs/gate.md", ("field",), set(get_type_hints(GateVerdict))),
+    ("docs/options.md", ("status of a guideline",), set(get_args(types.GuidelineStatus))),
+    ("docs/confidence.md", ("source",), set(get_args(types.ConfidenceSource))),
+    (
+        "docs/confidence.md",
+        ("reason",),
+        {*get_args(types.ReviewReason)} - {"always_ask", "untrusted_text", "judged_wrong"},
+    ),
+    ("docs/confidence.md", ("`decide`",), {f'"{mode}"' for mode in get_args(types.Decide)}),
+    (
+        "docs/errors.md",
+        ("exception",),
+        {
+            name
+            for name, kind in vars(errors).items()
+            if inspect.isclass(kind) and issubclass(kind, errors.MemAlignError)
+        }
+        - {"MemAlignError"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "header", "names"), LISTED)
+def test_a_table_lists_what_there_is(page: str, header: tuple[str, ...], names: set[str]) -> None:
+    listed = [name for row in table(page, *header) for name in code(row[0])]
+    assert sorted(listed) == sorted(names)
+
+
+def test_fields_of_judgments_and_guidelines_are_documented() -> None:
+    listed = {name for row in table("docs/options.md", "field") for name in code(row[0])}
+    assert listed - {"question", "worth", "status"} == set(Judgment.model_fields)
+    assert listed - set(Judgment.model_fields) <= set(Guideline.model_fields)
+
+
+def test_each_extra_is_in_the_table() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = table("docs/index.md", "extra")
+    extras = set(project["optional-dependencies"]) - {"docs", "dev", "benchmark"}
+    assert {code(row[0])[0] for row in rows} == extras
+
+
+def test_each_variable_of_the_environment_is_in_the_table() -> None:
+    listed = {name for row in table("docs/operations.md", "variable") for name in code(row[0])}
+    sources = (ROOT / "memalign_graph").rglob("*.py")
+    read = {
+        name
+        for path in sources
+        for name in re.findall(r"\"(MEMALIGN_[A-Z_]+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert {name for name in listed if name.startswith("MEMALIGN")} == read
+
+
+def needed(target: float, level: float) -> int:
+    return threshold.find_threshold([], target, level).needed
+
+
+def test_the_numbers_of_cases_are_those_of_the_code() -> None:
+    rarest = review_policy._DISAGREEMENT_QUANTILE
+    counts = {
+        "the evidence decides": cases.MIN_CASES,
+        "verdicts that are compared": evidence_model._MAX_COMPARED,
+        "confidence is calibrated": calibration.MIN_CALIBRATING,
+        "a case is found to be unlike memory": round(1 / evidence_model._NOVELTY_QUANTILE) - 1,
+        "neighbors are found to disagree more than usual": round(1 / rarest) - 1,
+    }
+    rows = table("docs/confidence.md", "what", "number")
+    for what, number, _ in rows:
+        if found := re.search(r"0\.\d+", what):
+            level = threshold.LEFT_OUT_LEVEL if "evidence" in what else threshold.LEVEL
+            assert int(number) == needed(float(found[0]), level), what
+        else:
+            assert int(number) == counts.pop(what)
+    assert counts == {}
+
+
+SENTENCES: list[tuple[str, str, list[Any]]] = [
+    (
+        "docs/confidence.md",
+        r"at a level of (\d+) % \((\d+) % if the confidence is the evidence's\)",
+        [100 * threshold.LEVEL, 100 * threshold.LEFT_OUT_LEVEL],
+    ),
+    ("docs/confidence.md", r"Of more than ([\d,]+) cases", [cases.MAX_CASES]),
+    ("docs/alignment.md", r"`max_concurrency` \((\d+) by default\)", [DEFAULT_MAX_CONCURRENCY]),
+    ("docs/alignment.md", r"asked of the newest (\d+) cases", [checks.MEASURED_CASES]),
+    ("docs/approvals.md", r"To show 0.95 takes (\d+) right calls", [needed(0.95, 0.95)]),
+    ("docs/approvals.md", r"kept for (\d+) days", [KEEP_CALLS.days]),
+    ("docs/review-page.md", r"theirs for (\d+) minutes", [LEASE.seconds / 60]),
+    ("docs/review-page.md", r"The list shows (\d+) cases", [queue._MAX_LISTED]),
+]
+"""What a page says in a sentence: each group of the pattern is a fact of the code."""
+
+
+@pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
+def test_a_sentence_states_the_facts(page: str, pattern: str, facts: list[Any]) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    [found] = re.findall(pattern, text)
+    said = [found] if isinstance(found, str) else list(found)
+    assert [float(number.replace(",", "")) for number in said] == pytest.approx(facts)
