@@ -25,16 +25,16 @@ class Calibration:
 
     scores: Floats
     agreed: Floats
+    rows: Floats
+    """The cases that were decided on, by their place in memory."""
+    values: Sequence[Value]
+    """What was decided."""
     slope: float
     intercept: float
-    rows: Floats = ()
-    """The cases that were decided on, by their place in memory."""
-    values: Sequence[Value] = ()
-    """What was decided."""
 
     @classmethod
     def fitted(
-        cls, scores: Floats, agreed: Floats, rows: Floats = (), values: Sequence[Value] = ()
+        cls, scores: Floats, agreed: Floats, rows: Floats, values: Sequence[Value]
     ) -> "Calibration":
         """Fit it to decisions on cases that experts valued."""
         right = int(agreed.sum())
@@ -50,7 +50,7 @@ class Calibration:
         if curve[0] < _MIN_SLOPE:
             curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
         slope, intercept = curve.tolist()
-        return cls(scores, agreed, slope, intercept, rows, values)
+        return cls(scores, agreed, rows, values, slope, intercept)
 
     def confidences(self, scores: Floats) -> Floats:
         """Return how likely decisions are right."""

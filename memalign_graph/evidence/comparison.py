@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memalign_graph.evidence.calibration import Calibration
 from memalign_graph.evidence.regression import Floats
 
 _BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
@@ -30,8 +29,6 @@ class LeaveOneOut:
     numbers: Floats
     errors: Floats
     baseline_errors: Floats
-    curve: Calibration | None
-    """How often unordered choices with some share of an estimate are the experts'."""
 
 
 def blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:

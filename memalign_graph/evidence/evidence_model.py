@@ -49,6 +49,7 @@ _MAX_COMPARED = 30
 """The newest verdicts that are compared: the judge learns, and its old verdicts are another's."""
 _MAX_DISTINCT_VALUES = 12
 """Where experts use no more different numbers, estimates are rounded to these."""
+_LEAST_SHARE = 0.02  # of a choice, in how likely each is
 _BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)
 """Parts of the fitted weight, tried in turn where a class would lose."""
 
@@ -135,11 +136,9 @@ class EvidenceModel:
         weight = self._decision_weight(rows, baseline, estimates, has_judge=has_judge)
         if encoding.is_ordered and weight:
             estimates = blend(baseline, estimates, weight)
-        numbers, curve = self._numbers(estimates), None
-        if not encoding.is_ordered:
-            curve = Calibration.fitted(estimates.ravel(), (experts > 0).ravel())
+        numbers = self._numbers(estimates)
         errors, baseline_errors = (encoding.errors(each, truth) for each in (numbers, baseline))
-        return LeaveOneOut(rows, judge, weight, estimates, numbers, errors, baseline_errors, curve)
+        return LeaveOneOut(rows, judge, weight, estimates, numbers, errors, baseline_errors)
 
     def _baseline_without_judge(self) -> Floats:
         """Return the median of the other cases for each, or the majority of all."""
@@ -301,8 +300,8 @@ class EvidenceModel:
         """Return how likely each choice is the experts'."""
         if not self.encoding.choices:
             return None
-        if leave_one_out.curve is not None:
-            shares = leave_one_out.curve.confidences(targets)
+        if not self.encoding.is_ordered:
+            shares = np.clip(targets, _LEAST_SHARE, None)
         else:
             distances = leave_one_out.estimates[:, 0] - self.truth[leave_one_out.rows]
             ranks = np.arange(len(self.encoding.names))

@@ -60,49 +60,40 @@ def explain(
 
     `is_weighed` tells whether there are enough verdicts to look at similar cases at all.
     """
-    voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
-    fields: dict[str, Any] = {} if leave_one_out is None else _quality(leave_one_out)
+    fields: dict[str, Any] = {}
+    if leave_one_out is not None:
+        fields["evidence_error"] = float(leave_one_out.errors.mean())
+        # Of a verdict that is kept, the weights are those of the estimate beside it.
+        weight, judge = leave_one_out.weight or 1.0, leave_one_out.judge
+        fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
+        if judge is not None:
+            fields["weights"]["judge"] = 1 - weight + weight * judge
+            fields["verdict_error"] = float(leave_one_out.baseline_errors.mean())
     if estimate is not None:
         vote = dict(zip(encoding.names, estimate.vote.tolist(), strict=False))
         fields["vote"] = float(estimate.vote[0]) if encoding.is_ordered else vote
         fields["estimate"] = estimate.value
         fields["probabilities"] = estimate.probabilities
+    voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
+    fields["neighbours"] = [
+        Neighbour(
+            example_id=cases[row].example_id,
+            episode_ids=cases[row].episode_ids,
+            value=cases[row].value,
+            similarity=similarity,
+            weight=share,
+        )
+        for row, similarity, share in voters
+    ]
     return Evidence(
         decided_by="evidence" if decides else "verdict",
-        reason=_reason(
-            cases,
-            encoding,
-            leave_one_out,
-            is_weighed=is_weighed,
-            is_found=len(neighbors.rows) > 0,
-            decides=decides,
-        ),
+        reason=_NO_VECTOR
+        if is_weighed and cases and not fields["neighbours"]
+        else _reason(cases, encoding, leave_one_out, is_weighed=is_weighed, decides=decides),
         verdict=verdict,
         cases=len(cases),
-        neighbours=[
-            Neighbour(
-                example_id=cases[row].example_id,
-                episode_ids=cases[row].episode_ids,
-                value=cases[row].value,
-                similarity=similarity,
-                weight=share,
-            )
-            for row, similarity, share in voters
-        ],
         **fields,
     )
-
-
-def _quality(leave_one_out: LeaveOneOut) -> dict[str, Any]:
-    """Return the fields that say how good the evidence is, and what makes it up."""
-    # Of a verdict that is kept, the weights are those of the estimate beside it.
-    weight, judge = leave_one_out.weight or 1.0, leave_one_out.judge
-    fields: dict[str, Any] = {"evidence_error": float(leave_one_out.errors.mean())}
-    fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
-    if judge is not None:
-        fields["verdict_error"] = float(leave_one_out.baseline_errors.mean())
-        fields["weights"]["judge"] = 1 - weight + weight * judge
-    return fields
 
 
 def _reason(
@@ -111,12 +102,9 @@ def _reason(
     leave_one_out: LeaveOneOut | None,
     *,
     is_weighed: bool,
-    is_found: bool,
     decides: bool,
 ) -> str:
     count = len(cases)
-    if count and is_weighed and not is_found:
-        return _NO_VECTOR
     if count < MIN_CASES:
         return _FEW_CASES.format(count, "s" * (count != 1), MIN_CASES)
     if not is_weighed:

@@ -110,8 +110,7 @@ class KernelRegression:
         vote = neighbors.shares @ self._targets[neighbors.rows]
         [centered] = _unit((vector - self._center)[None])
         smooth = self._mean + (self._centered @ centered) @ self._coefficients
-        inside = np.clip(smooth, self._targets.min(axis=0), self._targets.max(axis=0))
-        return (inside + vote) / 2, vote
+        return (smooth + vote) / 2, vote
 
 
 def _near_duplicates(distances: Floats) -> Floats:
