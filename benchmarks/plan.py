@@ -42,7 +42,7 @@ _FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats":
 QUICK = {"small": 10, **_FEW}
 """Sizes that show only that everything runs."""
 
-SCALE = ("stores", "workers", "soak")
+SCALE = ("stores", "workers")
 """What `--scale` measures of one memory and many workers."""
 
 Measured = dict[str, Any]

@@ -4,7 +4,6 @@ Each part runs in processes of its own, on stores that hold the same records.
 """
 
 import asyncio
-import itertools
 import multiprocessing
 import os
 import statistics
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psycopg
 from langchain_core.embeddings import Embeddings
 from langchain_openai import ChatOpenAI
 from langgraph.store.base import BaseStore
@@ -44,10 +42,9 @@ class Sizes(NamedTuple):
     workers: int = 8
     per_second: int = 50
     seconds: float = 30.0
-    soak_s: float = 600.0
 
 
-QUICK = Sizes((200,), 3, 2, 5, 4.0, 20.0)
+QUICK = Sizes((200,), 3, 2, 5, 4.0)
 """Sizes that show only that everything runs."""
 
 
@@ -215,94 +212,6 @@ def apart(work: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(work, *arguments).result()
 
 
-def unsteady(place: str, seed: int) -> None:
-    """Learn and forget without end, until killed."""
-    model = ChatOpenAI(model=plan.MODEL, max_retries=0)
-    with open_store(place) as store:
-        memory = memory_in(store)
-        graph: Any = create_alignment_graph(_criterion(0), model=model, **_OPTIONS).compile(
-            store=store
-        )
-        for number in itertools.count(1_000 * seed):
-            graph.invoke({"feedback": [_feedback(data.records(1, seed=number)[0])]})
-            if len(memory.episodes()) > _STEADY:
-                memory.forget(memory.episodes()[0].id)
-
-
-_STEADY = 200  # how many episodes a memory is kept at in the soak
-_UNSTEADY = 2  # how many work on it, until they are killed
-
-
-def soaked(place: str, seconds: float, pipe: Any) -> None:
-    """Judge for some time, and tell now and then what this process holds."""
-    with open_store(place) as store:
-        graph, memory = judge_graph(store), memory_in(store)
-        began = told = time.monotonic()
-        for seed in itertools.count(10_000):
-            graph.invoke(data.records(1, seed=seed)[0].case)
-            now = time.monotonic()
-            if now - told > seconds / 20:
-                told = now
-                pipe.send((mib(), len([*Path("/proc/self/fd").iterdir()])))
-            if now - began > seconds:
-                break
-        pipe.send("done")
-        pipe.recv()
-        pipe.send(memory.version())
-
-
-def soak(place: str, seconds: float) -> dict[str, str]:
-    """Kill workers that learn and forget, while another judges on what they leave."""
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    judge = spawn.Process(target=soaked, args=(place, seconds, there))
-    judge.start()
-    held, versions, kills, workers = list[tuple[float, ...]](), list[str](), 0, list[Any]()
-    while not versions:
-        while len(workers) < _UNSTEADY:
-            workers.append(spawn.Process(target=unsteady, args=(place, 200 + kills + len(workers))))
-            workers[-1].start()
-        told = here.recv()
-        oldest = workers.pop(0)
-        oldest.kill()
-        oldest.join()
-        kills += 1
-        if isinstance(told, str):
-            versions.append(told)
-        else:
-            held.append((*told, _connections(place)))
-    for one in workers:
-        one.kill()
-        one.join()
-    here.send("look again")
-    versions = [here.recv(), apart(version_of, place)]
-    judge.join()
-    quarter = len(held) // 4
-    parts = {
-        name: f"{statistics.median(early):.0f} to {statistics.median(late):.0f}"
-        for name, early, late in zip(
-            ("MiB", "files", "connections"),
-            zip(*held[:quarter], strict=True),
-            zip(*held[-quarter:], strict=True),
-            strict=True,
-        )
-    }
-    same = "yes" if versions[0] == versions[1] else "NO"
-    return {**parts, "kills": str(kills), "equal to a fold from scratch": same}
-
-
-def version_of(place: str) -> str:
-    """Read a memory from scratch."""
-    with open_store(place) as store:
-        return memory_in(store).version()
-
-
-def _connections(place: str) -> int:
-    with psycopg.connect(place) as connection:
-        counting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        return int(next(connection.execute(counting))[0])
-
-
 def run(sizes: Sizes, parts: Sequence[str], folder: Path, server: str) -> Iterator[str]:
     """Do some parts; yields a table each."""
     own = dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), server)
@@ -311,7 +220,6 @@ def run(sizes: Sizes, parts: Sequence[str], folder: Path, server: str) -> Iterat
         measured: dict[str, Callable[[], dict[str, Any]]] = {
             "stores": lambda: _stores(sizes, folder, cluster, server),
             "workers": lambda: _crowded(sizes, cluster),
-            "soak": lambda: _soaked(sizes, cluster),
         }
         for part in parts:
             yield _table(part, measured[part]())
@@ -333,11 +241,6 @@ def _crowded(sizes: Sizes, cluster: str) -> dict[str, Any]:
     with postgres.database(cluster) as place:
         apart(filling, place, max(sizes.episodes) // 10)
         return {f"{sizes.workers} x {sizes.per_second}/s": crowd(place, sizes)}
-
-
-def _soaked(sizes: Sizes, cluster: str) -> dict[str, Any]:
-    with postgres.database(cluster) as place:
-        return {f"{sizes.soak_s:.0f} s": soak(place, sizes.soak_s)}
 
 
 def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> str:

@@ -184,3 +184,34 @@ def test_failures_count_for_neither_judge() -> None:
     assert one.metrics["agreement"].value == pytest.approx(2 / 3)
     assert pair.differences["agreement"].value == pytest.approx(0.5)
     assert other.confusion == [[1, 0], [1, 1]]
+
+
+def test_an_interval_is_of_95_percent() -> None:
+    expected = [True] * 100
+    [one], _ = scored(Boolean(), expected, [True] * 80 + [False] * 20, resamples=5_000)
+    normal = 2 * 1.96 * (0.8 * 0.2 / 100) ** 0.5
+    assert width(one.metrics["agreement"]) == pytest.approx(normal, rel=0.08)
+
+
+def test_calibration_has_ten_bins() -> None:
+    for sure, error in (([0.65, 0.75], (0.35 + 0.75) / 2), ([0.62, 0.68], (0.68 - 0.38) / 2)):
+        found = numbers(Boolean(), [True, False], [True, True], sure=sure)
+        assert found["ece"] == pytest.approx(error)
+
+
+def test_no_interval_where_most_draws_leave_a_number_undefined() -> None:
+    expected, sure = [True, False, *[True] * 8], [0.9, 0.8, *[None] * 8]
+    [one], _ = scored(Boolean(), expected, expected, sure=sure)
+    assert one.metrics["auc"] == Estimate(value=1)  # two draws in five have both cases
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "is_ahead"),
+    [(5, 0, None), (6, 0, True), (9, 2, None), (10, 2, True), (14, 6, True)],
+)
+def test_few_pairs_have_to_pass_the_sign_test(wins: int, losses: int, is_ahead: Any) -> None:
+    gain, counts = Estimate(value=0.2, low=0.05, high=0.35), {"wins": wins, "losses": losses}
+    differences = {"agreement": gain, "ece": gain}
+    pair = Comparison(judge="a", against="b", cases=40, differences=differences, **counts)
+    assert pair.is_ahead("agreement") is is_ahead
+    assert pair.is_ahead("ece") is (is_ahead and False)
