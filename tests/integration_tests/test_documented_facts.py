@@ -25,6 +25,8 @@ from memalign_graph import (
     create_review_graph,
     errors,
     gate,
+    interrupts,
+    models,
     settings,
     types,
 )
@@ -32,11 +34,15 @@ from memalign_graph.approvals import KEEP_CALLS, Approval
 from memalign_graph.evidence import (
     calibration,
     cases,
+    check_value,
     checks,
     evidence_model,
     review_policy,
     threshold,
 )
+from memalign_graph.local.postgres import POOL_SIZE
+from memalign_graph.memory import cache
+from memalign_graph.memory import checks as memory_checks
 from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
@@ -147,9 +153,12 @@ def test_a_runs_context_has_the_documented_fields() -> None:
     assert bounds(rows[1][1]) == {"ge": 0, "le": settings.MAX_K}
 
 
+REPLIES = {*interrupts._DECISIONS, "ignore", '{"value": ..., "rationale": ..., "author": ...}'}
 LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
     ("docs/gate.md", ("status",), set(get_args(gate.GateStatus))),
     ("docs/gate.md", ("field",), set(get_type_hints(GateVerdict))),
+    ("docs/checks.md", ("key",), set(types.Check.model_fields)),
+    ("docs/replies.md", ("reply",), REPLIES),
     ("docs/options.md", ("status of a guideline",), set(get_args(types.GuidelineStatus))),
     ("docs/confidence.md", ("source",), set(get_args(types.ConfidenceSource))),
     (
@@ -235,6 +244,13 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("docs/alignment.md", r"asked of the newest (\d+) cases", [checks.MEASURED_CASES]),
     ("docs/approvals.md", r"To show 0.95 takes (\d+) right calls", [needed(0.95, 0.95)]),
     ("docs/approvals.md", r"kept for (\d+) days", [KEEP_CALLS.days]),
+    ("docs/checks.md", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
+    ("docs/checks.md", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
+    ("docs/checks.md", r"n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
+    ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
+    ("docs/models.md", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
+    ("docs/memory.md", r"a pool of up to (\d+) connections", [POOL_SIZE]),
+    ("docs/memory.md", r"`MEMALIGN_CACHE_BYTES` \((\d+) GiB\)", [cache._DEFAULT_BYTES / 2**30]),
     ("docs/review-page.md", r"theirs for (\d+) minutes", [LEASE.seconds / 60]),
     ("docs/review-page.md", r"The list shows (\d+) cases", [queue._MAX_LISTED]),
 ]
