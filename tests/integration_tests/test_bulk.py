@@ -40,6 +40,7 @@ from tests.loopback import refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
 CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
+BUSY = (408, 409, 429, 503)  # statuses after which the same request may be answered
 
 
 class Batch:
@@ -160,18 +161,20 @@ async def test_both_orders_are_asked_in_one_batch(bench: Bench, tmp_path: Path) 
 async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path: Path) -> None:
     await taught(bench)
     cases = [{**SAID, "inputs": name} for name in ("fine", "refused", "cut", "wrong", "late")]
-    cases += [{**SAID, "inputs": name} for name in ("lost", "bad", "busy")]
+    cases += [{**SAID, "inputs": name} for name in ("lost", "bad", *map(str, BUSY))]
     batch = Batch(bench, tmp_path)
     batch.prepare(cases)
     bench.server.script({"rationale": "Ok.", "value": True}, refusal(), truncated('{"rat'), "no")
     asked = batch.round()
-    fine, refused, cut, wrong, late, lost, bad, busy = ids_of(asked)
+    fine, refused, cut, wrong, late, lost, bad, *busy = ids_of(asked)
     lines = {line["custom_id"]: line for line in lines_of(batch.answers[0])}
     expired = {"code": "batch_expired", "message": "It was not done in time."}
     lines[late] |= {"response": None, "error": expired}
     # As vLLM tells of a fault.
     lines[bad] |= {"response": {"status_code": 404}, "error": {"message": "Too long.", "code": 404}}
-    lines[busy]["response"] |= {"status_code": 503, "body": {"error": {"message": "Busy."}}}
+    for key, status in zip(busy, BUSY, strict=True):
+        fault = {"status_code": status, "body": {"error": {"message": "Busy."}}}
+        lines[key]["response"] |= fault
     del lines[lost]
     text = "".join(json.dumps(line) + "\n" for line in lines.values())
     hostile = ['{"custom_id": ["a"]}', f'{{"custom_id": "{late}", "response": "x"}}', "[" * 99_999]
@@ -184,13 +187,13 @@ async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path
     assert "batch_expired" in str(errors[late])
     assert f"No answer to the request {lost} (there is none)" in str(errors[lost])
     again = [one for one in errors if isinstance(errors[one], UnansweredError)]
-    assert again == [refused, cut, wrong, late, lost, busy]
+    assert again == [refused, cut, wrong, late, lost, *busy]
     # What can't be used is shown to the model, as at once; the rest is asked as it was.
     more = batch.round()
-    assert set(ids_of(more)) & set(errors) == {late, lost, busy}
+    assert set(ids_of(more)) & set(errors) == {late, lost, *busy}
     assert sum("That answer can't be used" in json.dumps(one["body"]) for one in more) == 3
     made = batch.collect(again=None)
-    assert sum(isinstance(one, Judgment) for one in made) == 7
+    assert sum(isinstance(one, Judgment) for one in made) == 10
     # Twice of no use is an error as ever, and nothing is asked any more.
     bench.server.rules = []
     for line in (answers := lines_of(batch.answers[1])):

@@ -69,8 +69,10 @@ async def test_the_random_sample_comes_first_by_age() -> None:
     keep("known 2", 181, "unsure", "sample")
     keep("known 3", 179, "sample")
     queue = ReviewQueue([Judge(criterion=CRITERION, embeddings=on_circle)], store=store)
+    kept_by = utc_now()
     tasks, count = await queue.list_tasks(Reviewer(name="ann"))
     assert count == 8
+    assert all(task.asked_at <= kept_by for task in tasks)
     inputs = [task.inputs for task in tasks]
     assert inputs[:2] == ["known 2", "known 3"]
     assert [name.split()[0] for name in inputs[2:4]] == ["common", "rare"]
