@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 import memalign_graph
 from memalign_graph import (
+    Aggregate,
     GateVerdict,
     Guideline,
     Judge,
@@ -95,6 +96,7 @@ MODELS: dict[str, Mapping[str, FieldInfo]] = {
     "docs/alignment.md": fields_of(settings.Alignment, "judge"),
     "docs/confidence.md": fields_of(Uncertain),
     "docs/approvals.md": fields_of(Approval),
+    "docs/panel.md": fields_of(Aggregate),
 }
 """Whose options a page lists in its tables that begin with option, default and takes."""
 
@@ -106,7 +108,9 @@ def test_options_have_the_documented_defaults_and_bounds(page: str) -> None:
     assert sorted(code(row[0])[0] for row in rows) == sorted(fields)
     for option, default, takes, *_ in rows:
         field = fields[code(option)[0]]
-        assert ast.literal_eval(code(default)[0]) == field.default, option
+        assert ast.literal_eval(code(default)[0]) == field.get_default(call_default_factory=True), (
+            option
+        )
         if bounded := bounds_of(field):
             assert "timedelta" in takes or bounds(takes) == bounded, option
         else:
