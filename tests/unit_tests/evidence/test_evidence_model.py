@@ -193,6 +193,16 @@ def test_left_out_in_closed_form_is_refitting_without_the_case_and_its_near_dupl
         assert regression.left_out[at] == pytest.approx(expected, abs=2e-4)
 
 
+def test_near_duplicates_count_once_in_the_choice_of_ridge_and_temperature() -> None:
+    rng = np.random.default_rng(2)
+    vectors = normalised(rng.normal(size=(40, 16))).astype(float)
+    targets = rng.normal(size=(40, 1))
+    once = KernelRegression(vectors, targets, 1)
+    thrice = KernelRegression(vectors.repeat(3, axis=0), targets.repeat(3, axis=0), 1)
+    assert (thrice.ridge, thrice.temperature) == (once.ridge, once.temperature)
+    assert once.ridge > 0.01
+
+
 @pytest.mark.parametrize("kind", ["choices", "stars"])
 def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: str) -> None:
     scale, items = SCALES[kind], world(SCALES[kind], 60, seeded(2), right_in(0.7))
