@@ -21,9 +21,9 @@ class LeaveOneOut:
     """The cases with a verdict where they are enough, otherwise all."""
     judge: float | None
     """How far the verdict moves an estimate; None where too few cases have one."""
-    weight: float
-    """How far a decision goes from the baseline to the estimate; 0 where the verdict decides. The
-    baseline is the judge's verdict; without verdicts the median, or the majority."""
+    weight: float | None
+    """How far a decision goes from the baseline to the estimate; None where the verdict decides.
+    The baseline is the judge's verdict; without verdicts the median, or the majority."""
     estimates: Floats
     """With the weight applied."""
     numbers: Floats

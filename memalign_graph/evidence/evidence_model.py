@@ -134,7 +134,7 @@ class EvidenceModel:
             estimates = estimates + without[:, None] * moves
         baseline = self._verdicts if has_judge else self._baseline_without_judge()
         weight = self._decision_weight(rows, baseline, estimates, has_judge=has_judge)
-        if encoding.is_ordered and weight:
+        if encoding.is_ordered and weight is not None:
             estimates = blend(baseline, estimates, weight)
         numbers = self._numbers(estimates)
         errors, baseline_errors = (encoding.errors(each, truth) for each in (numbers, baseline))
@@ -150,7 +150,7 @@ class EvidenceModel:
 
     def _decision_weight(
         self, rows: Floats, baseline: Floats, estimates: Floats, *, has_judge: bool
-    ) -> float:
+    ) -> float | None:
         """Return how far decisions go from the baseline to the estimates, by past cases."""
         encoding = self.encoding
         if has_judge:
@@ -174,7 +174,8 @@ class EvidenceModel:
 
         if not encoding.is_ordered:
             gained = gains(1.0)
-            return float(wins_lately(gained) and is_better(gained, classes, groups, kinds))
+            decides = wins_lately(gained) and is_better(gained, classes, groups, kinds)
+            return 1.0 if decides else None
         weight = blend_weight(
             (estimates[:, 0] - baseline) / encoding.span,
             (truth - baseline) / encoding.span,
@@ -183,11 +184,11 @@ class EvidenceModel:
         )
         if not has_judge:
             return weight
-        for part in _BLEND_STEPS:
+        for part in _BLEND_STEPS if weight else ():
             gained = gains(part * weight)
             if wins_lately(gained) and not class_loses(gained, classes, groups, kinds):
                 return part * weight
-        return 0.0
+        return None
 
     def leave_one_out_values(self) -> dict[str, tuple[Value, Floats]]:
         """Return what each example is estimated at without it: on the scale, and before."""
@@ -233,7 +234,7 @@ class EvidenceModel:
         """Tell whether the evidence decides."""
         if mode == "verdict" or not self.needs_fit(mode):
             return False
-        return self.leave_one_out is not None and self.leave_one_out.weight > 0
+        return self.leave_one_out is not None and self.leave_one_out.weight is not None
 
     def decide(self, verdict: RawVerdict, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case, by the cases nearest to it."""
@@ -288,7 +289,7 @@ class EvidenceModel:
         targets, usual = np.hsplit(both, 2)
         [stated] = encoding.verdict_rows([verdict])
         targets = targets + (leave_one_out.judge or 0.0) * (stated - usual)
-        if encoding.is_ordered and leave_one_out.weight:
+        if encoding.is_ordered and leave_one_out.weight is not None:
             baseline = encoding.numbers([verdict.value])
             if leave_one_out.judge is None:
                 baseline = np.median(self.truth, keepdims=True)

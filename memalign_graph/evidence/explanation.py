@@ -64,7 +64,8 @@ def explain(
     if leave_one_out is not None:
         fields["evidence_error"] = float(leave_one_out.errors.mean())
         # Of a verdict that is kept, the weights are those of the estimate beside it.
-        weight, judge = leave_one_out.weight or 1.0, leave_one_out.judge
+        weight = 1.0 if leave_one_out.weight is None else leave_one_out.weight
+        judge = leave_one_out.judge
         fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
         if judge is not None:
             fields["weights"]["judge"] = 1 - weight + weight * judge
@@ -113,7 +114,7 @@ def _reason(
     if leave_one_out is None:
         is_varied = len({case.value for case in cases}) > 1
         return _TOO_FEW_DISTINCT.format(MIN_CASES) if is_varied else _ONE_VALUE
-    if leave_one_out.weight and not decides:
+    if leave_one_out.weight is not None and not decides:
         return _UNLIKE
     measure = "wrong on a share of" if encoding.choices else "off by"
     other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"

@@ -137,13 +137,16 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     assert "the same value" in decision.evidence.reason
 
 
-def test_a_judge_without_past_verdicts_does_not_count_and_the_median_is_blended() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(("seed", "weight"), [(0, 0.41), (10, 0.0)])
+def test_a_judge_without_past_verdicts_does_not_count_and_the_median_is_blended(
+    seed: int, weight: float
+) -> None:
+    rng = np.random.default_rng(seed)
     vectors = normalised(rng.normal(size=(31, 16)))
     items = [Item(vector, float(rng.random()), None) for vector in vectors]
     model = model_of(view_of(items[:30]), SCALES["share"])
     assert model.leave_one_out is not None
-    assert 0 < model.leave_one_out.weight < 0.5
+    assert model.leave_one_out.weight == pytest.approx(weight, abs=0.01)
     low, high = (decided(model, replace(items[30], verdict=each)).value for each in (0.0, 1.0))
     assert low == high == pytest.approx(np.median(model.truth), abs=0.05)
 
