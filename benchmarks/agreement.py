@@ -8,7 +8,6 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -61,19 +60,6 @@ def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
     }
 
 
-def pooled(reports: Sequence[Report]) -> Report | None:
-    """Score the cases of all reports whose scale is the first one's; None where there is one."""
-    first, *others = reports
-    alike = [it for it in others if it.criterion.scale == first.criterion.scale]
-    if not alike:
-        return None
-    cases = [case for report in (first, *alike) for case in report.cases]
-    names = [scores.judge for scores in first.scores]
-    pairs = [(pair.judge, pair.against) for pair in first.comparisons]
-    scores, compared = score_cases(cases, first.criterion.scale, names, pairs, first.settings)
-    return first.model_copy(update={"cases": cases, "scores": scores, "comparisons": compared})
-
-
 def with_peer(report: Report, values: dict[str, Any]) -> Report:
     """Return the report with the peer's verdicts, by example id, as one more judge."""
     scale = report.criterion.scale
@@ -96,8 +82,6 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     lines = (options.data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows: list[Row] = [json.loads(line) for line in lines]
-    if options.no_references:
-        rows = [{**row, "reference_outputs": None} for row in rows]
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]
@@ -164,7 +148,6 @@ def main() -> None:
     add("--data", type=Path, required=True, help="the folder of labelled rows")
     add("--sets", required=True, help="criteria, with commas between: names of files there")
     add("--no-peer", action="store_true", help="ours alone")
-    add("--no-references", action="store_true", help="leave reference outputs out")
     add("--train", type=int, default=50, help="how many training rows are learned from")
     add("--test", type=int, default=50, help="how many test rows are judged")
     add("--seed", type=int, default=1, help="chooses the rows")
@@ -186,19 +169,13 @@ def main() -> None:
     with ExitStack() as stack:
         port = str(options.port)
         server = stack.enter_context(serving("--port", port, "--upstream", upstream, "--key", key))
-        reports = []
         for name in options.sets.split(","):
             report = compare(name, server, options)
-            reports.append(report)
             counts = f"{report.settings.feedback - len(report.cases)}, {len(report.cases)}"
             written.append(f"# {name}\n\nRows learned, judged: {counts}.\n\n{report.summary()}")
             sys.stdout.write(f"{written[-1]}\n")
             file = options.results.with_suffix(".md")
             file.write_text("\n\n".join(written), encoding="utf-8")
-    if together := pooled(reports):
-        written.append(f"# Sets of one scale together\n\n{together.summary()}")
-        sys.stdout.write(f"{written[-1]}\n")
-        file.write_text("\n\n".join(written), encoding="utf-8")
 
 
 if __name__ == "__main__":
