@@ -12,7 +12,7 @@ import pytest
 from memalign_graph.evaluation import Report
 from memalign_graph.local import open_local_store
 from tests.integration_tests.cli.support import Ran, Shell
-from tests.loopback import Rule, answer
+from tests.loopback import Rule, answer, refusal
 
 FAST = ["--folds", "2"]
 
@@ -129,6 +129,18 @@ def test_a_test_of_its_own_and_reports(learner: Shell) -> None:
     assert len(report.cases) == 6
     assert report.metric("aligned", "kappa").value == 1
     assert (learner.folder / "r.html").read_text(encoding="utf-8").startswith("<")
+
+
+def test_a_bad_record_of_the_test_and_a_case_without_a_verdict_are_not_passed_over(
+    learner: Shell,
+) -> None:
+    cases = [record(n) for n in range(20, 26)]
+    learner.write_csv("test.csv", *cases, record(26, value="perhaps"))
+    assert evaluate(learner, "--test", "test.csv", "--json").status == 4
+    learner.write_csv("test.csv", *cases)
+    refused = Rule(lambda chat: "Answer 20" in chat.text, reply=refusal())
+    learner.server.rules = [refused, *learner.server.rules]
+    assert evaluate(learner, "--test", "test.csv", "--json").status == 4
 
 
 def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
