@@ -1,0 +1,43 @@
+"""A case is an expert's for ten minutes at a time, and for 90 seconds after its page is closed."""
+
+from datetime import datetime, timedelta
+
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph.review.leases import Leases, holder_of
+
+NAMESPACE = ("memalign_review", "leases")
+
+
+class Clock:
+    """Leases in a store, which grow older when told."""
+
+    def __init__(self) -> None:
+        self.store = InMemoryStore()
+        self.leases = Leases(lambda: self.store)
+
+    async def holder_after(self, **time: float) -> str | None:
+        for lease in await self.leases.all():
+            seen = datetime.fromisoformat(lease.value["seen"]) - timedelta(**time)
+            value = {**lease.value, "seen": seen.isoformat()}
+            await self.store.aput(NAMESPACE, lease.key, value)
+        return holder_of("j-1", await self.leases.all(), "bob")
+
+
+async def test_a_lease_lasts_ten_minutes() -> None:
+    clock = Clock()
+    await clock.leases.renew("ann", "j-1")
+    assert await clock.holder_after(minutes=9, seconds=50) == "ann"
+    assert await clock.holder_after(seconds=10) is None
+
+
+async def test_a_closed_page_frees_its_case_after_90_seconds_unless_another_tab_is_open() -> None:
+    clock = Clock()
+    await clock.leases.renew("ann", "j-1")
+    await clock.leases.leave("ann", "j-1")
+    assert await clock.holder_after(seconds=80) == "ann"
+    assert await clock.holder_after(seconds=10) is None
+    await clock.leases.renew("ann", "j-1")
+    await clock.leases.leave("ann", "j-1")
+    await clock.leases.renew("ann", "j-1")  # the heartbeat of the other tab
+    assert await clock.holder_after(minutes=5) == "ann"
