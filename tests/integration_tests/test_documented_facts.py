@@ -21,6 +21,7 @@ from memalign_graph import (
     Judgment,
     MemAlignContext,
     Uncertain,
+    asking,
     create_alignment_graph,
     create_panel_graph,
     create_review_graph,
@@ -267,3 +268,9 @@ def test_a_sentence_states_the_facts(page: str, pattern: str, facts: list[Any]) 
     [found] = re.findall(pattern, text)
     said = [found] if isinstance(found, str) else list(found)
     assert [float(number.replace(",", "")) for number in said] == pytest.approx(facts)
+
+
+def test_the_purposes_in_traces_are_listed() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"`memalign_purpose` \(([^)]*)\)", text)
+    assert {*asking.PURPOSES.values(), "check", "confidence"} == {*code(listed)}
