@@ -192,9 +192,9 @@ class Terminal:
             raise InvalidInputError("Nothing was changed: the answer was not yes.")
 
     def ask_expert(self, scale: "Scale") -> dict[str, Any] | str:
-        """Ask for a value and words; return them, or skip, undo or quit."""
-        question = f"What should it be: {scale.describe()} Enter for words alone; skip, undo, quit:"
-        commands = {key: name for name in ("skip", "undo", "quit") for key in (name, name[0])}
+        """Ask for a value and words; return them, or skip or quit."""
+        question = f"What should it be: {scale.describe()} Enter for words alone; skip, quit:"
+        commands = {key: name for name in ("skip", "quit") for key in (name, name[0])}
         while (answer := self.ask(question)) is not None:
             try:
                 value = _value(answer, scale) if answer else None

@@ -99,10 +99,9 @@ def _example(case: dict[str, Any]) -> dict[str, Any]:
 
 def _ask(cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal) -> list[Any]:
     replies: list[Any] = []
-    while len(replies) < len(cases):
-        case = cases[len(replies)]
+    for case in cases:
         terminal.show(key_value_table({"case": case["id"], **_example(case)}))
         if (reply := terminal.ask_expert(scale)) == "quit":
             break
-        replies = replies[:-1] if reply == "undo" else [*replies, reply]
+        replies.append(reply)
     return replies

@@ -271,12 +271,11 @@ def test_the_demo_has_another_scenario_and_takes_your_word(
     assert "the expert on revenue-march: False: A query for the business" in scripted.stderr
     assert "right on 2 of 4 unseen cases before it learned, and on 2 after." in scripted.stdout
     server.chats.clear()
-    typed = "true\nIt adds up.\nundo\nfalse\nNever from the raw tables.\nskip\nquit\n"
+    typed = "false\nNever from the raw tables.\nskip\nquit\n"
     options = ("--sql", "--fresh", "--interactive", "-q")
     assert "  from revenue-march; not measured" in demo(*memory, *options, typed=typed).stdout
     sent = "".join(chat.text for chat in server.chats)
     assert "Never from the raw tables." in sent
-    assert "It adds up." not in sent
     assert "leave out cancelled orders" not in sent
     assert other.read_text() == "mine"
 

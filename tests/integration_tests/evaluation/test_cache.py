@@ -72,6 +72,23 @@ async def test_repeated_run_costs_nothing(
     assert asked(server) == (0, 0)
 
 
+async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServer) -> None:
+    store, model = InMemoryStore(), Model(judge=lambda chat: judged(chat) % 2 > 0)
+
+    def respond(chat: ChatRequest) -> Any:
+        """Answer in prose first, and as asked when told that this can't be used."""
+        is_first = judged(chat) == 3 and "can't be used" not in chat.text
+        return "It is fine." if is_first else model(chat)
+
+    server.responder = respond
+    await call.evaluate(CRITERION, WORDS, cache=store)
+    prose = sum("can't be used" in chat.text for chat in server.chats)
+    assert prose > 0
+    asked(server)
+    await call.evaluate(CRITERION, WORDS, cache=store)
+    assert asked(server) == (prose, 0)
+
+
 @pytest.mark.parametrize(
     ("changed", "new"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sklearn.model_selection import StratifiedGroupKFold
 
-from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric
+from memalign_graph import Boolean, Categorical, Criterion, Example, Feedback, Numeric
 from memalign_graph.evaluation.dataset import (
     Fold,
     baselines,
@@ -155,3 +155,18 @@ def recalled(*values: Any) -> list[RecalledExample]:
 def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
     given = None if near is None else recalled(*near)
     assert baselines(train, given, scale) == predicted
+
+
+@pytest.mark.parametrize(
+    "twin",
+    [
+        {"outputs": "Sorry!\r\nIt  comes today. "},
+        {"reference_outputs": "An apology."},
+        {"inputs": "\nWhere is it?"},
+    ],
+)
+def test_twins_are_one_item(twin: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"inputs": "Where is it?", "outputs": "Sorry!\nIt comes today."}
+    group = group_of(Example(**fields), "example")
+    assert group_of(Example(**{**fields, **twin}), "example") == group
+    assert group_of(Example(**{**fields, "outputs": "Sorry!"}), "example") != group
