@@ -23,6 +23,7 @@ from tests.unit_tests.evidence.decision_worlds import (
     unlike,
 )
 from tests.unit_tests.evidence.worlds import (
+    SCALES,
     Item,
     decided,
     fact,
@@ -76,6 +77,18 @@ def test_each_class_counts_alike_and_none_may_lose() -> None:
     rare = np.append(np.ones(3), np.zeros(27))
     assert not is_better(rare, np.zeros(30, int), alone, kinds)
     assert not is_better(ones, classes, classes, kinds)
+
+
+def test_a_class_that_the_judge_never_judged_counts_against_the_evidence() -> None:
+    """The judge tosses a coin on the other two, which neighbors tell."""
+    rng, scale = np.random.default_rng(1), SCALES["choices"]
+    past = []
+    for at, topic in enumerate([0, 1] * 15 + [2] * 6):
+        vector = normalised(3 * np.eye(16)[topic] + rng.normal(size=16))
+        verdict = ("warm", "cold")[at // 2 % 2] if topic < 2 else None
+        past.append(Item(vector, ("warm", "cold", "odd")[topic], verdict))
+    assert model_of(view_of(past[:30]), scale).decides("auto")
+    assert not model_of(view_of(past), scale).decides("auto")
 
 
 def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
