@@ -131,3 +131,12 @@ def test_the_skill_can_be_found_by_a_coding_agent() -> None:
     assert fields["name"] == SKILL.parent.name
     assert 0 < len(fields["description"]) <= 1_024
     assert body.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_needs_a_clone_is_named_so(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    needs = re.findall(
+        r"`make [a-z]+|examples/\w+\.py|python -m (?:benchmarks|tests)|tests/\w+/", text
+    )
+    assert not needs or "clone" in text, needs

@@ -9,7 +9,8 @@ import typer
 from memalign_graph.cli.app import app
 from memalign_graph.cli.options import Status
 
-PAGE = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text("utf-8")
+PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
+TEXT = PAGE.read_text("utf-8")
 SHARED = {"--criterion", "--memory", "--namespace", "--model", "--embeddings", "--k"}
 SHARED |= {"--json", "--quiet", "--help", "--web"}
 
@@ -18,10 +19,17 @@ SHARED |= {"--json", "--quiet", "--help", "--web"}
 def test_each_flag_of_a_command_is_in_its_row(name: str) -> None:
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # a group's
     flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
-    [row] = re.findall(rf"^\| `{name}` \|.*$", PAGE, re.MULTILINE)
+    [row] = re.findall(rf"^\| `{name}` \|.*$", TEXT, re.MULTILINE)
     assert set(re.findall(r"--[a-z-]+", row)) == flags - SHARED
 
 
+def test_each_flag_of_the_demo_is_in_its_table() -> None:
+    command = typer.main.get_command(app).commands["demo"]  # type: ignore[attr-defined] # a group's
+    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+    text = PAGE.with_name("models.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE)) == flags - {"--help"}
+
+
 def test_each_exit_status_is_in_the_table() -> None:
-    rows = re.findall(r"^\| ([\d, ]+) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d, ]+) \|", TEXT, re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(",")} == {*Status}
