@@ -72,6 +72,12 @@ def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
     assert not (learner.folder / "memalign.db").exists()
 
 
+def test_a_number_that_is_not_defined_misses_its_threshold(shell: Shell) -> None:
+    ran = evaluate(shell, "--min-kappa", "-1", records=[record(n, value=True) for n in range(6)])
+    assert ran.status == 1
+    assert "missed by the aligned judge's kappa, which is not defined on these cases" in ran.err
+
+
 def test_numbers(shell: Shell) -> None:
     shell.write("tone.yaml", "name: tone\ninstructions: How kind?\nscale: 1-5\n")
     records = [record(n, value=n % 5 + 1) for n in range(10)]

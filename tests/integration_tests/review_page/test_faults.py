@@ -1,5 +1,6 @@
 """What goes wrong around the page: servers that refuse or stop, models that fail, odd names."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -433,6 +434,30 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
         await stopped.answer(ann, question.id, late.case, reply)
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
     at.answers.take_notices("ann")
+    await at.answers.drain()
+    assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+
+
+async def test_an_answer_that_is_learned_from_last_does_not_take_the_place_of_a_later_one(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.judged("Wait.")
+    at, ann, later_is_learned = office.desk(), Reviewer("ann"), asyncio.Event()
+    learn = at.answers._learn
+
+    async def slowly(*arguments: Any) -> None:
+        if "Too cold." in str(arguments):
+            await later_is_learned.wait()
+        await learn(*arguments)
+        later_is_learned.set()
+
+    monkeypatch.setattr(at.answers, "_learn", slowly)
+    [question], _ = await at.list_tasks(ann)
+    for value, why in ((False, "Too cold."), (True, "I was wrong.")):
+        task = await at.open(ann, question.id, late=True)
+        assert task is not None
+        reply = {"value": value, "rationale": why, "author": "ann"}
+        await at.answer(ann, question.id, task.case, reply)
     await at.answers.drain()
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
 

@@ -41,3 +41,11 @@ async def test_a_closed_page_frees_its_case_after_90_seconds_unless_another_tab_
     await clock.leases.leave("ann", "j-1")
     await clock.leases.renew("ann", "j-1")  # the heartbeat of the other tab
     assert await clock.holder_after(minutes=5) == "ann"
+
+
+async def test_who_was_first_stays_first() -> None:
+    clock = Clock()
+    for name in ("ann", "bob", "ann"):  # the last is a heartbeat
+        await clock.leases.renew(name, "j-1")
+    leases = await clock.leases.all()
+    assert [holder_of("j-1", leases, name) for name in ("ann", "bob")] == [None, "ann"]
