@@ -32,6 +32,7 @@ from memalign_graph import (
     settings,
     types,
 )
+from memalign_graph.alignment import comment_questions, distill
 from memalign_graph.approvals import KEEP_CALLS, Approval
 from memalign_graph.evidence import (
     calibration,
@@ -45,6 +46,7 @@ from memalign_graph.evidence import (
 from memalign_graph.local.postgres import POOL_SIZE
 from memalign_graph.memory import cache
 from memalign_graph.memory import checks as memory_checks
+from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
@@ -252,6 +254,22 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("docs/checks.md", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
     ("docs/checks.md", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
     ("docs/checks.md", r"n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
+    (
+        "docs/checks.md",
+        r"above the anchor by (\S+) of .* towards (\S+) of it",
+        [check_value._FIRST_SHARE, check_value._LAST_SHARE],
+    ),
+    ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
+    ("docs/checks.md", r"of up to (\d+) accepted cases", [comment_questions._ACCEPTED_CASES]),
+    (
+        "docs/checks.md",
+        r"Up to (\d+) comments .* up to (\d+) at a time, the model writes at most (\d+)",
+        [
+            distill._MAX_SINGLE_COMMENTS,
+            distill_small.MAX_COMMENTS,
+            distill_small._MAX_QUESTIONS,
+        ],
+    ),
     ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
     ("docs/models.md", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
     ("docs/memory.md", r"a pool of up to (\d+) connections", [POOL_SIZE]),
