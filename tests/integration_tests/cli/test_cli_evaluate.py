@@ -16,7 +16,7 @@ from tests.loopback import Rule, answer, refusal
 
 FAST = ["--folds", "2"]
 
-EXTRA = ("jinja2", "markdown_it", "pandas", "tqdm")
+EXTRA = ("jinja2", "markdown_it", "openpyxl", "pandas", "tqdm")
 """What the extra `evaluation` brings."""
 
 
