@@ -34,6 +34,8 @@ from memalign_graph import (
 )
 from memalign_graph.alignment import comment_questions, distill
 from memalign_graph.approvals import KEEP_CALLS, Approval
+from memalign_graph.evaluation import metrics
+from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evidence import (
     calibration,
     cases,
@@ -164,6 +166,7 @@ REPLIES = {*interrupts._DECISIONS, "ignore", '{"value": ..., "rationale": ..., "
 LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
     ("docs/gate.md", ("status",), set(get_args(gate.GateStatus))),
     ("docs/gate.md", ("field",), set(get_type_hints(GateVerdict))),
+    ("docs/evaluation.md", ("name in the report",), {*BASELINES, "base", "aligned"}),
     ("docs/checks.md", ("key",), set(types.Check.model_fields)),
     ("docs/replies.md", ("reply",), REPLIES),
     ("docs/options.md", ("status of a guideline",), set(get_args(types.GuidelineStatus))),
@@ -270,6 +273,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
             distill_small._MAX_QUESTIONS,
         ],
     ),
+    ("docs/evaluation.md", r"`Numeric` with at most (\d+) values", [metrics._MOST_LABELS]),
     ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
     ("docs/models.md", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
     ("docs/memory.md", r"a pool of up to (\d+) connections", [POOL_SIZE]),
@@ -292,3 +296,9 @@ def test_the_purposes_in_traces_are_listed() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"`memalign_purpose` \(([^)]*)\)", text)
     assert {*asking.PURPOSES.values(), "check", "confidence"} == {*code(listed)}
+
+
+def test_the_widths_of_intervals_are_those_of_the_formula() -> None:
+    for count, width, _ in table("docs/evaluation.md", "labeled cases"):
+        documented = float(width.removeprefix("±"))
+        assert documented == pytest.approx(1.96 * (0.8 * 0.2 / int(count)) ** 0.5, abs=0.005)
