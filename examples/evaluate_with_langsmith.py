@@ -18,7 +18,7 @@ from memalign_graph.integrations import as_evaluator
 from memalign_graph.models import models_from_environment
 
 # LangSmith warns that the option that keeps an evaluation offline is in beta.
-warnings.filterwarnings("ignore", message="'upload_results' parameter is in beta")
+warnings.filterwarnings("ignore", message=r"'upload_\w+' parameter is in beta")
 
 CRITERION = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"

@@ -3,15 +3,14 @@
 `evaluate` measures judges and baselines and returns a report. `learning_curve` measures one judge
 as its memory grows. `ablations` lists variants of a judge that each lack a part. `flips` lists
 cases that were right at an earlier version and are wrong now. `migrate` compares a judge with the
-same one on another model. Each but `ablations` has an async twin whose name begins with `a`. It
-needs the extra `evaluation`.
+same one on another model. Each but `ablations` has an async version whose name begins with `a`.
+Needs the extra `evaluation`.
 """
 
 from memalign_graph.evaluation.evaluate import aevaluate, alearning_curve, evaluate, learning_curve
 from memalign_graph.evaluation.experiment import EvaluationOptions, ablations
-from memalign_graph.evaluation.flips import aflips, flips
-from memalign_graph.evaluation.migrate import Migration, amigrate, migrate
 from memalign_graph.evaluation.report import Report
+from memalign_graph.evaluation.stored_cases import Migration, aflips, amigrate, flips, migrate
 
 __all__ = [
     "EvaluationOptions",

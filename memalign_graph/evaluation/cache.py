@@ -1,8 +1,8 @@
-"""Answers of models: cached, so that a call is never paid for twice, and counted.
+"""Cache and count what evaluations ask of models.
 
-A chat model's answer is kept under a hash of the model with its settings, and of the whole prompt
-with its schema; what memory contributes is in the prompt. So a repeated evaluation costs nothing, a
-killed one goes on where it was, and nothing stale is found.
+The key of a chat model's answer is a hash of the model with its settings, the schema and the whole
+prompt. So a repeated evaluation calls no model, a killed one continues, and a changed memory, which
+changes the prompt, never gets an old answer.
 """
 
 import json
@@ -35,7 +35,7 @@ _VECTORS = ("memalign_evaluation", "vectors")
 _used_cache_keys: ContextVar[list[str]] = ContextVar("memalign_used_cache_keys")
 
 CountUsage = Callable[..., None]
-"""Takes a purpose, and adds counts by name."""
+"""Adds counts by name to those of a purpose."""
 
 
 class UsageCounter:
@@ -46,12 +46,11 @@ class UsageCounter:
         self._lock = threading.Lock()
 
     def add(self, judge: str, stage: str, purpose: str, **counts: float) -> None:
-        """Add to what was counted."""
         with self._lock:
             self._counts[judge, stage, purpose].update(counts)
 
     def rows(self, *stages: str) -> list[UsageRow]:
-        """Return what was counted, all or of some stages."""
+        """Return the usage of all stages, or of some."""
         with self._lock:
             return [
                 UsageRow(judge=judge, stage=stage, purpose=purpose, **counts)
@@ -61,14 +60,14 @@ class UsageCounter:
 
 
 class AnswerCache(BaseCache):
-    """LangChain's cache of one chat model in a LangGraph store; counts what is asked."""
+    """LangChain's cache of one chat model, in a LangGraph store; counts calls."""
 
     def __init__(self, store: BaseStore, count: CountUsage, model: str) -> None:
         self._store, self._count, self._model = store, count, model
         self._started_at: dict[str, float] = {}
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """Find the answer to a prompt."""
+        """Return the cached answer to a prompt."""
         key = self._key(prompt, llm_string)
         _used_cache_keys.get([]).append(key)
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
@@ -81,22 +80,22 @@ class AnswerCache(BaseCache):
         return [ChatGeneration(message=message)]
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Keep the answer to a prompt."""
+        """Cache the answer to a prompt."""
         key, now = self._key(prompt, llm_string), time.perf_counter()
         seconds = round(now - self._started_at.pop(key, now), 3)
         message = getattr(return_val[0], "message", None)
         self._count(_purpose(), seconds=seconds, **_tokens(message))
-        # What answers in prose once may do better when it is asked again.
+        # A model that answered in prose may answer as asked the next time.
         if isinstance(message, AIMessage) and _is_structured(message):
             value = {"message": message_to_dict(message), "seconds": seconds}
             run_sync(SYNC.batch(self._store, [PutOp(_CHAT, key, value, index=False)]))
 
     def clear(self, **kwargs: Any) -> None:
-        """Refuse: what others keep in the same store is not to be lost."""
-        raise NotImplementedError("Answers are not cleared: take another store, or file.")
+        """Refuse, since other evaluations may share the store."""
+        raise NotImplementedError("The cache can't be cleared. Use another store or file.")
 
     def _key(self, prompt: str, llm_string: str) -> str:
-        """Take from LangChain's text what is asked with; the model is named by its settings."""
+        """Return the key; the model is named by its own settings, not as LangChain names it."""
         try:
             _, end = json.JSONDecoder().raw_decode(llm_string)
         except ValueError:
@@ -105,7 +104,7 @@ class AnswerCache(BaseCache):
 
 
 def _purpose() -> str:
-    """Return what the present call is for, as its trace names it."""
+    """Return the purpose of the present call, as in its trace."""
     config = var_child_runnable_config.get() or {}
     return str((config.get("metadata") or {}).get(PURPOSE, "judge"))
 
@@ -116,7 +115,7 @@ def _tokens(message: Any) -> dict[str, int]:
 
 
 def _is_structured(message: AIMessage) -> bool:
-    # One letter whose log-probabilities were asked for is an answer, too.
+    # One letter whose log-probabilities were requested is an answer, too.
     if message.tool_calls or message.response_metadata.get("logprobs"):
         return True
     try:
@@ -128,7 +127,7 @@ def _is_structured(message: AIMessage) -> bool:
 
 @asynccontextmanager
 async def discard_unusable_answers(io: IO, store: BaseStore) -> AsyncIterator[None]:
-    """If a block ends without a usable answer, delete its answers from the cache."""
+    """Delete the answers used in a block from the cache, if the block gets no usable one."""
     keys: list[str] = []
     _used_cache_keys.set(keys)
     try:
@@ -139,32 +138,31 @@ async def discard_unusable_answers(io: IO, store: BaseStore) -> AsyncIterator[No
 
 
 class CachedEmbeddings(Embeddings):
-    """Embeddings whose vectors are kept in a LangGraph store; counts what is asked."""
+    """Embeddings with a cache in a LangGraph store; counts calls."""
 
     def __init__(self, store: BaseStore, count: CountUsage, embeddings: EmbeddingsLike) -> None:
         self._store, self._count, self._embedder = store, count, Embedder(embeddings)
         self.model = self._embedder.id
 
     async def _embed_query(self, io: IO, text: str) -> list[float]:
-        """Embed one text."""
         [vector] = await self._embed_documents(io, [text])
         return vector
 
     async def _embed_documents(self, io: IO, texts: Sequence[str]) -> list[list[float]]:
-        """Embed texts, but for those whose vectors are there."""
+        """Embed the texts that have no vector yet; returns the vectors of all."""
         keys = [vectors.vector_key(self.model, text) for text in texts]
         items = await io.batch(self._store, [GetOp(_VECTORS, key) for key in keys])
-        missing = {key: text for key, text, it in zip(keys, texts, items, strict=True) if not it}
-        known = {item.key: vectors.decode_vector(item.value["vector"]) for item in items if item}
+        by_key = {item.key: vectors.decode_vector(item.value["vector"]) for item in items if item}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in by_key}
         if missing:
             self._count("embed", embedding_calls=1, texts_embedded=len(missing))
             answer = await embed_texts(io, self._embedder.embeddings, list(missing.values()))
             new = vectors.normalised(answer, len(missing), self.model)
-            known |= zip(missing, new, strict=True)
-            values = {key: {"vector": vectors.encode_vector(known[key])} for key in missing}
+            by_key |= zip(missing, new, strict=True)
+            values = {key: {"vector": vectors.encode_vector(by_key[key])} for key in missing}
             puts = [PutOp(_VECTORS, key, value, index=False) for key, value in values.items()]
             await io.batch(self._store, puts)
-        return [known[key].tolist() for key in keys]
+        return [by_key[key].tolist() for key in keys]
 
     embed_query, aembed_query = sync_async_methods(_embed_query)
     embed_documents, aembed_documents = sync_async_methods(_embed_documents)

@@ -1,7 +1,6 @@
-"""Labelled cases out of feedback, their division into folds, and predictions that need no judge.
+"""Labelled cases from feedback, folds, and baselines that need no judge.
 
-All feedback on one item goes the same way, so that nothing a judge learned from is what it is
-measured on.
+All feedback on one item is in one fold, so that no judge is measured on what it learned from.
 """
 
 import random
@@ -41,40 +40,39 @@ def _known_grouping(group_by: object) -> object:
 GroupBy = Annotated[
     Literal["example", "inputs"] | Callable[[Example], str], PlainValidator(_known_grouping)
 ]
-"""What counts as one item: the same example, the same inputs, or what a function returns."""
+"""What makes one item: the same example, the same inputs, or a function's result."""
 
 BASELINES = MAJORITY, MEDIAN, KNN, EVIDENCE = "majority", "median", "kNN", "evidence"
-"""The predictions that ask no judge."""
+"""The predictions that need no judge."""
 
 
 @dataclass(frozen=True)
 class LabelledCase:
-    """An example whose value experts gave, with all they said on it, oldest first."""
+    """An example with its consensus value and all feedback on it, oldest first."""
 
     example: Example
     expected: Value
     feedback: tuple[Feedback, ...]
-    group: str
-    """Names the item it belongs to."""
+    group: str  # the item it belongs to
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What is learned from, and what is judged."""
+    """Feedback to learn from, and cases to judge."""
 
     train: tuple[Feedback, ...]
     test: tuple[LabelledCase, ...]
 
     @property
     def feedback(self) -> list[Feedback]:
-        """What experts said of both."""
+        """The feedback on both."""
         return [*self.train, *(item for case in self.test for item in case.feedback)]
 
 
 def parse_feedback_list(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
-    """Read and check feedback; of two words of one expert on one example the newer counts."""
+    """Parse and check feedback; an expert's newest feedback on an example counts."""
     if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
         raise InvalidInputError(
             f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
@@ -85,8 +83,8 @@ def parse_feedback_list(
             item = check_feedback(parse_feedback(fields), criterion)
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
-        known = newest.get(item.episode_id)
-        if known is None or known.given_at <= item.given_at:
+        earlier = newest.get(item.episode_id)
+        if earlier is None or earlier.given_at <= item.given_at:
             newest[item.episode_id] = item
     return list(newest.values())
 
@@ -96,9 +94,9 @@ def _normalized(value: Any) -> Any:
 
 
 def group_of(example: Example, group_by: GroupBy) -> str:
-    """Name the item an example belongs to."""
+    """Return the key of the item that an example belongs to."""
     if group_by == "example":
-        # As memory compares them: twins are never both learned from and judged.
+        # As memory compares examples: an episode shown to the judge is never the judged case.
         parts = {"inputs": example.inputs, "outputs": example.outputs}
         return Example(**{name: _normalized(part) for name, part in parts.items()}).id
     return digest(example.inputs) if group_by == "inputs" else str(group_by(example))
@@ -107,7 +105,7 @@ def group_of(example: Example, group_by: GroupBy) -> str:
 def labelled_cases(
     feedback: Sequence[Feedback], criterion: Criterion, group_by: GroupBy = "example"
 ) -> list[LabelledCase]:
-    """Gather feedback by example; examples on which nobody gave a value are left out."""
+    """Group feedback by example; leaves out examples without a value."""
     by_example: dict[str, list[Feedback]] = {}
     for item in feedback:
         by_example.setdefault(item.example.id, []).append(item)
@@ -125,23 +123,23 @@ def labelled_cases(
 def make_folds(
     feedback: Sequence[Feedback], criterion: Criterion, folds: int, group_by: GroupBy, seed: int
 ) -> list[Fold]:
-    """Divide feedback into folds that are alike in their labels, all of one item in the same."""
+    """Divide feedback into folds with similar labels, an item always in one fold."""
     cases = labelled_cases(feedback, criterion, group_by)
     groups = [case.group for case in cases]
     if len(set(groups)) < folds:
         raise InvalidInputError(
             f"folds: {folds} folds need at least as many items with a value, and there are "
-            f"{len(set(groups))}: give more feedback, fewer folds, or another `group_by`."
+            f"{len(set(groups))}. Give more feedback, fewer folds, or another `group_by`."
         )
     labels = _strata([case.expected for case in cases], criterion.scale)
-    chosen = stratified_folds(groups, labels, folds, seed)
-    return [make_fold(feedback, [cases[at] for at in test], group_by) for test in chosen]
+    positions = stratified_folds(groups, labels, folds, seed)
+    return [make_fold(feedback, [cases[i] for i in test], group_by) for test in positions]
 
 
 def stratified_folds(
     groups: Sequence[str], labels: Sequence[str], folds: int, seed: int
 ) -> list[list[int]]:
-    """Divide cases into folds with similar labels; returns positions, a group always in one fold.
+    """Divide cases into folds with similar labels, a group always in one fold; returns positions.
 
     The largest groups are placed first, each where it adds least to the sum over labels of squared
     counts. No fold stays empty if there are as many groups as folds.
@@ -175,33 +173,33 @@ def stratified_folds(
 def make_fold(
     feedback: Sequence[Feedback], test: Sequence[LabelledCase], group_by: GroupBy
 ) -> Fold:
-    """Judge cases, and learn from the feedback but for what is on the same items."""
-    aside = {case.group for case in test}
-    train = tuple(item for item in feedback if group_of(item.example, group_by) not in aside)
+    """Return a fold that learns from all feedback on other items than those it judges."""
+    held_out = {case.group for case in test}
+    train = tuple(item for item in feedback if group_of(item.example, group_by) not in held_out)
     return Fold(train, tuple(test))
 
 
 def baselines(
     train: Sequence[Value], recalled: Sequence[RecalledExample] | None, scale: Scale
 ) -> dict[str, Value]:
-    """Predict a case by what was learned from: one value for all, or that of similar cases."""
+    """Predict a case by the labels of the other folds: a constant, or that of similar cases."""
     if not train:
         return {}
-    [(most, _)] = Counter(train).most_common(1)
-    predictions = {MAJORITY: most}
+    [(most_common, _)] = Counter(train).most_common(1)
+    predictions = {MAJORITY: most_common}
     if is_ordered(scale):
         predictions[MEDIAN] = consensus(train, scale)
     if recalled is not None:
-        # Similar cases on which nobody gave a value predict what most cases have.
-        near = knn_prediction(recalled, scale)
-        predictions[KNN] = predictions.get(MEDIAN, most) if near is None else near
+        # If no similar case has a value, the constant is the prediction.
+        value = knn_prediction(recalled, scale)
+        predictions[KNN] = predictions.get(MEDIAN, most_common) if value is None else value
     return predictions
 
 
 def knn_prediction(recalled: Sequence[RecalledExample], scale: Scale) -> Value | None:
-    """Return what the most similar examples say, without looking at the case itself."""
-    known = [consensus_value(example.episodes, scale) for example in recalled]
-    values = [value for value in known if value is not None]
+    """Return the mean of the most similar examples' values, or the most frequent one."""
+    labels = [consensus_value(example.episodes, scale) for example in recalled]
+    values = [value for value in labels if value is not None]
     if not values:
         return None
     if isinstance(scale, Numeric):
@@ -211,12 +209,12 @@ def knn_prediction(recalled: Sequence[RecalledExample], scale: Scale) -> Value |
 
 
 def is_ordered(scale: Scale) -> bool:
-    """Tell whether some mistakes are smaller than others."""
+    """Return whether some mistakes are smaller than others."""
     return isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
 
 
 def _strata(values: Sequence[Value], scale: Scale) -> list[str]:
-    """Name the label of each case; of a number, which part of the range it lies in."""
+    """Return the stratum of each case: its label, or the quartile of its number."""
     if isinstance(scale, Numeric):
         ranked = sorted(map(float, values))
         cuts = ranked[:: max(len(ranked) // 4, 1)]

@@ -1,4 +1,4 @@
-"""`evaluate` and `learning_curve`: learn each fold, judge it, score, and report."""
+"""`evaluate` and `learning_curve`: let judges learn, judge held-out cases, score and report."""
 
 import random
 from collections import Counter
@@ -15,14 +15,13 @@ from memalign_graph.evaluation.experiment import (
     JudgeUnderTest,
     Options,
     TrainedMemory,
-    has_memory,
     make_splits,
     open_experiment,
     parse_options,
 )
-from memalign_graph.evaluation.flips import find_flips
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
 from memalign_graph.evaluation.report import Report, score_cases
+from memalign_graph.evaluation.stored_cases import find_flips
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
@@ -47,48 +46,51 @@ async def _evaluate(
 ) -> Report:
     """Measure how far judges agree with experts on cases that they did not learn from.
 
-    Feedback is divided into folds; for each the judges learn from the others and judge the cases of
-    this one. Beside them stand baselines that need no judge. Then all the feedback is learned, to
-    show its guidelines. Answers are cached, so that nothing is paid for twice.
+    Feedback is divided into folds. For each fold, the judges learn from the others and judge the
+    cases of this one. Baselines that need no judge are scored with them. Then all the feedback is
+    learned, to show its guidelines.
 
     Args:
         criterion: What is judged.
-        feedback: What the experts said; cases that are judged need a value.
-        judges: The judges by name, such as `ablations(judge)`; an `Alignment` also tells how one
-            learns. The others are compared with the first, and the report is about the last. Unless
-            given, the judge that the options describe (`aligned`), and the same one without memory
+        feedback: The experts' feedback; cases that are judged need a value.
+        judges: The judges by name, such as `ablations(judge)`; an `Alignment` also says how the
+            judge learns. The others are compared with the first; the report is about the last. By
+            default the judge that the options describe (`aligned`), and the same one without memory
             (`base`).
         test: Cases to judge instead of folds, learning from all feedback on other items.
         **options: See `Options`, and the options of `Judge` and `create_alignment_graph`.
 
     Returns:
         The report: `metric(judge, name)`, `save(path)`, `compare(other)`, `to_pandas()`, ...
+
+    Raises:
+        InvalidInputError: If an argument can't be used, before any model is called.
+        ChatModelError: If a model fails, and not because of one case.
     """
-    plan, ways = parse_options(criterion, options, judges)
-    read, folds = make_splits(criterion, feedback, test, plan)
-    with open_experiment(criterion, plan) as experiment:
-        subjects = [JudgeUnderTest(experiment, name, way) for name, way in ways.items()]
+    settings, alignments = parse_options(criterion, options, judges)
+    parsed, folds = make_splits(criterion, feedback, test, settings)
+    with open_experiment(criterion, settings) as experiment:
+        subjects = [JudgeUnderTest(experiment, name, how) for name, how in alignments.items()]
         for subject in subjects:
-            subject.judge  # noqa: B018 - what can't be used fails here
+            subject.judge  # noqa: B018 - an unusable model fails here
         cases, memories = await _judge_folds(io, subjects, folds)
-        main = subjects[-1].at("report")
+        main = subjects[-1].for_stage("report")
         learned = memories[main.name][0]
-        if has_memory(main.way.judge) and len(folds) > 1:
+        if main.has_memory and len(folds) > 1:
             learned = main.empty()
-            await main.learn(io, learned, read)
-        access = learned.memory.access
-        guidelines = await access.guidelines(io)
+            await main.learn(io, learned, parsed)
+        guidelines = await learned.access.guidelines(io)
         cited = dict.fromkeys(key for guideline in guidelines for key in guideline.episode_ids)
         curve = None
-        if plan.learning_curve:
-            curve = await _run_learning_curve(io, main.at("curve"), folds[0])
+        if settings.learning_curve:
+            curve = await _run_learning_curve(io, main.for_stage("curve"), folds[0])
         used = {item.episode_id: item for fold in folds for item in fold.feedback}.values()
-        settings = _settings(criterion, used, len(folds), plan, ways)
-        scores, comparisons = _scored(cases, ways, criterion.scale, settings)
+        run = _run_settings(criterion, used, len(folds), settings, alignments)
+        scores, comparisons = _score_judges(cases, list(alignments), criterion.scale, run)
         return Report(
             criterion=criterion,
-            settings=settings,
-            judges=list(ways),
+            settings=run,
+            judges=list(alignments),
             cases=cases,
             scores=scores,
             comparisons=comparisons,
@@ -96,19 +98,19 @@ async def _evaluate(
                 results.FoldMemory(
                     fold=number,
                     judge=name,
-                    episodes=len(await memory.memory.access.all_episodes(io)),
-                    guidelines=await memory.memory.access.guidelines(io),
+                    episodes=len(await memory.access.all_episodes(io)),
+                    guidelines=await memory.access.guidelines(io),
                     warnings=memory.report.warnings,
                 )
-                for name, of_judge in memories.items()
-                for number, memory in enumerate(of_judge)
+                for name, by_fold in memories.items()
+                for number, memory in enumerate(by_fold)
                 if memory.report is not None
             ],
             experts=expert_agreement(map(Episode.from_feedback, used), criterion.scale),
             usage=experiment.usage.rows(),
-            warnings=_warnings(ways, cases, memories),
+            warnings=_warnings(alignments, cases, memories),
             guidelines=guidelines,
-            sources=list((await access.episodes(io, cited)).values()),
+            sources=list((await learned.access.episodes(io, cited)).values()),
             curve=curve,
         )
 
@@ -121,17 +123,30 @@ async def _learning_curve(
     test: Iterable[FeedbackLike] | None = None,
     **options: Unpack[EvaluationOptions],
 ) -> results.LearningCurve:
-    """Measure a judge as its memory grows: on cases it has seen, and on cases it has not.
+    """Measure a judge as its memory grows, on cases that it has learned from and on others.
 
-    One memory learns more and more of the feedback, in random order; after each step it judges the
-    cases that were set aside, and those it has learned from.
+    One memory learns the feedback in random order. After each step of `sizes` it judges the cases
+    that were set aside, and those it has learned from.
+
+    Args:
+        criterion: What is judged.
+        feedback: The experts' feedback.
+        test: The cases to set aside; by default one fold.
+        **options: As of `evaluate`.
+
+    Returns:
+        The steps, from no feedback to all of it.
+
+    Raises:
+        InvalidInputError: If an argument can't be used, before any model is called.
+        ChatModelError: If a model fails, and not because of one case.
     """
-    plan, ways = parse_options(criterion, options)
-    _, [fold, *_] = make_splits(criterion, feedback, test, plan)
-    with open_experiment(criterion, plan) as experiment:
-        return await _run_learning_curve(
-            io, JudgeUnderTest(experiment, results.ALIGNED, ways[results.ALIGNED], "curve"), fold
-        )
+    settings, alignments = parse_options(criterion, options)
+    _, [fold, *_] = make_splits(criterion, feedback, test, settings)
+    with open_experiment(criterion, settings) as experiment:
+        name = results.ALIGNED
+        subject = JudgeUnderTest(experiment, name, alignments[name], "curve")
+        return await _run_learning_curve(io, subject, fold)
 
 
 evaluate, aevaluate = sync_async_functions(_evaluate)
@@ -141,67 +156,78 @@ learning_curve, alearning_curve = sync_async_functions(_learning_curve)
 async def _judge_folds(
     io: IO, subjects: Sequence[JudgeUnderTest], folds: Sequence[dataset.Fold]
 ) -> tuple[list[results.EvaluatedCase], dict[str, list[TrainedMemory]]]:
-    """Have every judge learn from the other folds and judge each; return its memories, too."""
-    places = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
-    outcomes: list[dict[str, Judgment | str]] = [{} for _ in places]
-    # One judge after another: what two have in common is asked once.
+    """Let every judge learn from the other folds and judge each; returns its memories, too."""
+    cases = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
+    outcomes: list[dict[str, Judgment | str]] = [{} for _ in cases]
+    # One judge after another, so that what two of them ask alike comes from the cache.
     memories = {subject.name: await _learn(io, subject, folds) for subject in subjects}
     for subject in subjects:
-        tasks = [(memories[subject.name][number], case.example) for number, case in places]
-        judged = await subject.at("judge").judge_all(io, tasks)
+        tasks = [(memories[subject.name][number], case.example) for number, case in cases]
+        judged = await subject.for_stage("judge").judge_all(io, tasks)
         for outcome, by_judge in zip(judged, outcomes, strict=True):
             by_judge[subject.name] = outcome
-    with_memory = [subject for subject in subjects if has_memory(subject.way.judge)]
     scale = subjects[0].experiment.criterion.scale
+    with_memory = [subject for subject in subjects if subject.has_memory]
     predicted = [
         prediction
         for fold in folds
         for prediction in await _baselines(io, fold, scale, *with_memory[-1:])
     ]
-    weighed = _judges_with_evidence({subject.name: subject.way for subject in subjects}, outcomes)
-    cases = [
-        _case(number, case, by_judge, baseline, scale, weighed)
-        for (number, case), by_judge, baseline in zip(places, outcomes, predicted, strict=True)
+    with_evidence = {
+        subject.name
+        for subject in subjects
+        if subject.alignment.judge.decide == "evidence"
+        or any(_decided_by_evidence(by_judge[subject.name]) for by_judge in outcomes)
+    }
+    evaluated = [
+        _evaluated_case(number, case, by_judge, baseline, scale, with_evidence)
+        for (number, case), by_judge, baseline in zip(cases, outcomes, predicted, strict=True)
     ]
-    return cases, memories
+    return evaluated, memories
+
+
+def _decided_by_evidence(outcome: Judgment | str) -> bool:
+    evidence = None if isinstance(outcome, str) else outcome.evidence
+    return evidence is not None and evidence.decided_by == "evidence"
 
 
 async def _learn(
     io: IO, subject: JudgeUnderTest, folds: Sequence[dataset.Fold]
 ) -> list[TrainedMemory]:
-    """Let a judge's memories learn, one a fold."""
+    """Let a judge's memories learn, one for each fold."""
     memories = [(subject.empty(), fold.train) for fold in folds]
-    if has_memory(subject.way.judge):
+    if subject.has_memory:
+        experiment = subject.experiment
         await subject.embed(io, [item.example for fold in folds for item in fold.feedback])
-        parallel_runs = min(len(folds), subject.experiment.options.max_concurrency)
-        await subject.experiment.each(
-            io, lambda task: subject.learn(io, *task, parallel_runs=parallel_runs), memories
-        )
+        parallel_runs = min(len(folds), experiment.options.max_concurrency)
+        await experiment.map(io, lambda task: subject.learn(io, *task, parallel_runs), memories)
     return [memory for memory, _ in memories]
 
 
 async def _baselines(
     io: IO, fold: dataset.Fold, scale: Scale, subject: JudgeUnderTest | None = None
 ) -> list[dict[str, Prediction]]:
-    """Predict a fold's cases without any judge, from the labels that are learned from."""
-    values = [item.value for item in fold.train if item.value is not None]
-    if subject is None or not values:
-        plain = {
-            name: Prediction(value=v) for name, v in dataset.baselines(values, None, scale).items()
+    """Predict a fold's cases without a judge, from the labels of the other folds."""
+    labels = [item.value for item in fold.train if item.value is not None]
+    if subject is None or not labels:
+        constant = {
+            name: Prediction(value=value)
+            for name, value in dataset.baselines(labels, None, scale).items()
         }
-        return [plain for _ in fold.test]
-    access, k = subject.empty().memory.access, max(subject.way.judge.k, 1)
-    await remember(io, access, [one.model_copy(update={"judgment": None}) for one in fold.train])
+        return [constant for _ in fold.test]
+    access, k = subject.empty().access, max(subject.alignment.judge.k, 1)
+    unjudged = [item.model_copy(update={"judgment": None}) for item in fold.train]
+    await remember(io, access, unjudged)
     model = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:
         similar = await recall(io, access, case.example, k, embed_always=True)
-        predicted = dataset.baselines(values, similar.examples, scale)
-        verdict = RawVerdict(predicted.get(dataset.MEDIAN, predicted[dataset.MAJORITY]))
+        values = dataset.baselines(labels, similar.examples, scale)
+        verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
         decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")
-        known = {name: Prediction(value=value) for name, value in predicted.items()}
-        known[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
-        predictions.append(known)
+        by_name = {name: Prediction(value=value) for name, value in values.items()}
+        by_name[dataset.EVIDENCE] = Prediction(value=decision.value, confidence=decision.confidence)
+        predictions.append(by_name)
     return predictions
 
 
@@ -212,40 +238,25 @@ def _prediction(judgment: Judgment | str) -> Prediction:
 
 
 def _verdict_name(name: str) -> str:
-    """Name a judge taken at its word, where the evidence may decide otherwise."""
+    """Name the row of a judge's own verdicts, where the evidence decides."""
     return f"{name} verdict"
 
 
-def _judges_with_evidence(
-    ways: Mapping[str, Alignment], outcomes: Iterable[Mapping[str, Judgment | str]]
-) -> list[str]:
-    """Name the judges whose values the evidence decided, or was told to."""
-    overruled = {
-        name
-        for by_judge in outcomes
-        for name, said in by_judge.items()
-        if isinstance(said, Judgment) and said.evidence and said.evidence.decided_by == "evidence"
-    }
-    return [
-        name for name, way in ways.items() if way.judge.decide == "evidence" or name in overruled
-    ]
-
-
-def _case(
+def _evaluated_case(
     number: int,
     case: dataset.LabelledCase,
     outcomes: Mapping[str, Judgment | str],
     baseline: Mapping[str, Prediction],
     scale: Scale,
-    weighed: Collection[str],
+    with_evidence: Collection[str],
 ) -> results.EvaluatedCase:
     predictions = dict(baseline)
-    judgments = {name: said for name, said in outcomes.items() if isinstance(said, Judgment)}
+    judgments = {name: found for name, found in outcomes.items() if isinstance(found, Judgment)}
     for name, judgment in judgments.items():
         predictions[name] = _prediction(judgment)
-        if name in weighed:
-            stated = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
-            verdict = Prediction(value=judgment.verdict, confidence=stated)
+        if name in with_evidence:
+            confidence = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
+            verdict = Prediction(value=judgment.verdict, confidence=confidence)
             predictions[_verdict_name(name)] = verdict
     return results.EvaluatedCase(
         example=case.example,
@@ -253,60 +264,65 @@ def _case(
         fold=number,
         expected=case.expected,
         experts=[
-            results.ExpertLabel.model_validate(it, from_attributes=True) for it in case.feedback
+            results.ExpertLabel.model_validate(item, from_attributes=True) for item in case.feedback
         ],
         predictions=predictions,
         judgments=judgments,
-        failures={name: why for name, why in outcomes.items() if isinstance(why, str)},
+        failures={name: reason for name, reason in outcomes.items() if isinstance(reason, str)},
     )
 
 
-def _scored(
+def _score_judges(
     cases: Sequence[results.EvaluatedCase],
-    ways: Mapping[str, Alignment],
+    judges: Sequence[str],
     scale: Scale,
     settings: results.RunSettings,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
-    """Score the judges, each beside the first and beside the baselines."""
-    known = [name for name in dataset.BASELINES if name in cases[0].predictions]
-    weighed = _judges_with_evidence(ways, [case.judgments for case in cases])
-    judges = [
-        column
-        for name in ways
-        for column in ([_verdict_name(name), name] if name in weighed else [name])
+    """Score baselines and judges, and compare each judge with the first and with the baselines."""
+    baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]
+    predicted = {name for case in cases for name in case.predictions}
+    with_verdict = [name for name in judges if _verdict_name(name) in predicted]
+    rows = [
+        row
+        for name in judges
+        for row in ([_verdict_name(name), name] if name in with_verdict else [name])
     ]
-    others = (next(iter(ways)), *known)
-    pairs = [(name, other) for name in judges for other in others if name != other]
-    pairs += [(name, _verdict_name(name)) for name in weighed]
-    return score_cases(cases, scale, [*known, *judges], pairs, settings)
+    pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
+    pairs += [(name, _verdict_name(name)) for name in with_verdict]
+    return score_cases(cases, scale, [*baselines, *rows], pairs, settings)
 
 
-def _settings(
+def _run_settings(
     criterion: Criterion,
     feedback: Collection[Feedback],
     folds: int,
-    plan: Options,
-    ways: Mapping[str, Alignment],
+    settings: Options,
+    alignments: Mapping[str, Alignment],
 ) -> results.RunSettings:
-    said = sorted(digest([item.episode_id, item.value, item.rationale]) for item in feedback)
+    contents = sorted(digest([item.episode_id, item.value, item.rationale]) for item in feedback)
+    group_by = settings.group_by
     return results.RunSettings(
         version=version("memalign-graph"),
         created_at=datetime.now(UTC),
-        data=digest([criterion.to_json(), said]),
+        data=digest([criterion.to_json(), contents]),
         feedback=len(feedback),
         folds=folds,
-        group_by=plan.group_by if isinstance(plan.group_by, str) else "a function",
-        seed=plan.seed,
-        resamples=plan.resamples,
+        group_by=group_by if isinstance(group_by, str) else "a function",
+        seed=settings.seed,
+        resamples=settings.resamples,
         judges={
             name: {
-                **{key: it for key, it in way.judge if key not in ("criterion", "keep_judgments")},
-                "model": _name(way.judge.model),
-                "distill_model": _name(way.judge.distill_model or way.judge.model),
-                "embeddings": embedder_id(way.judge.embeddings),
-                **way.model_dump(include={"learn_from", "guard"}),
+                **{
+                    option: value
+                    for option, value in alignment.judge
+                    if option not in ("criterion", "keep_judgments")
+                },
+                "model": _name(alignment.judge.model),
+                "distill_model": _name(alignment.judge.distill_model or alignment.judge.model),
+                "embeddings": embedder_id(alignment.judge.embeddings),
+                **alignment.model_dump(include={"learn_from", "guard"}),
             }
-            for name, way in ways.items()
+            for name, alignment in alignments.items()
         },
     )
 
@@ -316,70 +332,73 @@ def _name(model: ChatModelLike) -> str:
 
 
 def _warnings(
-    ways: Mapping[str, Alignment],
+    alignments: Mapping[str, Alignment],
     cases: Sequence[results.EvaluatedCase],
     memories: Mapping[str, Sequence[TrainedMemory]],
 ) -> list[str]:
-    """Say what has to be known to read the numbers."""
-    found = []
-    for name, way in ways.items():
-        reports = [learned.report for learned in memories[name] if learned.report]
+    """Return what a reader of the numbers has to know."""
+    warnings = []
+    for name, alignment in alignments.items():
+        reports = [memory.report for memory in memories[name] if memory.report]
         rejected = [item.reason for report in reports for item in report.rejected]
-        found += [f"{name}: feedback was not learned from, such as: {it}" for it in rejected[:1]]
+        warnings += [
+            f"{name}: some feedback was not learned from; the first reason: {reason}"
+            for reason in rejected[:1]
+        ]
         if failures := [case.failures[name] for case in cases if name in case.failures]:
             missing = f"{len(failures)} of {len(cases)} cases have no verdict and are in none of"
-            found.append(f"{name}: {missing} its numbers; the first: {failures[0]}")
+            warnings.append(f"{name}: {missing} its numbers; the first: {failures[0]}")
         judgments = [case.judgments[name] for case in cases if name in case.judgments]
-        said = Counter(warning for judgment in judgments for warning in judgment.warnings)
-        found += [f"{name}: {count} judgments say: {warning}" for warning, count in said.items()]
-        deciders = [it.evidence.decided_by for it in judgments if it.evidence]
-        if way.judge.decide == "evidence" or "evidence" in deciders:
-            decided = f"{deciders.count('evidence')} of {len(judgments)} cases"
-            found.append(f"{name}: the evidence decided {decided}.")
-    return found
+        counts = Counter(warning for judgment in judgments for warning in judgment.warnings)
+        warnings += [f"{name}: {n} judgments warn: {warning}" for warning, n in counts.items()]
+        by_evidence = sum(map(_decided_by_evidence, judgments))
+        if alignment.judge.decide == "evidence" or by_evidence:
+            decided = f"{by_evidence} of {len(judgments)} cases"
+            warnings.append(f"{name}: the evidence decided {decided}.")
+    return warnings
 
 
 async def _run_learning_curve(
     io: IO, subject: JudgeUnderTest, fold: dataset.Fold
 ) -> results.LearningCurve:
-    """Follow a memory as it learns."""
     experiment = subject.experiment
-    plan, criterion = experiment.options, experiment.criterion
+    settings, criterion = experiment.options, experiment.criterion
     train = list(fold.train)
-    random.Random(plan.seed).shuffle(train)  # noqa: S311 - nothing secret
+    random.Random(settings.seed).shuffle(train)  # noqa: S311 - nothing secret
     await subject.embed(io, [item.example for item in fold.feedback])
-    learned = subject.empty()
-    access = learned.memory.access
+    memory = subject.empty()
+    access = memory.access
 
-    async def judged(cases: Sequence[dataset.LabelledCase], what: str) -> JudgeScores:
-        said = await subject.judge_all(io, [(learned, case.example) for case in cases])
+    async def judge(cases: Sequence[dataset.LabelledCase], name: str) -> JudgeScores:
+        outcomes = await subject.judge_all(io, [(memory, case.example) for case in cases])
         [scores], _ = score(
             criterion.scale,
             [case.expected for case in cases],
             [case.group for case in cases],
-            {what: list(map(_prediction, said))},
-            resamples=plan.resamples,
-            seed=plan.seed,
+            {name: list(map(_prediction, outcomes))},
+            resamples=settings.resamples,
+            seed=settings.seed,
         )
         return scores
 
-    async def step(size: int, then: Snapshot | None) -> results.LearningStep:
-        seen = dataset.labelled_cases(train[:size], criterion, plan.group_by)
-        flips = subject.at("flips")
+    async def measure(size: int, earlier: Snapshot | None) -> results.LearningStep:
+        seen = dataset.labelled_cases(train[:size], criterion, settings.group_by)
+        flips = subject.for_stage("flips")
         return results.LearningStep(
             feedback=size,
             guidelines=len(await access.guidelines(io)),
-            unseen=await judged(fold.test, "unseen"),
-            seen=await judged(seen, "seen") if seen else None,
-            flips=await find_flips(io, flips, learned.memory, then) if then else [],
+            unseen=await judge(fold.test, "unseen"),
+            seen=await judge(seen, "seen") if seen else None,
+            flips=await find_flips(io, flips, access, earlier) if earlier else [],
         )
 
-    sizes = [*sorted({size for size in plan.sizes if size < len(train)}), len(train)]
-    steps = [await step(0, None)]
-    for before, size in pairwise([0, *sizes]):
-        then = await snapshot(io, access, (await access.refresh(io)).version) if before else None
-        await subject.learn(io, learned, train[before:size])
-        steps.append(await step(size, then))
+    sizes = [*sorted({size for size in settings.sizes if size < len(train)}), len(train)]
+    steps = [await measure(0, None)]
+    for start, size in pairwise([0, *sizes]):
+        version = (await access.refresh(io)).version
+        earlier = await snapshot(io, access, version) if start else None
+        await subject.learn(io, memory, train[start:size])
+        steps.append(await measure(size, earlier))
     return results.LearningCurve(
         criterion=criterion,
         steps=steps,

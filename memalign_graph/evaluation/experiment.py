@@ -1,7 +1,7 @@
-"""Judges measured on cases that they did not learn from: their options, and how they are run.
+"""Run judges on cases that they did not learn from: the options, the judge, and its memories.
 
-The graphs are those that are deployed, with all their options; only their models are wrapped, so
-that answers are cached and counted, and their memories lie in stores of their own.
+An evaluation uses the graphs that are deployed, with all their options. Only the models are
+wrapped, so that answers are cached and counted, and each memory has a store of its own.
 """
 
 import threading
@@ -36,6 +36,7 @@ from memalign_graph.evaluation.results import ALIGNED, BASE
 from memalign_graph.evidence.cases import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import (
@@ -53,11 +54,11 @@ from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Jud
 T = TypeVar("T")
 R = TypeVar("R")
 
-_EMBED_TEXTS = 200
+_TEXTS_PER_REQUEST = 200
 _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 
 
-def _cache_place(cache: Any) -> Any:
+def _valid_cache(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
         raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
     if isinstance(cache, str | Path) and Path(cache).is_dir():
@@ -65,37 +66,37 @@ def _cache_place(cache: Any) -> Any:
     return cache
 
 
-def _progress(progress: Any) -> Any:
+def _valid_progress(progress: Any) -> Any:
     if isinstance(progress, bool) or callable(progress):
         return progress
-    raise ValueError(f"{progress!r} is neither True, False nor a function of (done, of).")
+    raise ValueError(f"{progress!r} is neither True, False nor a function of (done, total).")
 
 
-CacheLike = Annotated[BaseStore | str | Path | None, PlainValidator(_cache_place)]
-ProgressLike = Annotated[bool | Callable[[int, int], None], PlainValidator(_progress)]
+CacheLike = Annotated[BaseStore | str | Path | None, PlainValidator(_valid_cache)]
+ProgressLike = Annotated[bool | Callable[[int, int], None], PlainValidator(_valid_progress)]
 
 
 class Options(Settings):
-    """How an evaluation is done, whatever is evaluated."""
+    """Options of an evaluation, for any judge."""
 
-    folds: int = Field(default=5, ge=2)  # each case is judged once
-    learning_curve: bool = False  # follow the judge as it learns, too; many more judgments
+    folds: int = Field(default=5, ge=2)  # number of folds; each case is judged once
+    learning_curve: bool = False  # whether to measure the judge as it learns; many more judgments
     sizes: Sequence[Annotated[int, Field(ge=1)]] = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-    """How much feedback it has learned at each step of the curve; all of it is the last step."""
+    """Pieces of feedback that are learned at each step of the curve; the last step has all."""
     group_by: dataset.GroupBy = "example"
-    """What is never both learned from and judged, and is drawn together for intervals: the same
-    `example`, the same `inputs`, or what a function of an Example returns."""
-    seed: int = Field(default=0, ge=0, lt=2**32)  # shuffles items, and draws them for intervals
-    resamples: int = Field(default=1_000, ge=0)  # how often items are drawn for intervals
+    """What makes one item: the same `example`, the same `inputs`, or the same result of a function
+    of an Example. An item is never both learned from and judged, and is resampled as a whole."""
+    seed: int = Field(default=0, ge=0, lt=2**32)  # of the shuffle into folds and the resamples
+    resamples: int = Field(default=1_000, ge=0)  # bootstrap resamples for the intervals
     cache: CacheLike = None
-    """Where models' answers are kept: a LangGraph store, or a file, which needs the extra `local`;
-    for this call alone unless told."""
+    """Where models' answers are kept: a LangGraph store, or a file (needs the extra `local`). By
+    default they are kept for this call only."""
     max_concurrency: int = Field(default=DEFAULT_MAX_CONCURRENCY, ge=1)
-    progress: ProgressLike = True  # a bar, or a function of (done, of)
+    progress: ProgressLike = True  # a bar, or a function of (done, total)
 
 
 class EvaluationOptions(JudgeOptions, total=False):
-    """The fields of `Options`, how is learned, and a judge's options, by name."""
+    """The fields of `Options` and `Judge`, and of alignment how the judge learns, by name."""
 
     folds: int
     learning_curve: bool
@@ -116,62 +117,62 @@ class EvaluationOptions(JudgeOptions, total=False):
 def parse_options(
     criterion: Criterion, options: Mapping[str, Any], judges: Mapping[str, Any] | None = None
 ) -> tuple[Options, dict[str, Alignment]]:
-    """Read how to evaluate, and which judges by name; `base` and `aligned` unless told others."""
-    plan = Options(**{name: options[name] for name in options if name in Options.model_fields})
+    """Parse an evaluation's options, and its judges by name; by default `base` and `aligned`."""
+    settings = Options(**{name: options[name] for name in options if name in Options.model_fields})
     learning = {name: options[name] for name in _LEARNING if name in options}
     judging = {n: options[n] for n in options if n not in {*Options.model_fields, *_LEARNING}}
     if judges is None:
-        way = Alignment(judge=Judge(criterion=criterion, **judging), **learning)
-        if not has_memory(way.judge):
+        aligned = Alignment(judge=Judge(criterion=criterion, **judging), **learning)
+        if not has_memory(aligned.judge):
             raise InvalidInputError(
-                "use_episodes: a judge without guidelines and episodes has no memory to evaluate: "
-                'leave it one of them, or give decide="evidence".'
+                "use_episodes: a judge without guidelines and episodes has no memory to evaluate. "
+                'Switch one of them on, or use decide="evidence".'
             )
-        return plan, {BASE: Alignment(judge=without_memory(way.judge)), ALIGNED: way}
-    if judging or not judges:
-        raise InvalidInputError(
-            f"{next(iter(judging))}: give it to each Judge in `judges`."
-            if judging
-            else "judges: give at least one, such as {'mine': Judge(...)}."
-        )
-    ways = {}
+        return settings, {BASE: Alignment(judge=without_memory(aligned.judge)), ALIGNED: aligned}
+    if judging:
+        raise InvalidInputError(f"{next(iter(judging))}: give it to each Judge in `judges`.")
+    if not judges:
+        raise InvalidInputError("judges: give at least one, such as {'mine': Judge(...)}.")
+    alignments = {}
     for name, judge in judges.items():
         if not isinstance(judge, Judge | Alignment) or name in dataset.BASELINES:
             raise InvalidInputError(
                 f"judges: {name!r} can't be measured: give Judge(...) or Alignment(judge=...), "
                 "under another name than a baseline's."
             )
-        ways[name] = Alignment(judge=judge, **learning) if isinstance(judge, Judge) else judge
-        if ways[name].judge.criterion != criterion:
+        if isinstance(judge, Judge):
+            judge = Alignment(judge=judge, **learning)  # noqa: PLW2901 - the same, as an alignment
+        if judge.judge.criterion != criterion:
             raise InvalidInputError(f"judges: {name!r} judges by another criterion: give this one.")
-    return plan, ways
+        alignments[name] = judge
+    return settings, alignments
 
 
 def make_splits(
     criterion: Criterion,
     feedback: Iterable[FeedbackLike],
     test: Iterable[FeedbackLike] | None,
-    plan: Options,
+    settings: Options,
 ) -> tuple[list[Feedback], list[dataset.Fold]]:
-    """Read feedback and divide it into folds, or into what is told to be judged and the rest."""
-    read = dataset.parse_feedback_list(feedback, criterion)
+    """Parse feedback and split it into folds, or into the test cases and the rest."""
+    parsed, group_by = dataset.parse_feedback_list(feedback, criterion), settings.group_by
     if test is None:
-        return read, dataset.make_folds(read, criterion, plan.folds, plan.group_by, plan.seed)
-    cases = dataset.labelled_cases(
-        dataset.parse_feedback_list(test, criterion, "test"), criterion, plan.group_by
-    )
+        folds = dataset.make_folds(parsed, criterion, settings.folds, group_by, settings.seed)
+        return parsed, folds
+    test_feedback = dataset.parse_feedback_list(test, criterion, "test")
+    cases = dataset.labelled_cases(test_feedback, criterion, group_by)
     if not cases:
         raise InvalidInputError("test: no case has a value: give cases that experts valued.")
-    fold = dataset.make_fold(read, cases, plan.group_by)
+    fold = dataset.make_fold(parsed, cases, group_by)
     if not fold.train:
         raise InvalidInputError(
-            "feedback: nothing is left to learn from beside the items in `test`: give more."
+            "feedback: nothing is left to learn from outside the items in `test`: give more."
         )
-    return read, [fold]
+    return parsed, [fold]
 
 
 def has_memory(judge: Judge) -> bool:
-    """Tell whether a judge uses memory at all."""
+    """Return whether a judge uses memory at all."""
     return judge.use_guidelines or judge.use_episodes or judge.decide == "evidence"
 
 
@@ -181,7 +182,14 @@ def without_memory(judge: Judge) -> Judge:
 
 
 def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
-    """List the judges that lack a part of one, to be handed to `evaluate`."""
+    """Return variants of a judge that each lack a part of it, as `judges` for `evaluate`.
+
+    Args:
+        judge: The judge with all its parts.
+
+    Returns:
+        The variants by name, the judge itself last.
+    """
     return {
         BASE: without_memory(judge),
         "semantic only": judge.but(use_guidelines=True, use_episodes=False),
@@ -193,79 +201,94 @@ def ablations(judge: Judge) -> dict[str, Judge | Alignment]:
 
 
 @contextmanager
-def _progress_bar(wanted: ProgressLike) -> Iterator[Callable[..., None]]:
-    """Show a bar in the terminal, or tell a function, from any thread."""
+def _progress_bar(progress: ProgressLike) -> Iterator[Callable[..., None]]:
+    """Yield a function that advances a bar in the terminal, or reports to a function."""
     lock, total, done_so_far = threading.Lock(), 0, 0
     with ExitStack() as stack:
         bar: Any = None
-        if wanted is True:
+        if progress is True:
             with require_extra("evaluation", "a progress bar"):
                 from tqdm import tqdm
             bar = stack.enter_context(tqdm(total=0, unit="step", dynamic_ncols=True, leave=False))
 
-        def step(done: int = 1, of: int = 0) -> None:
+        def advance(done: int = 1, more: int = 0) -> None:
             nonlocal total, done_so_far
             with lock:
-                done_so_far, total = done_so_far + done, total + of
+                done_so_far, total = done_so_far + done, total + more
                 if bar is not None:
                     bar.n, bar.total = done_so_far, total
                     bar.refresh()
-                if callable(wanted):
-                    wanted(done_so_far, total)
+                if callable(progress):
+                    progress(done_so_far, total)
 
-        yield step
+        yield advance
 
 
 @dataclass
 class TrainedMemory:
     """A memory that an evaluation made, in a store of its own."""
 
-    memory: JudgeMemory
+    access: MemoryAccess
     report: AlignmentReport | None = None
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all that one evaluation asks of models goes through."""
+    """What the judges of one evaluation share."""
 
     criterion: Criterion
     options: Options
     cache: BaseStore
-    step: Callable[..., None]
-    """Tells that some (`done`) is done, or that there is more (`of`) to do."""
+    advance: Callable[..., None]
+    """Reports that some steps are `done`, or that there are `more` to do; from any thread."""
     usage: UsageCounter = field(default_factory=UsageCounter)
     models: dict[str, BaseChatModel] = field(default_factory=dict)
 
-    async def each(self, io: IO, act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
-        """Do something with each of some items, side by side, and tell how far that is."""
+    async def map(self, io: IO, act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
+        """Apply a function to each item, concurrently and with progress."""
 
-        async def told(item: T) -> R:
+        async def act_and_advance(item: T) -> R:
             try:
                 return await act(item)
             finally:
-                self.step()
+                self.advance()
 
-        self.step(0, len(items))
-        return await io.gather([told(item) for item in items], self.options.max_concurrency)
+        self.advance(0, len(items))
+        limit = self.options.max_concurrency
+        return await io.gather([act_and_advance(item) for item in items], limit)
+
+    async def try_case(self, io: IO, judging: Awaitable[T]) -> T | str:
+        """Judge one case; returns the reason if the model gives no usable answer to it."""
+        try:
+            async with discard_unusable_answers(io, self.cache):
+                return await judging
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                raise
+            return str(error)
 
 
 @dataclass(frozen=True)
 class JudgeUnderTest:
-    """A judge that is measured, at one stage of it."""
+    """A judge that is measured, at one stage of its evaluation."""
 
     experiment: Experiment
     name: str
-    way: Alignment
+    alignment: Alignment
     stage: str = "learn"
 
-    def at(self, stage: str) -> "JudgeUnderTest":
+    def for_stage(self, stage: str) -> "JudgeUnderTest":
         """Return the same judge at another stage: `judge`, `curve`, ..."""
         return replace(self, stage=stage)
 
     @property
+    def has_memory(self) -> bool:
+        return has_memory(self.alignment.judge)
+
+    @property
     def judge(self) -> Judge:
-        """The judge, its models' answers cached and counted."""
-        judge = self.way.judge
+        """The judge, with models whose answers are cached and counted."""
+        judge = self.alignment.judge
         return judge.but(
             model=self._model(judge.model),
             distill_model=self._model(judge.distill_model or judge.model),
@@ -274,9 +297,9 @@ class JudgeUnderTest:
         )
 
     def _model(self, model: ChatModelLike) -> BaseChatModel:
-        known = self.experiment.models
+        by_name = self.experiment.models
         if isinstance(model, str):
-            model = known.setdefault(model, known.get(model) or resolve_chat_model(model))
+            model = by_name.setdefault(model, by_name.get(model) or resolve_chat_model(model))
 
         def cached(inner: BaseChatModel) -> BaseChatModel:
             cache = AnswerCache(self.experiment.cache, self._count, model_key(inner))
@@ -288,86 +311,84 @@ class JudgeUnderTest:
         return map_models(model, cached)  # type: ignore[no-any-return] # a model like the one given
 
     def _embeddings(self) -> CachedEmbeddings:
-        return CachedEmbeddings(self.experiment.cache, self._count, self.way.judge.embeddings)
+        judge = self.alignment.judge
+        return CachedEmbeddings(self.experiment.cache, self._count, judge.embeddings)
 
     @property
     def _count(self) -> Callable[..., None]:
         return partial(self.experiment.usage.add, self.name, self.stage)
 
     async def embed(self, io: IO, examples: Iterable[Example]) -> None:
-        """Embed examples once, before memories that are made side by side each ask for them."""
+        """Embed examples once, before memories that learn concurrently each ask for them."""
         embeddings = self._embeddings()
         texts = list(dict.fromkeys(retrieval_text(example)[0] for example in examples))
-        for start in range(0, len(texts), _EMBED_TEXTS):
-            await embed_texts(io, embeddings, texts[start : start + _EMBED_TEXTS])
+        for start in range(0, len(texts), _TEXTS_PER_REQUEST):
+            await embed_texts(io, embeddings, texts[start : start + _TEXTS_PER_REQUEST])
 
     def empty(self) -> TrainedMemory:
         """Return a memory that has learned nothing."""
         criterion, embeddings = self.experiment.criterion, self._embeddings()
-        return TrainedMemory(JudgeMemory(InMemoryStore(), criterion, embeddings=embeddings))
+        return TrainedMemory(JudgeMemory(InMemoryStore(), criterion, embeddings=embeddings).access)
 
     async def learn(
-        self,
-        io: IO,
-        learned: TrainedMemory,
-        feedback: Sequence[Feedback],
-        *,
-        parallel_runs: int = 1,
+        self, io: IO, memory: TrainedMemory, feedback: Sequence[Feedback], parallel_runs: int = 1
     ) -> None:
         """Align a memory with feedback, by the alignment graph."""
-        way = dict(self.way)
-        judge, _ = self.judge, way.pop("judge")
-        # A deployed judge has verdicts on the cases that experts reviewed; they are weighed.
-        valued = {item.example.id for item in feedback if item.value is not None}
-        can_weigh = judge.decide == "auto" and len(valued) >= MIN_CASES
-        way["judge_cases"] |= judge.decide == "evidence" or can_weigh
-        builder = create_alignment_graph(self.experiment.criterion, **way, **judge.options)
-        graph = builder.compile(store=learned.memory.access.store)
-        given = {"feedback": [item.model_dump(mode="json") for item in feedback]}
+        options = dict(self.alignment)
+        judge, _ = self.judge, options.pop("judge")
+        # The evidence needs verdicts on the cases that are learned from. A deployed judge has them:
+        # it judged these cases before experts reviewed them.
+        labelled = {item.example.id for item in feedback if item.value is not None}
+        can_weigh = judge.decide == "auto" and len(labelled) >= MIN_CASES
+        options["judge_cases"] |= judge.decide == "evidence" or can_weigh
+        builder = create_alignment_graph(self.experiment.criterion, **options, **judge.options)
+        graph = builder.compile(store=memory.access.store)
+        graph_input = {"feedback": [item.model_dump(mode="json") for item in feedback]}
         limit = max(self.experiment.options.max_concurrency // parallel_runs, 1)
-        result = await self._invoke(io, graph, given, {"max_concurrency": limit})
-        learned.report = AlignmentReport.model_validate(result["report"])
+        async with discard_unusable_answers(io, self.experiment.cache):
+            result = await _run(io, graph, graph_input, limit)
+        memory.report = AlignmentReport.model_validate(result["report"])
 
     async def judge_all(
         self, io: IO, cases: Sequence[tuple[TrainedMemory, Example]]
     ) -> list[Judgment | str]:
-        """Judge examples by the judge graph, side by side; where that gives none, tell why."""
+        """Judge examples by the judge graph; a case without a judgment gets the reason instead."""
         builder = create_judge_graph(self.experiment.criterion, **self.judge.options)
-        stores = {id(learned): learned.memory.access.store for learned, _ in cases}
+        stores = {id(memory): memory.access.store for memory, _ in cases}
         graphs = {key: builder.compile(store=store) for key, store in stores.items()}
-        # All judgments together keep to the limit: one may ask several times.
+        # The limit holds for all judgments together, and one judgment may ask several times.
         limit = self.experiment.options.max_concurrency
-        config = {"max_concurrency": max(limit // max(min(len(cases), limit), 1), 1)}
+        per_case = max(limit // max(min(len(cases), limit), 1), 1)
 
         async def judge(case: tuple[TrainedMemory, Example]) -> Judgment | str:
-            learned, example = case
-            try:
-                result = await self._invoke(io, graphs[id(learned)], example.to_json(), config)
-            except (ChatModelError, ModelAnswerError) as error:
-                if not is_about_prompt(error):
-                    raise
-                return str(error)
-            return Judgment.model_validate(result["judgment"])
-
-        return await self.experiment.each(io, judge, cases)
-
-    async def _invoke(self, io: IO, graph: Any, given: Any, config: Any) -> Any:
-        async with discard_unusable_answers(io, self.experiment.cache):
-            return await io.call_either(
-                lambda: graph.invoke(given, config), lambda: graph.ainvoke(given, config)
+            memory, example = case
+            graph = graphs[id(memory)]
+            running = _run(io, graph, example.to_json(), per_case)
+            result = await self.experiment.try_case(io, running)
+            return (
+                result if isinstance(result, str) else Judgment.model_validate(result["judgment"])
             )
+
+        return await self.experiment.map(io, judge, cases)
+
+
+async def _run(io: IO, graph: Any, graph_input: Any, limit: int) -> Any:
+    config = {"max_concurrency": limit}
+    return await io.call_either(
+        lambda: graph.invoke(graph_input, config), lambda: graph.ainvoke(graph_input, config)
+    )
 
 
 @contextmanager
 def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experiment]:
-    """Open an experiment's cache and progress, with nothing around it, as long as the block."""
+    """Open the cache and the progress bar of an evaluation."""
     with ExitStack() as stack:
         cache = InMemoryStore() if options.cache is None else options.cache
         if isinstance(cache, str | Path):
             from memalign_graph.local import open_local_store
 
             cache = stack.enter_context(open_local_store(cache))
-        # Within a graph its callbacks and streams would be told of every call.
+        # Inside a graph, its callbacks and streams would otherwise get every call of the models.
         stack.callback(var_child_runnable_config.reset, var_child_runnable_config.set({}))
-        step = stack.enter_context(_progress_bar(options.progress))
-        yield Experiment(criterion, options, cache, step)
+        advance = stack.enter_context(_progress_bar(options.progress))
+        yield Experiment(criterion, options, cache, advance)

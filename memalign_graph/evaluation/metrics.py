@@ -1,11 +1,10 @@
-"""How far judges agree with experts: metrics with intervals, and paired comparisons.
+"""Agreement of judges with experts: metrics with intervals, and paired comparisons.
 
-Intervals are bootstrap intervals over source items: whole items are drawn with replacement, so that
-several cases of one item do not count as independent. Judges are compared on the same draws
-(paired), which takes away what only makes items harder or easier. A draw is a weight for each case,
-so that all draws of a metric are one product of matrices; scikit-learn's metrics, which the tests
-hold these to, take a millisecond a draw. Source: B. Efron and R. Tibshirani, An Introduction to the
-Bootstrap, 1993, chapter 13.
+Intervals are bootstrap intervals over items: whole items are drawn with replacement, because cases
+of one item are not independent. Two judges are compared on the same draws (paired). A draw is a
+weight for each case, so all draws of a metric are one product of matrices; scikit-learn's metrics,
+which the tests compare with these, take a millisecond a draw. Source: B. Efron and R. Tibshirani,
+An Introduction to the Bootstrap, 1993, chapter 13.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import FrozenModel
 
 LOWER_IS_BETTER = frozenset({"mae", "ece"})
-"""The metrics of which less is better."""
+"""Metrics for which lower is better."""
 
 _MOST_LABELS = 11
 _BINS = 10
@@ -29,7 +28,7 @@ _QUANTILES = (0.025, 0.975)
 
 Array = NDArray[np.float64]
 Measure = Callable[["PredictionColumn", Array], Array]
-"""Takes a metric of a judge on draws: a row of weights for each draw, a column a case."""
+"""Computes a metric of a judge on draws: a row of weights for each draw, a column for each case."""
 
 
 class Estimate(FrozenModel):
@@ -41,10 +40,10 @@ class Estimate(FrozenModel):
 
     @classmethod
     def of(cls, draws: Array) -> "Estimate":
-        """Take the first as the number, and the interval from the others."""
+        """Make an estimate: the first draw is the number, the others give the interval."""
         value = None if np.isnan(draws[0]) else float(draws[0])
         defined = draws[1:][~np.isnan(draws[1:])]
-        # Where most draws leave a number undefined, the others do not tell how far it varies.
+        # If most draws leave a number undefined, the others do not show how far it varies.
         if not len(defined) or 2 * len(defined) < len(draws) - 1:
             return cls(value=value)
         low, high = map(float, np.quantile(defined, _QUANTILES))
@@ -52,7 +51,7 @@ class Estimate(FrozenModel):
 
 
 class LabelScores(FrozenModel):
-    """How well one label is told."""
+    """Precision, recall and F1 of one label."""
 
     label: str
     precision: Estimate
@@ -62,56 +61,56 @@ class LabelScores(FrozenModel):
 
 
 class JudgeScores(FrozenModel):
-    """What one judge's verdicts are worth."""
+    """One judge's scores."""
 
     judge: str
-    cases: int  # how many it gave a verdict on
-    failed: int  # how many it gave none on; they are in no metric
+    cases: int  # cases with a verdict
+    failed: int  # cases without one; they are in no metric
     metrics: dict[str, Estimate]
-    """By name: `agreement`, `exact_match`, and what the scale allows of `kappa`, `macro_f1`, `mae`,
-    `ccc`, `auc`, `ece`."""
-    labels: list[LabelScores]  # none on a continuous scale
+    """By name: `agreement`, `exact_match`, and those of `kappa`, `macro_f1`, `mae`, `ccc`, `auc`,
+    `ece` that the scale allows."""
+    labels: list[LabelScores]  # empty on a continuous scale
     confusion: list[list[int]] | None
-    """A row for each of the experts' labels, a column for each verdict."""
+    """A row for each label by the experts, a column for each by the judge."""
 
 
 _LEVEL = 0.95
-_MANY_PAIRS = 20  # of cases on which two judges are differently near to the experts
+_MANY_PAIRS = 20  # cases on which one of two judges is nearer to the experts
 
 
 def _binomial_tail(successes: int, trials: int) -> float:
-    """Return the probability of so few heads or fewer of a fair coin."""
+    """Return the probability of at most so many heads of a fair coin."""
     heads = sum(comb(trials, count) for count in range(successes + 1))
     return float(heads / 2**trials)
 
 
 class Comparison(FrozenModel):
-    """One judge beside another, on the cases that both gave a verdict on."""
+    """One judge against another, on the cases with a verdict by both."""
 
     judge: str
     against: str
     cases: int
-    differences: dict[str, Estimate]  # the one's less the other's, with a paired interval
+    differences: dict[str, Estimate]  # of `judge` minus `against`, with paired intervals
     wins: int | None = None
-    """On how many cases the one is nearer to the experts; None in reports of earlier versions."""
+    """On how many cases `judge` is nearer to the experts; None in reports of earlier versions."""
     losses: int | None = None
 
     def is_ahead(self, metric: str) -> bool | None:
-        """Tell whether the one is better by this metric; None where that may be chance."""
+        """Return whether `judge` is better by this metric; None if that may be chance."""
         difference = self.differences.get(metric, Estimate())
         low, high = difference.low, difference.high
         if low is None or high is None or low <= 0 <= high:
             return None
         if self.wins is not None and self.losses is not None:
             pairs, fewer = self.wins + self.losses, min(self.wins, self.losses)
-            # Of few pairs a bootstrap says too much: the exact sign test, two-sided.
+            # With few pairs bootstrap intervals are too narrow: add the two-sided exact sign test.
             if pairs < _MANY_PAIRS and 2 * _binomial_tail(fewer, pairs) > 1 - _LEVEL:
                 return None
         return (low > 0) == (metric not in LOWER_IS_BETTER)
 
 
 class Prediction(FrozenModel):
-    """What a judge, or a baseline, says of a case."""
+    """The value that a judge or a baseline gives a case."""
 
     value: Value | None = None
     confidence: float | None = None
@@ -119,15 +118,15 @@ class Prediction(FrozenModel):
 
 @dataclass(frozen=True)
 class PredictionColumn:
-    """One judge's predictions beside the experts' values, an entry a case."""
+    """One judge's predictions and the experts' values, an entry for each case."""
 
     given: NDArray[np.bool_]
     right: Array
     same: Array
     truth: Array
     value: Array
-    confidence: Array  # NaN where it has none
-    labels: int  # how many the scale has; 0 of a continuous one
+    confidence: Array  # NaN where there is none
+    labels: int  # number of the scale's labels; 0 if it is continuous
 
     @classmethod
     def of(
@@ -208,18 +207,21 @@ def score(
     seed: int = 0,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score judges on the same cases, and compare some of them."""
-    columns = {name: PredictionColumn.of(scale, expected, said) for name, said in judges.items()}
+    columns = {
+        name: PredictionColumn.of(scale, expected, predictions)
+        for name, predictions in judges.items()
+    }
     weights = _weights(groups, resamples, seed)
 
-    def measured(column: PredictionColumn, cases: NDArray[np.bool_]) -> dict[str, Array]:
+    def metrics_of(column: PredictionColumn, cases: NDArray[np.bool_]) -> dict[str, Array]:
         return {
             metric: measure(column, weights * cases)
             for metric, measure in measures_of(scale).items()
             if metric not in ("auc", "ece") or not np.isnan(column.confidence).all()
         }
 
-    def scored(name: str, column: PredictionColumn) -> JudgeScores:
-        metrics = measured(column, column.given)
+    def scores_of(name: str, column: PredictionColumn) -> JudgeScores:
+        metrics = metrics_of(column, column.given)
         labels, confusion = [], None
         if column.labels:
             counts = column.counts(weights * column.given)
@@ -241,29 +243,31 @@ def score(
             confusion=confusion,
         )
 
-    def compared(one: str, other: str) -> Comparison:
-        both = columns[one].given & columns[other].given
-        mine, theirs = measured(columns[one], both), measured(columns[other], both)
-        differences = {
-            name: Estimate.of(mine[name] - theirs[name]) for name in mine if name in theirs
-        }
-        errors = [
-            np.abs(column.value - column.truth) if "mae" in mine else 1 - column.right
-            for column in (columns[one], columns[other])
-        ]
-        nearer = (errors[1] - errors[0])[both]
+    def compare(judge: str, against: str) -> Comparison:
+        pair = columns[judge], columns[against]
+        both = pair[0].given & pair[1].given
+        metrics, others = (metrics_of(column, both) for column in pair)
+        error, other_error = (
+            np.abs(column.value - column.truth) if "mae" in metrics else 1 - column.right
+            for column in pair
+        )
+        nearer = (other_error - error)[both]
         return Comparison(
-            judge=one,
-            against=other,
+            judge=judge,
+            against=against,
             cases=int(both.sum()),
-            differences=differences,
+            differences={
+                name: Estimate.of(metrics[name] - others[name])
+                for name in metrics
+                if name in others
+            },
             wins=int((nearer > 0).sum()),
             losses=int((nearer < 0).sum()),
         )
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        scores = [scored(name, column) for name, column in columns.items()]
-        return scores, [compared(one, other) for one, other in pairs]
+        scores = [scores_of(name, column) for name, column in columns.items()]
+        return scores, [compare(*pair) for pair in pairs]
 
 
 def kappa(counts: Array, *, ordered: bool) -> Array:
@@ -277,7 +281,7 @@ def kappa(counts: Array, *, ordered: bool) -> Array:
 
 def concordance(truth: Array, value: Array, weights: Array) -> Array:
     """Return Lin's concordance correlation coefficient (1989)."""
-    # Around a value near to all of them, or the digits of large numbers cancel.
+    # Centred, because the squares of large numbers lose digits.
     middle = truth.mean() if len(truth) else 0.0
     x, y = truth - middle, value - middle
     mean_x, mean_y = _mean(weights, x), _mean(weights, y)
@@ -289,11 +293,11 @@ def concordance(truth: Array, value: Array, weights: Array) -> Array:
 
 
 def roc_auc(column: PredictionColumn, weights: Array) -> Array:
-    """Return the chance that a positive case is believed more than a negative one."""
-    known = ~np.isnan(column.confidence)
-    belief = np.where(column.value == 1, column.confidence, 1 - column.confidence)
-    positive, negative = known & (column.truth == 1), known & (column.truth == 0)
-    difference = belief[positive][:, None] - belief[negative]
+    """Return the probability that a positive case has a higher score than a negative one."""
+    has_score = ~np.isnan(column.confidence)
+    scores = np.where(column.value == 1, column.confidence, 1 - column.confidence)
+    positive, negative = has_score & (column.truth == 1), has_score & (column.truth == 0)
+    difference = scores[positive][:, None] - scores[negative]
     wins = (difference > 0) + 0.5 * (difference == 0)
     ahead = ((weights[:, positive] @ wins) * weights[:, negative]).sum(1)
     whole: Array = weights[:, positive].sum(1) * weights[:, negative].sum(1)
@@ -302,12 +306,12 @@ def roc_auc(column: PredictionColumn, weights: Array) -> Array:
 
 def calibration_error(column: PredictionColumn, weights: Array) -> Array:
     """Return the expected calibration error over bins of equal width (Naeini et al., 2015)."""
-    known = ~np.isnan(column.confidence)
-    sure = np.nan_to_num(column.confidence)
-    bins = np.minimum((sure * _BINS).astype(int), _BINS - 1)
-    gaps = np.where(known, column.right - sure, 0.0)
-    apart = [np.abs(weights @ (gaps * (bins == at))) for at in range(_BINS)]
-    error: Array = np.sum(apart, axis=0) / (weights @ known.astype(float))
+    has_confidence = ~np.isnan(column.confidence)
+    confidence = np.nan_to_num(column.confidence)
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gaps = np.where(has_confidence, column.right - confidence, 0.0)
+    by_bin = [np.abs(weights @ (gaps * (bins == number))) for number in range(_BINS)]
+    error: Array = np.sum(by_bin, axis=0) / (weights @ has_confidence.astype(float))
     return error
 
 
@@ -329,10 +333,10 @@ def _mean(weights: Array, values: Array) -> Array:
 
 
 def _weights(groups: Sequence[str], resamples: int, seed: int) -> Array:
-    """Return how often each case is drawn: first each once, then whole items at random."""
+    """Return how often each draw has each case: the first each once, the others items at random."""
     items = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     once = np.ones((1, len(groups)))
-    # One item drawn again and again varies no way, which would look like certainty.
+    # Draws of a single item are all the same, which would look like certainty.
     if len(items) <= 1 or not resamples:
         return once
     shares = np.full(len(items), 1 / len(items))

@@ -1,7 +1,7 @@
-"""A report: Markdown for a pull request, and that document as one offline HTML page.
+"""A report: Markdown for a pull request, and the same as one offline HTML page.
 
-Texts of others stay text: they can't end a table's cell, a fence or a folded part, link to
-anything, call anybody, or run.
+Untrusted text is escaped: it can't end a table cell, a fence or a folded part, make a link, mention
+anyone, or run.
 """
 
 import base64
@@ -33,14 +33,15 @@ from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline, Judgment
 
 MAX_CHARS = 65_000
-"""How long the Markdown is at most; GitHub takes comments of up to 65,536 characters."""
+"""Maximum length of the Markdown; GitHub accepts comments of up to 65,536 characters."""
 
 _JUDGED = {"rationale", "guideline_ids", "episode_ids"}
 _DETAILS = "<!-- details -->"
 _FEW = 20
 _FINE = 100
 
-# What Markdown reads anywhere in a line, and what it or GitHub makes more than text of.
+# Characters that Markdown reads anywhere in a line; and places where it or GitHub makes lists,
+# headings, mentions, issue numbers or links.
 _MARKS = re.compile(r"[\\`*_\[\]|~$]")
 _CALLS = re.compile(
     r"^(?=[-+=#]+(?:\s|$)|\d{1,9}[.)](?:\s|$))|(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)",
@@ -50,11 +51,11 @@ _JOINER = "\u2060"
 _UNFIT = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
 )
-"""Control characters, halves of surrogate pairs, and what turns the direction of writing."""
+"""Control characters, unpaired surrogates, and marks that change the direction of text."""
 
 
 class ReportComparison(FrozenModel):
-    """What became of the cases that two reports share."""
+    """The cases that two reports share and that changed between them."""
 
     judge: str
     cases: int
@@ -62,26 +63,26 @@ class ReportComparison(FrozenModel):
     worse: list[results.ChangedCase]
 
     def to_markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the comparison as Markdown."""
         return _render("comparison.md.jinja", compared=self)
 
 
 class Report(FrozenModel):
-    """Everything an evaluation found."""
+    """The result of an evaluation."""
 
     criterion: Criterion
     settings: results.RunSettings
     judges: list[str]
-    """The first is what others are compared with, the last what the report is about."""
+    """The others are compared with the first; the report is about the last."""
     cases: list[results.EvaluatedCase]
-    scores: list[JudgeScores]  # those of the baselines come first
+    scores: list[JudgeScores]  # the baselines come first
     comparisons: list[Comparison]  # on the same draws of cases
     memories: list[results.FoldMemory]
-    experts: Agreement  # how far they agree among themselves
-    usage: list[results.UsageRow]  # every call, by judge and purpose
-    warnings: list[str]  # what has to be known to read the numbers
+    experts: Agreement  # of the experts among themselves
+    usage: list[results.UsageRow]  # all calls, by judge and purpose
+    warnings: list[str]  # what a reader of the numbers has to know
     guidelines: list[Guideline]  # learned from all the feedback together
-    sources: list[Episode]  # the episodes that they rest on
+    sources: list[Episode]  # the guidelines' source episodes
     curve: results.LearningCurve | None = None
 
     @model_validator(mode="before")
@@ -94,22 +95,22 @@ class Report(FrozenModel):
 
     def of(self, judge: str) -> JudgeScores:
         """Return the scores of a judge or a baseline."""
-        known = {scores.judge: scores for scores in self.scores}
-        if judge not in known:
-            raise KeyError(f"{judge!r} was not measured: there is {list(known)}")
-        return known[judge]
+        by_judge = {scores.judge: scores for scores in self.scores}
+        if judge not in by_judge:
+            raise KeyError(f"{judge!r} was not measured: there is {list(by_judge)}")
+        return by_judge[judge]
 
     def metric(self, judge: str, name: str) -> Estimate:
-        """Return one number."""
+        """Return one metric of a judge or a baseline, with its interval."""
         return self.of(judge).metrics.get(name, Estimate())
 
     def comparison(self, judge: str, against: str) -> Comparison | None:
-        """Return one judge beside another, if they were compared."""
+        """Return the comparison of one judge with another; None if they were not compared."""
         pairs = {(pair.judge, pair.against): pair for pair in self.comparisons}
         return pairs.get((judge, against))
 
     def is_right(self, case: results.EvaluatedCase, judge: str) -> bool | None:
-        """Tell whether a judge is right on a case; None where it gave no verdict."""
+        """Return whether a judge is right on a case; None if it gave no verdict."""
         value = case.value_of(judge)
         return None if value is None else values_agree(self.criterion.scale, value, case.expected)
 
@@ -120,19 +121,27 @@ class Report(FrozenModel):
     def guidelines_for(self, case: results.EvaluatedCase, judge: str) -> list[Guideline]:
         """Return the guidelines in a judge's prompt on a case."""
         shown = case.judgments[judge].guideline_ids if judge in case.judgments else []
-        known = {
+        by_id = {
             guideline.id: guideline
             for memory in self.memories
             if (memory.fold, memory.judge) == (case.fold, judge)
             for guideline in memory.guidelines
         }
-        return [known[key] for key in shown if key in known]
+        return [by_id[key] for key in shown if key in by_id]
 
     def compare(self, before: "Report", judge: str | None = None) -> ReportComparison:
-        """Tell which cases of an earlier report got better or worse, and by which guideline."""
+        """Compare with an earlier report: which cases got better or worse, by which guidelines.
+
+        Args:
+            before: The earlier report.
+            judge: The judge to compare in both; by default the last of each.
+
+        Raises:
+            InvalidInputError: If the reports share no case.
+        """
         now, then = judge or self.judges[-1], judge or before.judges[-1]
-        known = {case.example.id: case for case in before.cases}
-        shared = [(known[c.example.id], c) for c in self.cases if c.example.id in known]
+        earlier = {case.example.id: case for case in before.cases}
+        shared = [(earlier[c.example.id], c) for c in self.cases if c.example.id in earlier]
         if not shared:
             raise InvalidInputError("before: the reports share no case: give one of the same data.")
         changed: dict[bool, list[results.ChangedCase]] = {True: [], False: []}
@@ -140,11 +149,11 @@ class Report(FrozenModel):
             was, is_now, is_right = old.value_of(then), new.value_of(now), self.is_right(new, now)
             if was is None or is_now is None:
                 continue
-            # By the present labels, so that a corrected label is not counted as the judge's doing.
+            # By the present labels, so that a corrected label does not count as a changed verdict.
             if values_agree(self.criterion.scale, was, new.expected) == is_right:
                 continue
             rules, old_rules = self.guidelines_for(new, now), before.guidelines_for(old, then)
-            texts, old_texts = ({rule.text for rule in some} for some in (rules, old_rules))
+            texts, old_texts = {rule.text for rule in rules}, {rule.text for rule in old_rules}
             change = results.ChangedCase(
                 example=new.example,
                 expected=new.expected,
@@ -159,7 +168,7 @@ class Report(FrozenModel):
         return ReportComparison(judge=now, cases=len(shared), better=better, worse=worse)
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame: a row a case and judge or baseline."""
+        """Return a pandas DataFrame with a row for each case and judge or baseline."""
         with require_extra("evaluation", "to_pandas"):
             import pandas as pd
         return pd.DataFrame(
@@ -186,7 +195,7 @@ class Report(FrozenModel):
         """Return the report as Markdown for a pull request, headline first."""
         summary, details = self._document()
         if len(summary) + len(details) > MAX_CHARS:
-            details = "_More than fits here: the HTML page and the JSON have it._\n"
+            details = "_Too long for a comment: see the HTML page or the JSON for details._\n"
         return f"{summary}\n{details}"
 
     def to_html(self) -> str:
@@ -206,13 +215,13 @@ class Report(FrozenModel):
         )
 
     def _document(self, *, for_page: bool = False) -> tuple[str, str]:
-        """Write the Markdown: what comes first, and the details; a page lists the cases itself."""
+        """Return the Markdown's summary and details; the HTML page lists the cases itself."""
         text = _render("report.md.jinja", report=self, shown=_ReportText(self), for_page=for_page)
         summary, _, details = re.sub(r"\n{3,}", "\n\n", text).partition(_DETAILS)
         return f"{summary.strip()}\n", f"{details.strip()}\n"
 
     def save(self, path: str | Path) -> Path:
-        """Write the report to a file, its kind by the file's ending."""
+        """Write the report to a file in the format of its ending: .html, .md or .json."""
         file = Path(path)
         match file.suffix.lower():
             case ".html":
@@ -223,8 +232,7 @@ class Report(FrozenModel):
                 text = self.model_dump_json(indent=1)
             case _:
                 raise InvalidInputError(
-                    f"path: {file.name!r} does not tell what to write: end it in .html, .md or "
-                    ".json."
+                    f"path: {file.name!r} has no known ending. Use .html, .md or .json."
                 )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8", errors="replace")
@@ -251,32 +259,32 @@ def score_cases(
 
 
 def clean(text: str, most: int = 10_000) -> str:
-    """Make a text of others fit to be shown."""
+    """Remove from untrusted text what can't be shown, and shorten it."""
     kept = _UNFIT.sub("\ufffd", text[:most].replace("\r\n", "\n").replace("\r", "\n"))
     return kept if len(text) <= most else f"{kept}… [{len(text) - most:,} more characters]"
 
 
 def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
-    """Write a text of others in a line of Markdown."""
+    """Escape untrusted text as one line of Markdown."""
     line = " ".join(clean(text[: most * 10], most * 10).split())
     line = line if len(line) <= most else f"{line[:most].rstrip()}…"
     return escape(_MARKS.sub(marks, _CALLS.sub(_JOINER, line)), quote=False)
 
 
 def _title(text: str) -> str:
-    """Write a line of HTML: Markdown's marks are plain text there."""
+    """Escape untrusted text as one line of HTML, where Markdown's marks are plain text."""
     return inline(text, 200, r"\g<0>")
 
 
 def _passage(text: str, title: str) -> str:
-    """Write a text in a fence that is longer than any in it, so that nothing in it ends it."""
+    """Fence untrusted text; the fence is longer than any in the text, so nothing there ends it."""
     text = clean(text, 500)
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}\n"
 
 
 def _text(value: Any) -> str:
-    """Write what an application was given, or answered."""
+    """Return an example's input or output as text."""
     plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return clean(plain)
 
@@ -285,12 +293,11 @@ def _number(value: float | None, sign: str = "") -> str:
     return "n/a" if value is None else f"{value:{sign},.{2 if abs(value) < _FINE else 0}f}"
 
 
-def _estimate(found: Estimate | None, sign: str = "") -> str:
-    """Write a number with its interval."""
-    if found is None or found.low is None or found.high is None:
-        return _number(found.value if found else None, sign)
-    low, high = _number(found.low, sign), _number(found.high, sign)
-    return f"{_number(found.value, sign)} [{low}, {high}]"
+def _estimate(estimate: Estimate | None, sign: str = "") -> str:
+    """Format a number with its interval."""
+    estimate = estimate or Estimate()
+    value, low, high = (_number(it, sign) for it in (estimate.value, estimate.low, estimate.high))
+    return value if estimate.low is None else f"{value} [{low}, {high}]"
 
 
 def _render(template: str, **names: Any) -> str:
@@ -310,7 +317,7 @@ def _render(template: str, **names: Any) -> str:
 
 
 class _ReportText:
-    """What a report's sentences say."""
+    """Texts and tables of a report, for its templates."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.scale = report, report.criterion.scale
@@ -318,7 +325,7 @@ class _ReportText:
         self.metric = headline_metric(self.scale)
         self.scores = report.of(self.main)
         names = dict.fromkeys(name for row in report.scores for name in row.metrics)
-        # Only on a continuous scale is what agrees not the same.
+        # `exact_match` differs from `agreement` only on a continuous scale.
         self.metrics = [name for name in names if name != "exact_match" or not self.scores.labels]
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
         self.number_of = {
@@ -338,62 +345,62 @@ class _ReportText:
         self.wrong = [case for case in self.ranked if report.is_right(case, self.main) is False]
 
     def value(self, value: Value | None) -> str:
-        """Write a value of the scale."""
+        """Format a value of the scale."""
         if isinstance(value, float):
             return _number(value)
         return "no verdict" if value is None else clean(self.scale.show(value), 200)
 
-    def beside(self, other: str) -> tuple[str, str, str]:
-        """Compare the judge with another: a sign, a word, and the difference; empty where none."""
+    def compare_with(self, other: str) -> tuple[str, str, str]:
+        """Return a sign, a word and the difference to another judge; empty if there is none."""
         compared = self.report.comparison(self.main, other)
         difference = compared.differences.get(self.metric) if compared else None
         if compared is None or difference is None or difference.value is None:
             return "⚪", "", ""
-        said = {True: ("🟢", "better"), False: ("🔴", "worse"), None: ("🟡", "")}
-        return *said[compared.is_ahead(self.metric)], _estimate(difference, "+")
+        words = {True: ("🟢", "better"), False: ("🔴", "worse"), None: ("🟡", "")}
+        return *words[compared.is_ahead(self.metric)], _estimate(difference, "+")
 
     def headline(self) -> tuple[str, str]:
-        """Say what learning changed, in few words, and in a sentence."""
-        mine, before = (self.report.metric(it, self.metric) for it in (self.main, self.first))
-        sign, word, difference = self.beside(self.first)
-        said = f"{self.main}: {self.metric} {_estimate(mine)} on {self.scores.cases:,} unseen cases"
+        """Return what learning changed in a few words, and in a sentence."""
+        after, before = (self.report.metric(it, self.metric) for it in (self.main, self.first))
+        sign, word, difference = self.compare_with(self.first)
+        text = f"{self.main}: {self.metric} {_estimate(after)}"
+        text += f" on {self.scores.cases:,} unseen cases"
         if not difference:
-            return f"{sign} measured", f"{said}."
-        said += f"; {self.first}: {_estimate(before)}; difference {difference}"
-        if mine.value == before.value:
-            return f"{sign} no change", f"{said}."
+            return f"{sign} measured", f"{text}."
+        text += f"; {self.first}: {_estimate(before)}; difference {difference}"
+        if after.value == before.value:
+            return f"{sign} no change", f"{text}."
         if not word:
-            return f"{sign} may be chance", f"{said}, which may be chance."
-        return f"{sign} {word} than {self.first}", f"{said}, more than chance is likely to do."
+            return f"{sign} may be chance", f"{text}, which may be chance."
+        return f"{sign} {word} than {self.first}", f"{text}, more than chance is likely to do."
 
     def notes(self) -> Iterator[str]:
-        """Say what has to be known beside the headline."""
+        """Yield what a reader has to know with the headline."""
         for baseline in BASELINES:
-            sign, word, difference = self.beside(baseline)
+            sign, word, difference = self.compare_with(baseline)
             if difference and word != "better":
                 how = word or "not clearly better"
                 yield f"{sign} It is {how} than the {baseline} baseline ({difference})."
         if self.scores.cases < _FEW:
-            yield f"🟡 The cases are few: {self.scores.cases}."
+            yield f"🟡 There are few cases: {self.scores.cases}."
         experts = self.report.experts
         if experts.alpha is not None:
-            text = (
-                f"Krippendorff's alpha of the experts is {experts.alpha:.2f}, on cases that several"
-            )
-            yield f"⚪ {text} labelled ({experts.examples:,}): a judge can hardly agree more."
+            text = f"Krippendorff's alpha of the experts is {experts.alpha:.2f}"
+            text += f" on the {experts.examples:,} cases that several of them labeled"
+            yield f"⚪ {text}: a judge can hardly agree more."
         yield from (f"🟡 {warning}" for warning in self.report.warnings[:5])
 
     def retrieved(self, judgment: Judgment) -> Iterable[int | str]:
-        """Number the cases that a judge was shown; others go by their episode's id."""
+        """Return the numbers of the cases shown to the judge; for others the episode's id."""
         return dict.fromkeys(self.number_of.get(key, key) for key in judgment.episode_ids)
 
     def comments(self, guideline: Guideline) -> list[str]:
-        """Return the comments that a guideline rests on, the first two."""
-        known = {episode.id: episode.rationale for episode in self.report.sources}
-        return [text for key in guideline.episode_ids if (text := known.get(key))][:2]
+        """Return the first two comments that a guideline was distilled from."""
+        comments = {episode.id: episode.rationale for episode in self.report.sources}
+        return [text for key in guideline.episode_ids if (text := comments.get(key))][:2]
 
     def by_author(self) -> list[tuple[tuple[str, str], list[bool]]]:
-        """Tell by expert and judge on which cases the judge says what that expert does."""
+        """Return for each expert and judge whether they agree, a value for each case."""
         tallies: dict[tuple[str, str], list[bool]] = defaultdict(list)
         for case, name in product(self.report.cases, self.report.judges):
             value = case.value_of(name)

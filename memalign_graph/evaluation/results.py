@@ -11,11 +11,11 @@ from memalign_graph.tracing import Usage
 from memalign_graph.types import Criterion, Example, FrozenModel, Guideline, Judgment
 
 BASE, ALIGNED = "base", "aligned"
-"""The judge without memory, and with what it learned, where `evaluate` is told no other judges."""
+"""The judges that `evaluate` measures by default: without memory, and after learning."""
 
 
 class ExpertLabel(FrozenModel):
-    """What one expert said on a case."""
+    """One expert's feedback on a case."""
 
     author: str | None
     value: Value | None
@@ -29,76 +29,76 @@ class EvaluatedCase(FrozenModel):
     example: Example
     group: str  # the item it belongs to
     fold: int
-    expected: Value  # what most experts say
+    expected: Value  # the experts' consensus
     experts: list[ExpertLabel]  # oldest first
     predictions: dict[str, Prediction]  # by judge or baseline
     judgments: dict[str, Judgment]  # by judge; those that gave no usable answer are missing
-    failures: dict[str, str]  # why they are
+    failures: dict[str, str]  # why, by judge
 
     def value_of(self, judge: str) -> Value | None:
-        """Return what a judge or a baseline says; None where it gave no verdict."""
+        """Return the value by a judge or baseline; None if it gave none."""
         return self.predictions.get(judge, Prediction()).value
 
 
 class FoldMemory(FrozenModel):
-    """What a judge had learned when it judged a fold."""
+    """A judge's memory when it judged a fold."""
 
     fold: int
     judge: str
     episodes: int
     guidelines: list[Guideline]
-    warnings: list[str]  # what learning had to do without
+    warnings: list[str]  # of the alignment
 
 
 class UsageRow(Usage):
-    """Paid calls of one judge for one purpose, with their tokens."""
+    """Calls by one judge for one purpose, with their tokens."""
 
     judge: str
     stage: str  # `learn`, `judge`, `curve`, `flips` or `report`
     purpose: str  # as in `UsageLedger`, or `embed`
-    cached_calls: int = 0  # answers from the cache, which cost nothing
-    seconds: float = 0.0  # how long models took
+    cached_calls: int = 0  # answers from the cache; not in `chat_calls`
+    seconds: float = 0.0  # spent in chat models
 
 
 class ChangedCase(FrozenModel):
-    """A case whose verdict is another than it was, or than it is without a guideline."""
+    """A case whose verdict changed."""
 
     example: Example
     expected: Value
     before: Value
     after: Value
-    rationale: str  # the judge's, after
-    guidelines: list[Guideline]  # what may have changed it: new ones
-    removed: list[Guideline] = Field(default_factory=list)  # and those that are not there any more
+    rationale: str  # of the new verdict
+    guidelines: list[Guideline]  # new ones, which may have changed it
+    removed: list[Guideline] = Field(default_factory=list)  # retired ones, which may have, too
 
 
 class LearningStep(FrozenModel):
-    """The judge after so much feedback."""
+    """The judge after some of the feedback."""
 
     feedback: int
     guidelines: int
     unseen: JudgeScores  # on the cases that were set aside
-    seen: JudgeScores | None  # on those it has learned from; None before any
-    flips: list[ChangedCase]  # seen cases that were right at the step before and no longer are
+    seen: JudgeScores | None  # on the cases it has learned from; None at the first step
+    flips: list[ChangedCase]  # seen cases that were right at the previous step and are wrong now
 
 
 class LearningCurve(FrozenModel):
-    """How a judge gets better with feedback."""
+    """A judge's scores as its memory grows."""
 
     criterion: Criterion
-    steps: list[LearningStep]  # from no feedback on
+    steps: list[LearningStep]  # from no feedback to all of it
     test_cases: int
     usage: list[UsageRow]
 
 
 class RunSettings(FrozenModel):
-    """What it takes to know, or repeat, an evaluation."""
+    """What identifies an evaluation, and repeats it."""
 
     version: str  # of this package
     created_at: datetime
     data: str  # a digest of criterion, feedback and test cases
     feedback: int
-    folds: int  # 1 where cases were set aside
+    folds: int  # 1 with `test`
     group_by: str
     seed: int
     resamples: int

@@ -1,4 +1,4 @@
-"""LangSmith, openevals and agentevals: a judge as an evaluator, people's feedback, few-shot."""
+"""LangSmith, openevals, agentevals: judges as evaluators, people's feedback, few-shot examples."""
 
 import re
 from collections import defaultdict
@@ -14,47 +14,46 @@ from pydantic import BaseModel, model_validator
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.integrations.feedback import (
+from memalign_graph.integrations.recorded import (
     Fields,
     ImportedFeedback,
     add_feedback,
     add_rejected,
+    example_fields,
     none_if_empty,
     plain_json,
     scale_of,
 )
-from memalign_graph.integrations.transcripts import example_fields
-from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.io import IO, SYNC, run_sync, sync_async_functions
 from memalign_graph.prompts.fences import as_text, escape_tags
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import Settings
 from memalign_graph.types import Criterion, Episode, Example, Judgment
 
-_COMPARED = {"A": (1.0, 0.0), "B": (0.0, 1.0), "tie": (0.5, 0.5)}
+_PAIR_SCORES = {"A": (1.0, 0.0), "B": (0.0, 1.0), "tie": (0.5, 0.5)}
 
 
 class EvaluatorResult(TypedDict):
-    """What an evaluator says of one output, in the form that openevals and LangSmith share."""
+    """An evaluator's result for one output, in the form that openevals and LangSmith share."""
 
     key: str
-    score: bool | float | None  # None where the verdict is a word
-    value: NotRequired[str]  # that word
+    score: bool | float | None  # None if the value is a choice
+    value: NotRequired[str]  # the choice
     comment: str | None
-    metadata: dict[str, Any]  # what the verdict rests on: `judgment_id`, `guideline_ids`, ...
-    extra: NotRequired[dict[str, Any]]  # {"error": True} where a panel could not judge a criterion
+    metadata: dict[str, Any]  # of the judgment: `judgment_id`, `guideline_ids`, ...
+    extra: NotRequired[dict[str, Any]]  # {"error": True} if a panel could not judge a criterion
 
 
 Evaluated = EvaluatorResult | list[EvaluatorResult]
 
-
 _NO_JUDGMENT = (
-    "graph: it returns no judgment: give create_judge_graph(...), create_review_graph(...) or "
+    "graph: it returns no judgment. Use create_judge_graph(...), create_review_graph(...) or "
     "create_panel_graph(...), compiled with a store."
 )
 
 
 class JudgeEvaluator(Settings):
-    """Call a judge's graph on one output, and turn judgments into an evaluator's results."""
+    """A judge's graph with an evaluator's options."""
 
     graph: Any
     key: str | None = None
@@ -67,8 +66,8 @@ class JudgeEvaluator(Settings):
     def _check(self) -> Self:
         if not isinstance(self.graph, Runnable):
             kind = type(self.graph).__name__
-            raise ValueError(f"graph: {kind} is not compiled: give graph.compile(store=store).")
-        # A graph on a server, or another Runnable, does not say beforehand what it returns.
+            raise ValueError(f"graph: {kind} is not compiled. Use graph.compile(store=store).")
+        # A graph on a server, or another Runnable, does not declare what it returns.
         channels = getattr(self.graph, "output_channels", ["judgment"])
         if "judgment" not in channels and "judgments" not in channels:
             raise ValueError(_NO_JUDGMENT)
@@ -76,8 +75,13 @@ class JudgeEvaluator(Settings):
             raise ValueError("key: give a name, and none for a panel: its criteria have theirs.")
         return self
 
+    @property
+    def name(self) -> str:
+        """The evaluator's name, which LangSmith uses as the key of an error."""
+        return self.key or "memalign_judge"
+
     async def judge(self, io: IO, inputs: Any, outputs: Any, reference: Any) -> Evaluated:
-        """Have the graph judge one output."""
+        """Judge one output by the graph."""
         _check_outputs(outputs)
         fields = {"inputs": inputs, "outputs": outputs}
         if none_if_empty(reference) is not None:
@@ -86,44 +90,52 @@ class JudgeEvaluator(Settings):
             example: Any = example_fields(inputs, outputs, fields.get("reference_outputs"))
         else:
             example = self.example(fields)
-        given = example.to_json() if isinstance(example, Example) else plain_json(example)
+        graph_input = example.to_json() if isinstance(example, Example) else plain_json(example)
         config = {**(self.config or {})}
         configurable = config.get("configurable") or {}
         if getattr(self.graph, "checkpointer", None) and "thread_id" not in configurable:
             config["configurable"] = {**configurable, "thread_id": uuid4().hex}
         options = {} if self.context is None else {"context": self.context}
-        # What LangSmith keeps on this machine stays here with all that the graph runs.
+        # With `upload_results=False` nothing of the judge's runs is uploaded, either.
         is_local = get_tracing_context()["enabled"] == "local"
         with tracing_context(enabled=False) if is_local else nullcontext():
             output = await io.call_either(
-                lambda: self.graph.invoke(given, config, **options),
-                lambda: self.graph.ainvoke(given, config, **options),
+                lambda: self.graph.invoke(graph_input, config, **options),
+                lambda: self.graph.ainvoke(graph_input, config, **options),
             )
         return self._results(output if isinstance(output, Mapping) else {})
 
     def _results(self, output: Mapping[str, Any]) -> Evaluated:
         if "__interrupt__" in output:
             raise InvalidInputError(
-                "graph: it waits for an expert, and an evaluation has none: build it with "
-                'review="never", or give context={"review": "never"}.'
+                "graph: it waits for an expert, and an evaluation has none. Build it with "
+                'review="never", or use context={"review": "never"}.'
             )
         if "judgments" not in output:
             if not isinstance(output.get("judgment"), Mapping):
                 raise InvalidInputError(_NO_JUDGMENT)
             return self._result(output["judgment"])
         results = [self._result(judgment) for judgment in output["judgments"].values()]
-        for name, why in output.get("errors", {}).items():
-            if name not in output["judgments"]:
-                failed = EvaluatorResult(key=name, score=None, comment=why, metadata={"error": why})
-                results.append({**failed, "extra": {"error": True}})
+        results += [
+            EvaluatorResult(
+                key=name,
+                score=None,
+                comment=reason,
+                metadata={"error": reason},
+                extra={"error": True},
+            )
+            for name, reason in output.get("errors", {}).items()
+            if name not in output["judgments"]
+        ]
         if aggregate := dict(output.get("aggregate") or {}):
             score = aggregate.pop("score")
-            whole = EvaluatorResult(key="aggregate", score=score, comment=None, metadata=aggregate)
-            results.append(whole)
+            results.append(
+                EvaluatorResult(key="aggregate", score=score, comment=None, metadata=aggregate)
+            )
         return results
 
-    def _result(self, given: Mapping[str, Any]) -> EvaluatorResult:
-        judgment = Judgment.model_validate(given)
+    def _result(self, fields: Mapping[str, Any]) -> EvaluatorResult:
+        judgment = Judgment.model_validate(fields)
         value = judgment.value
         if self.score is not None:
             score = self.score(judgment)
@@ -142,49 +154,59 @@ class JudgeEvaluator(Settings):
 
 
 def _check_outputs(outputs: Any) -> None:
-    # LangSmith writes {"output": None} for a target that failed or returned nothing.
+    # LangSmith gives {"output": None} for a target that failed or returned nothing.
     if isinstance(outputs, Mapping) and all(value is None for value in outputs.values()):
         raise InvalidInputError(
-            "outputs: there are none to judge: the application failed, or returned nothing."
+            "outputs: there are none to judge. The application failed, or returned nothing."
         )
 
 
 def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Evaluated]:
-    """Make an evaluator of a compiled judge graph, review graph or panel.
+    """Make an evaluator from a compiled judge graph, review graph or panel.
 
-    The score is what the judge says: true or false as it is, a number as a float. A choice, or the
-    better one of a pair, is the result's `value`, and `score` is None unless a function ranks it. A
-    panel has a list of results, one a criterion.
+    The score is the judgment's value: true, false or a number. A choice, or the better one of a
+    pair, is the result's `value`, with `score` None. A panel gives a list of results, one for each
+    criterion.
 
-    `key` is what the result is called, the criterion's name unless given. `example` makes the
-    example of what the evaluator is given, say of one field of each, `score` the score of a
-    `Judgment`. `context` and `config` are those of the graph's runs; with a checkpointer each has a
-    thread of its own, unless the config names one.
+    Args:
+        graph: The graph, compiled with a store. It must not ask an expert.
+        **options: `key` names the result (by default the criterion's name). `example` is a function
+            that makes the example from the evaluator's arguments, `score` one that makes the score
+            from a `Judgment`. `context` and `config` are those of the graph's runs. With a
+            checkpointer each run has a thread of its own, unless `config` names one.
+
+    Returns:
+        A function of `inputs`, `outputs` and `reference_outputs`.
+
+    Raises:
+        InvalidInputError: If the graph or an option cannot be used.
     """
-    evaluator = JudgeEvaluator(graph=graph, **options)
-
-    def memalign_judge(  # the key that LangSmith gives to an error: it reads it from here
-        *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
-    ) -> Evaluated:
-        return run_sync(evaluator.judge(SYNC, inputs, outputs, reference_outputs))
-
-    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
-    return memalign_judge
+    evaluator, _ = _evaluators(graph, options)
+    return evaluator
 
 
 def as_async_evaluator(
     graph: Runnable[Any, Any], **options: Any
 ) -> Callable[..., Coroutine[Any, Any, Evaluated]]:
-    """Make an evaluator that is awaited, for LangSmith's `aevaluate`; see `as_evaluator`."""
+    """Make an async evaluator, for LangSmith's `aevaluate`; see `as_evaluator`."""
+    _, evaluator = _evaluators(graph, options)
+    return evaluator
+
+
+def _evaluators(
+    graph: Any, options: dict[str, Any]
+) -> tuple[Callable[..., Evaluated], Callable[..., Coroutine[Any, Any, Evaluated]]]:
     evaluator = JudgeEvaluator(graph=graph, **options)
 
     async def memalign_judge(
-        *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
+        io: IO, /, *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return await evaluator.judge(ASYNC, inputs, outputs, reference_outputs)
+        return await evaluator.judge(io, inputs, outputs, reference_outputs)
 
-    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
-    return memalign_judge
+    both = sync_async_functions(memalign_judge)
+    for function in both:
+        function.__name__ = evaluator.name
+    return both
 
 
 def as_comparative_evaluator(
@@ -192,8 +214,17 @@ def as_comparative_evaluator(
 ) -> Callable[..., dict[str, Any]]:
     """Make an evaluator of two experiments, for LangSmith's `evaluate_comparative`.
 
-    The judge has a `Pairwise` scale. The first run is A, the second B; build it with `swap=True` to
-    have it look at them in both orders. See `as_evaluator` for the options.
+    The first run is A, the second B. A judge built with `swap=True` judges them in both orders.
+
+    Args:
+        graph: A graph whose criterion has a `Pairwise` scale.
+        **options: As of `as_evaluator`.
+
+    Returns:
+        A function of `runs`, `inputs`, `outputs` and `reference_outputs`.
+
+    Raises:
+        InvalidInputError: If the graph or an option cannot be used.
     """
     evaluator = JudgeEvaluator(graph=graph, **options)
 
@@ -206,14 +237,14 @@ def as_comparative_evaluator(
             _check_outputs(output)
         ids = [str(run["id"] if isinstance(run, Mapping) else run.id) for run in runs]
         result = run_sync(evaluator.judge(SYNC, inputs, list(outputs), reference_outputs))
-        if isinstance(result, list) or result.get("value") not in _COMPARED:
+        if isinstance(result, list) or result.get("value") not in _PAIR_SCORES:
             raise InvalidInputError(
-                "graph: comparing needs a judge whose criterion has scale=Pairwise()."
+                "graph: a comparison needs a judge whose criterion has scale=Pairwise()."
             )
-        scores = dict(zip(ids, _COMPARED[result["value"]], strict=True))
+        scores = dict(zip(ids, _PAIR_SCORES[result["value"]], strict=True))
         return {"key": result["key"], "scores": scores, "comment": result["comment"]}
 
-    memalign_judge.__name__ = evaluator.key or memalign_judge.__name__
+    memalign_judge.__name__ = evaluator.name
     return memalign_judge
 
 
@@ -226,7 +257,7 @@ def feedback_from_langsmith(
     sources: Collection[str] | None = ("app", "api"),
     examples: Iterable[Any] = (),
 ) -> ImportedFeedback:
-    """Read what people said about runs in LangSmith.
+    """Import people's feedback on runs in LangSmith.
 
     ```python
     runs = list(client.list_runs_from_annotation_queue(queue_id))
@@ -235,32 +266,41 @@ def feedback_from_langsmith(
     graph.invoke({"feedback": imported.feedback})  # create_alignment_graph
     ```
 
-    A reviewer's score or value becomes the value, the comment the rationale, to which the same
-    person's notes on the run are added. A correction goes before the score, also one of a judge's
-    score, which makes it the corrector's word: the judge's own comment is then left out. A
-    correction that is no value says in the rationale what the output should have been.
+    A reviewer's score or value becomes the value. The comment becomes the rationale, with the
+    reviewer's notes on the run. A correction counts before the score, also one of a judge's score:
+    it is the corrector's feedback, without the judge's comment. A correction that is not a value
+    becomes a rationale that says what the output should have been.
 
-    JSON objects do for the client's own, and runs may bring their `feedback`. Its key is the
-    criterion's name unless `key` says otherwise; `sources` are those that are people, not judges;
-    `examples` are the data set's that runs refer to, for `reference_outputs`.
+    Args:
+        runs: Runs of LangSmith's client, or their JSON, which may have their `feedback`.
+        feedback: Feedback of LangSmith's client, or its JSON.
+        criterion: The criterion that the feedback is on.
+        key: The feedback's key, if it is not the criterion's name.
+        sources: The types of sources that are people; None for all.
+        examples: Examples of the data set, for `reference_outputs`.
+
+    Returns:
+        The feedback, what cannot be used with the reason, and counts of the other records.
+
+    Raises:
+        InvalidInputError: If an argument has another form.
     """
     scale, key, imported = scale_of(criterion), key or criterion.name, ImportedFeedback()
     runs_by_id: dict[Any, Fields] = {}
     records: list[Fields] = []
-    for run_fields in _iter_records(runs, "runs"):
-        run_id = run_fields.get("id") or run_fields.get("run_id")
+    for run in _iter_records(runs, "runs"):
+        run_id = run.get("id") or run.get("run_id")
         if run_id is None:
             raise InvalidInputError("runs: a run has no `id`: give runs as LangSmith has them.")
-        runs_by_id[run_id] = run_fields
-        own = _iter_records(run_fields.get("feedback") or (), "runs.feedback")
+        runs_by_id[run_id] = run
+        own = _iter_records(run.get("feedback") or (), "runs.feedback")
         records += [{"run_id": run_id, **record} for record in own]
     records += _iter_records(feedback, "feedback")
-    references = {
-        known.get("id"): known.get("outputs") for known in _iter_records(examples, "examples")
-    }
-    # A run that brings its own feedback may have it in the list as well.
-    once = {record.get("id") or (at,): record for at, record in enumerate(records)}
-    items = [_LangSmithFeedback(record, sources) for record in once.values()]
+    known = _iter_records(examples, "examples")
+    references = {example.get("id"): example.get("outputs") for example in known}
+    # The feedback that a run brings may be in the list, too.
+    unique = {record.get("id") or (number,): record for number, record in enumerate(records)}
+    items = [_LangSmithFeedback(record, sources) for record in unique.values()]
     counted = [item for item in items if item.skip_reason(key) is None]
     reviewers = {item.reviewer_key for item in counted if item.author is not None}
     notes: defaultdict[Any, list[Any]] = defaultdict(list)
@@ -272,17 +312,20 @@ def feedback_from_langsmith(
     for item in counted:
         run_id = item.get("run_id")
         if run_id not in runs_by_id:
-            add_rejected(
-                imported, item.get("id"), f"run {run_id} is not among the runs: give it as well."
-            )
+            reason = f"run {run_id} is not among the runs: give it as well."
+            add_rejected(imported, item.get("id"), reason)
             continue
-        fields = {name: runs_by_id[run_id].get(name) for name in ("inputs", "outputs")}
-        known = runs_by_id[run_id].get("reference_example_id")
+        run = runs_by_id[run_id]
         value, comments = item.parse(scale)
         add_feedback(
             imported,
             scale,
-            partial(example_fields, **fields, reference=references.get(known)),
+            partial(
+                example_fields,
+                run.get("inputs"),
+                run.get("outputs"),
+                references.get(run.get("reference_example_id")),
+            ),
             value=value,
             rationale="\n".join(
                 text.strip() for text in [*comments, *notes[item.reviewer_key]] if text
@@ -302,7 +345,7 @@ class _LangSmithFeedback:
         self.get = fields.get
         self.source = source.get("type")
         self.from_human = sources is None or self.source in sources
-        # Whose judge it is does not say who corrected it.
+        # Of a corrected judge's score, the source names the judge's user, not the corrector.
         name = none_if_empty(source.get("user_name")) or none_if_empty(source.get("user_id"))
         self.author = str(name) if self.from_human and name else None
         self.reviewer_key = (fields.get("run_id"), self.author)
@@ -318,9 +361,9 @@ class _LangSmithFeedback:
 
     def parse(self, scale: Scale) -> tuple[Any, list[Any]]:
         """Return the value that the person gave, if any, and the comments."""
-        given = self.get("correction")
-        correction = dict(given if isinstance(given, Mapping) else {"outputs": given})
-        # The one first that the scale's values are kept in.
+        raw = self.get("correction")
+        correction = dict(raw if isinstance(raw, Mapping) else {"outputs": raw})
+        # First the field that holds this scale's values.
         names = ("score", "value") if isinstance(scale, Boolean | Numeric) else ("value", "score")
         values = [none_if_empty(correction.pop(name, None)) for name in names]
         comments = [correction.pop(name, None) for name in ("comment", "explanation", "rationale")]
@@ -334,21 +377,21 @@ class _LangSmithFeedback:
         return next((value for value in values if value is not None), None), comments
 
 
-def _iter_records(given: Any, name: str) -> Iterator[Fields]:
-    """Read the fields of what LangSmith's client returns, or of JSON objects."""
-    is_list = isinstance(given, Iterable) and not isinstance(given, Mapping | BaseModel)
-    for item in given if is_list else [None]:
-        if not isinstance(item, Mapping | BaseModel):
+def _iter_records(records: Any, name: str) -> Iterator[Fields]:
+    """Yield the fields of what LangSmith's client returns, or of JSON objects."""
+    is_list = isinstance(records, Iterable) and not isinstance(records, Mapping | BaseModel)
+    for record in records if is_list else [None]:
+        if not isinstance(record, Mapping | BaseModel):
             raise InvalidInputError(
                 f"{name}: give a list of what LangSmith's client returns, or of JSON objects (of a "
-                f'table its to_dict("records")), not a value of type {type(given).__name__}.'
+                f'table its to_dict("records")), not a value of type {type(records).__name__}.'
             )
-        fields = {field: none_if_empty(value) for field, value in dict(item).items()}
-        yield {name: str(it) if isinstance(it, UUID) else it for name, it in fields.items()}
+        fields = {field: none_if_empty(value) for field, value in dict(record).items()}
+        yield {field: str(it) if isinstance(it, UUID) else it for field, it in fields.items()}
 
 
 class FewShotExample(TypedDict):
-    """An example as openevals and agentevals show it: what experts say of it, and why."""
+    """An example with an expert's score and reason, as openevals and agentevals take it."""
 
     inputs: str
     outputs: str
@@ -357,12 +400,22 @@ class FewShotExample(TypedDict):
 
 
 def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list[FewShotExample]:
-    """Make few-shot examples of episodes, for `create_llm_as_judge(few_shot_examples=...)`.
+    """Make few-shot examples from episodes, for `create_llm_as_judge(few_shot_examples=...)`.
 
-    Several experts' episodes on one example become one: with the majority's value, in an order the
-    median, and the words of those who agree with it. Left out is an example without a value that is
-    on the scale, because a few-shot example shows a score. openevals' judges score true or false,
-    from 0 to 1 with `continuous=True`, or one of some numbers with `choices=[...]`.
+    Several experts' episodes on one example become one, with the consensus value (the majority, or
+    the median of an ordered scale) and the comments of those who gave it. An example without a
+    value on the scale is left out. openevals' judges score true or false, from 0 to 1 with
+    `continuous=True`, or one of some numbers with `choices=[...]`.
+
+    Args:
+        episodes: The episodes, such as `memory.episodes()`.
+        criterion: Their criterion.
+
+    Returns:
+        The examples, with text that cannot end its place in openevals' prompt.
+
+    Raises:
+        InvalidInputError: If an argument is something else.
     """
     scale = scale_of(criterion)
     by_example: defaultdict[str, list[Episode]] = defaultdict(list)
@@ -377,17 +430,19 @@ def few_shot_examples(episodes: Iterable[Episode], criterion: Criterion) -> list
 
 
 def _few_shot(episodes: Sequence[Episode], scale: Scale) -> FewShotExample:
-    inputs, outputs = _shown(episodes[0].example.inputs), _shown(episodes[0].example.outputs)
-    score: Any = consensus_value(episodes, scale)
-    made = FewShotExample(inputs=inputs, outputs=outputs, score=score)
-    agreeing = [
-        one.rationale for one in episodes if values_agree(scale, cast("Value", one.value), score)
-    ]
-    words = dict.fromkeys(filter(None, agreeing))
-    return {**made, "reasoning": _shown("\n".join(words))} if words else made
+    example = episodes[0].example
+    score = cast("Value", consensus_value(episodes, scale))
+    comments = dict.fromkeys(
+        episode.rationale
+        for episode in episodes
+        if episode.rationale and values_agree(scale, cast("Value", episode.value), score)
+    )
+    inputs, outputs = _escaped(example.inputs), _escaped(example.outputs)
+    few_shot = FewShotExample(inputs=inputs, outputs=outputs, score=score)
+    return {**few_shot, "reasoning": _escaped("\n".join(comments))} if comments else few_shot
 
 
-def _shown(value: Any) -> str:
-    """Write a value so that it can't end its example in openevals' prompt."""
+def _escaped(value: Any) -> str:
+    """Return a value as text that can't end its example in openevals' prompt."""
     tag = r"(?i)<(?=\s*/?\s*(?:example|input|output|reasoning|score)\b)"
     return re.sub(tag, "&lt;", escape_tags(as_text(value)))

@@ -1,4 +1,4 @@
-"""MLflow: feedback that people gave on traces, and a judge as a scorer."""
+"""MLflow: a judge as a scorer, and people's feedback on traces."""
 
 import base64
 import json
@@ -10,39 +10,39 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from memalign_graph.errors import InvalidInputError, require_extra
-from memalign_graph.integrations.feedback import (
+from memalign_graph.integrations.langsmith import EvaluatorResult, JudgeEvaluator
+from memalign_graph.integrations.recorded import (
     Fields,
     ImportedFeedback,
     add_feedback,
     add_rejected,
+    example_fields,
     none_if_empty,
     scale_of,
 )
-from memalign_graph.integrations.langsmith import EvaluatorResult, JudgeEvaluator
-from memalign_graph.integrations.transcripts import example_fields
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.types import Criterion
 
-_ANONYMOUS = "default"  # the source id that MLflow writes where none was given
+_ANONYMOUS = "default"  # MLflow's source id of feedback without one
 
 
 def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
-    """Make a scorer for `mlflow.genai.evaluate` of a compiled judge graph, review graph or panel.
+    """Make a scorer for `mlflow.genai.evaluate` from a compiled judge graph, review graph or panel.
 
     ```python
     mlflow.genai.evaluate(data=data, scorers=[as_mlflow_scorer(judge)])
     ```
 
-    The judge is given the row's `inputs` and `outputs`, and its `expectations` as
-    `reference_outputs`. Each judgment becomes an assessment with the criterion's name, the value,
-    the rationale and, as metadata, what the judgment rests on. A panel gives one for each
-    criterion. A case that cannot be judged gets MLflow's assessment with an error.
+    The judge gets the row's `inputs` and `outputs`, and its `expectations` as `reference_outputs`.
+    Each judgment becomes an assessment with the criterion's name, the value, the rationale, and the
+    rest of the judgment as metadata. A panel gives one assessment for each criterion. If a case
+    cannot be judged, its assessment has the error.
 
     Args:
-        graph: A graph compiled with a store, whose review never asks an expert.
-        **options: As for `as_evaluator`. `key` names the scorer and the assessment, `score` turns
-            a `Judgment` into a value.
+        graph: The graph, compiled with a store. It must not ask an expert.
+        **options: As of `as_evaluator`. `key` names the scorer and the assessment; `score` is a
+            function that makes the value from a `Judgment`.
 
     Returns:
         MLflow's `Scorer`.
@@ -59,7 +59,7 @@ def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
 
     def assessment(result: EvaluatorResult) -> Any:
         failed = result.get("extra", {}).get("error", False)
-        # MLflow's metadata is text by name.
+        # MLflow's metadata is text.
         details = {name: as_text(it) for name, it in result["metadata"].items() if it is not None}
         value = result.get("value") if result["score"] is None else result["score"]
         return Feedback(
@@ -75,23 +75,22 @@ def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
         results = run_sync(evaluator.judge(SYNC, inputs, outputs, expectations))
         return list(map(assessment, results)) if isinstance(results, list) else assessment(results)
 
-    return scorer(judge, name=evaluator.key or "memalign_judge")
+    return scorer(judge, name=evaluator.name)
 
 
 def feedback_from_mlflow(
     traces: Iterable[Any], criterion: Criterion, *, name: str | None = None
 ) -> ImportedFeedback:
-    """Read the feedback that people gave on traces in MLflow, which need not be installed.
+    """Import people's feedback on traces in MLflow, which need not be installed.
 
     ```python
     imported = feedback_from_mlflow(mlflow.search_traces(), criterion)
     graph.invoke({"feedback": imported.feedback})  # create_alignment_graph
     ```
 
-    Human feedback assessments with the criterion's name count, in upper or lower case as in MLflow.
-    Assessments by judges and by code do not count, nor do overridden ones. Inputs and outputs are
-    those of the root span, or of the span that the assessment is on. Expectations are the
-    `reference_outputs`.
+    People's assessments with the criterion's name count, in upper or lower case. Assessments by
+    judges and code, and overridden ones, do not. Inputs and outputs are those of the root span, or
+    of the span that the assessment is on. Expectations become the `reference_outputs`.
 
     Args:
         traces: MLflow's traces, their `to_dict()` or `to_json()`, or MLflow's table of traces.
@@ -99,7 +98,7 @@ def feedback_from_mlflow(
         name: The name of the assessments, if it is not the criterion's.
 
     Returns:
-        The feedback, the assessments that cannot be used with the reason, and counts of the others.
+        The feedback, what cannot be used with the reason, and counts of the other assessments.
 
     Raises:
         InvalidInputError: If `traces` holds something other than traces.
@@ -134,7 +133,7 @@ def _add_assessments(
         if reason is not None:
             imported.passed_over[reason] += 1
         elif feedback.get("error"):
-            reason = f"trace {_id_of(trace)}: the assessment is an error, and says nothing."
+            reason = f"trace {_id_of(trace)}: the assessment is an error and has no value."
             add_rejected(imported, item.get("assessment_id"), reason)
         else:
             author = source.get("source_id")
@@ -156,7 +155,7 @@ def _example(trace: Fields, span_id: str | None, active: Iterable[Fields]) -> Fi
     for item in active:
         expectation, source = item.get("expectation"), item.get("source") or {}
         if expectation and source.get("source_type") != "LLM_JUDGE":
-            # MLflow writes what is no single value as JSON of its own.
+            # MLflow serializes lists and dicts as JSON.
             serialized = expectation.get("serialized_value") or {}
             value = _maybe_json(serialized["value"]) if serialized else expectation.get("value")
             expected[str(item.get("assessment_name"))] = value
@@ -168,21 +167,21 @@ def _example(trace: Fields, span_id: str | None, active: Iterable[Fields]) -> Fi
 
 
 def _span(trace: Fields, span_id: str | None) -> Fields:
-    """Return the span that an assessment is on: the root unless it names another."""
+    """Return the span that an assessment is on; by default the root."""
     spans: list[Fields] = (trace.get("data") or {}).get("spans") or []
     for span in spans:
         ids = [span.get("span_id")]
-        with suppress(ValueError):  # assessments write it in hex, a trace's JSON does not
+        with suppress(ValueError):  # base64 in a trace's JSON, hex in assessments
             ids.append(base64.b64decode(str(ids[0]), validate=True).hex())
         is_root = not (span.get("parent_span_id") or span.get("parent_id"))
         if span_id in ids if span_id else is_root:
             return span
     what = f"span {span_id}" if span_id else "root span"
-    raise InvalidInputError(f"trace {_id_of(trace)}: it has no {what}: fetch it with its spans.")
+    raise InvalidInputError(f"trace {_id_of(trace)}: it has no {what}. Fetch it with its spans.")
 
 
 def _iter_traces(traces: Any) -> Iterator[Fields]:
-    """Read traces in any form that MLflow gives them in."""
+    """Yield the fields of traces in any of MLflow's forms: objects, JSON, a table."""
     rows = traces["trace"] if hasattr(traces, "columns") else traces
     for trace in rows if isinstance(rows, Iterable) else [rows]:
         fields = _maybe_json(trace.to_dict() if hasattr(trace, "to_dict") else trace)
@@ -199,7 +198,7 @@ def _id_of(trace: Fields) -> str:
 
 
 def _maybe_json(value: Any) -> Any:
-    """Parse text as JSON; text that is no JSON stays as it is."""
+    """Parse text as JSON; other text stays as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

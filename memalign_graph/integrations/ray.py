@@ -1,4 +1,4 @@
-"""Judge a Ray dataset with many workers, each of which reads the memory once (extra `ray`)."""
+"""Judge a Ray dataset with many workers, each of which loads the memory once (extra `ray`)."""
 
 import asyncio
 import json
@@ -20,22 +20,22 @@ _ARROW_TYPES = {"boolean": "bool", "integer": "int64", "number": "float64"}
 
 
 def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> Any:
-    """Judge the rows of a dataset, all with the memory as it is now.
+    """Judge the rows of a dataset with the present version of the memory.
 
     Args:
-        dataset: Rows with `inputs`, `outputs` and perhaps `reference_outputs`.
-        judge: A `Judge` with its models named by strings, or a function that makes one.
+        dataset: Rows with `inputs`, `outputs` and optionally `reference_outputs`.
+        judge: A `Judge` whose models are strings, or a function that makes a `Judge`.
         store: A path or URL for `open_store`, or a function that opens a store.
-        **options: `namespace` of the memory; `max_concurrency`, the rows that a worker judges at a
-            time (32); others of Ray's `map_batches`, such as `concurrency`, the number of workers
-            (1), and `batch_size`, the rows that a killed worker repeats at most (256).
+        **options: `namespace` of the memory; `max_concurrency`, the rows that a worker judges
+            concurrently (32); others of Ray's `map_batches`, such as `concurrency`, the number of
+            workers (1), and `batch_size`, the rows that a killed worker repeats at most (256).
 
     Returns:
         The dataset with the columns `value`, `rationale`, `confidence`, `memory_version`,
         `judgment` (all of it as JSON) and `error`, the reason why a row has no judgment.
 
     Raises:
-        InvalidInputError: If the judge keeps judgments, or a result's column is there already.
+        InvalidInputError: If the judge keeps judgments, or the dataset has a result's column.
     """
     if wrong := {*(dataset.columns(fetch_if_missing=False) or ())}.intersection(_COLUMNS):
         raise InvalidInputError(f"dataset: it has a column {min(wrong)!r} already. Rename it.")
@@ -48,7 +48,7 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
 
 
 class _Worker:
-    """A judge with the memory of one version, for a process of its own."""
+    """A judge with one version of the memory, in a process of its own."""
 
     def __init__(self, judge: Any, store: Any, name: Any, config: Any, version: Any = None) -> None:
         made = judge() if callable(judge) else judge

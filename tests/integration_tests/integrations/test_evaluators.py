@@ -40,8 +40,8 @@ from tests.integration_tests.integrations.offline import noting_langsmith
 from tests.loopback import LoopbackServer, Rule, error
 
 pytestmark = pytest.mark.filterwarnings(
-    # LangSmith says so once a process, of the option that keeps an evaluation offline.
-    "ignore:'upload_results' parameter is in beta"
+    # LangSmith warns once a process about the option that keeps an evaluation offline.
+    r"ignore:'upload_\w+' parameter is in beta"
 )
 
 BOTH = EVERY_WAY("memory-sync", "memory-async")

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemM
 from memalign_graph import Example, InvalidInputError
 from memalign_graph.conversation import extract_example, read_turn
 from memalign_graph.integrations import example_from_opentelemetry
-from memalign_graph.integrations.transcripts import example_fields
+from memalign_graph.integrations.recorded import example_fields
 
 CALL = {"name": "refund", "args": {"order": "A7"}, "id": "c1", "type": "tool_call"}
 ASKED = HumanMessage("Refund A7.", id="h1")

@@ -1,0 +1,336 @@
+"""Judge the cases in memory again: with an earlier version of the memory, or with another judge.
+
+`flips` finds cases that were right at an earlier version and are wrong now: a new guideline that
+corrects one case may break another. Source of the measure: M. Srivastava, B. Nushi, E. Kamar,
+S. Shah and E. Horvitz, An empirical analysis of backward compatibility in machine learning systems,
+KDD 2020.
+
+`migrate` compares a judge with the same one on another model. Verdicts count only for the judge
+that gave them, so after a change `decide="auto"`, the confidence and the threshold of
+`review="uncertain"` start again, unless the new judge's verdicts on the cases in memory replace
+those of the old one.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Unpack
+
+from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
+
+from memalign_graph.agreement import values_agree
+from memalign_graph.alignment.replay import ReplayCase, replay_cases_from
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.evaluation.experiment import (
+    EvaluationOptions,
+    JudgeUnderTest,
+    open_experiment,
+    parse_options,
+)
+from memalign_graph.evaluation.metrics import Estimate, Prediction, score
+from memalign_graph.evaluation.results import ALIGNED, ChangedCase, UsageRow
+from memalign_graph.evidence.deciding import current_evidence_model
+from memalign_graph.evidence.review_policy import current_trust
+from memalign_graph.evidence.threshold import Trust, more_decisions
+from memalign_graph.io import IO, sync_async_functions
+from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.embedding import index_missing
+from memalign_graph.memory.feedback import record_judgments
+from memalign_graph.memory.history import Snapshot, snapshot
+from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
+from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.models import ChatModelLike
+from memalign_graph.runtime import JudgeResources, NodeCall
+from memalign_graph.scales import Value
+from memalign_graph.settings import Alignment, Judge, Uncertain
+from memalign_graph.types import FrozenModel, Guideline, Judgment
+
+OLD, NEW = "old", "new"
+"""The judges, as rows of usage name them."""
+
+
+async def _flips(
+    io: IO, memory: JudgeMemory, *, since: str, **options: Unpack[EvaluationOptions]
+) -> list[ChangedCase]:
+    """Find the cases that were right at a version of the memory and are wrong now.
+
+    Each case in memory is judged with the guidelines and episodes of then and of now, its own
+    episode included, as the deployed judge would. With evidence, a case has no vote on itself, and
+    verdict and votes are weighed as they are today. The memory is only read.
+
+    Args:
+        memory: The memory.
+        since: The earlier version.
+        **options: The options of the `Judge` that is deployed; of an evaluation `cache`,
+            `max_concurrency` and `progress`.
+
+    Returns:
+        The cases, with the guidelines that changed the verdict.
+
+    Raises:
+        InvalidInputError: If an argument can't be used, or the memory never had the version.
+    """
+    if not isinstance(memory, JudgeMemory):
+        raise InvalidInputError(
+            f"memory: expected a JudgeMemory, got {type(memory).__name__}. Use "
+            "JudgeMemory(store, criterion, ...)."
+        )
+    settings, alignments = parse_options(memory.criterion, options)
+    with open_experiment(memory.criterion, settings) as experiment:
+        subject = JudgeUnderTest(experiment, ALIGNED, alignments[ALIGNED], "flips")
+        earlier = await snapshot(io, memory.access, since)
+        return await find_flips(io, subject, memory.access, earlier)
+
+
+class Migration(FrozenModel):
+    """Two judges on the cases in memory, and what the new one needs for `review="uncertain"`."""
+
+    cases: int
+    """How many cases have an expert's value."""
+
+    before: Estimate
+    """The agreement of the old judge's verdicts with the experts, with a 95 % interval."""
+
+    after: Estimate
+    """The agreement of the new judge's."""
+
+    difference: Estimate
+    """The new judge's agreement minus the old one's, with a paired interval."""
+
+    changed: list[ChangedCase]
+    """The cases on which their verdicts differ; those that were right come first."""
+
+    failures: dict[str, str]
+    """Why a case has no new verdict, by the example's id."""
+
+    usage: list[UsageRow]
+    """Calls and tokens of both judges."""
+
+    trust: Trust
+    """From which confidence on the new judge's verdicts need no expert."""
+
+    more_labels: dict[str, int | None]
+    """At least so many more labels are needed until `review="uncertain"` leaves a verdict
+    unasked, by verdict; None if the agreement so far is not above the target."""
+
+    judge_key: str
+    """The new judge's key, as in its judgments."""
+
+
+async def _migrate(
+    io: IO,
+    memory: JudgeMemory,
+    to: ChatModelLike | None = None,
+    *,
+    apply: bool = False,
+    target_agreement: float = 0.9,
+    **options: Unpack[EvaluationOptions],
+) -> Migration:
+    """Compare a judge with the same one on another model, on the cases in memory.
+
+    Each case is judged without its own feedback and without guidelines that come from it alone. The
+    judges' own verdicts are compared, whatever the evidence would decide.
+
+    Args:
+        memory: The memory.
+        to: The model to change to. Without one the judge is compared with the verdicts that are
+            stored: after an update of this package whose prompts count as another judge.
+        apply: Whether to store the new verdicts in place of the old ones; otherwise the memory is
+            only read. `memory.rollback` undoes it.
+        target_agreement: As of `Uncertain`.
+        **options: The options of the `Judge` that is deployed; of an evaluation `cache`,
+            `max_concurrency`, `resamples`, `seed` and `progress`.
+
+    Returns:
+        How the two judges agree with the experts, and how many labels are missing.
+
+    Raises:
+        InvalidInputError: If an argument can't be used, or no case in memory has a value.
+        ChatModelError: If a model fails, and not because of one case.
+    """
+    target = Uncertain(target_agreement=target_agreement).target_agreement
+    settings, alignments = parse_options(memory.criterion, options)
+    judge, scale = alignments[ALIGNED].judge, memory.criterion.scale
+    with open_experiment(memory.criterion, settings) as experiment:
+        new = judge if to is None else judge.but(model=to)
+        subject = JudgeUnderTest(experiment, NEW, Alignment(judge=new), "judge")
+        copy = await MemoryCopy.of(io, memory.access)
+        if not copy.cases:
+            raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
+        if to is None:
+            stored = (await current_evidence_model(io, copy.access)).cases
+            before = {case.example_id: case.verdict.value for case in stored if case.verdict}
+        else:
+            old = replace(subject, name=OLD, alignment=Alignment(judge=judge))
+            before = _values((await _judge_as_new(io, old, copy))[0])
+        judgments, failures, judge_key = await _judge_as_new(io, subject, copy)
+        await record_judgments(io, copy.access, judgments, replaces=True)
+        trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
+        encoding = (await current_evidence_model(io, copy.access, judge_key=judge_key)).encoding
+        if apply:
+            await record_judgments(io, memory.access, judgments, replaces=True)
+    after = _values(judgments)
+    counts = Counter(map(encoding.class_name, after.values()))
+    scores, [compared] = score(
+        scale,
+        [case.expected for case in copy.cases],
+        [case.example_id for case in copy.cases],
+        {
+            name: [Prediction(value=values.get(case.example_id)) for case in copy.cases]
+            for name, values in ((OLD, before), (NEW, after))
+        },
+        pairs=[(NEW, OLD)],
+        resamples=settings.resamples,
+        seed=settings.seed,
+    )
+    changed = [
+        ChangedCase(
+            example=case.example,
+            expected=case.expected,
+            before=before[key],
+            after=after[key],
+            rationale=judgments[key].rationale,
+            guidelines=[],
+        )
+        for case in copy.cases
+        if (key := case.example_id) in before.keys() & after.keys()
+        and not values_agree(scale, before[key], after[key])
+    ]
+    changed.sort(key=lambda case: not values_agree(scale, case.before, case.expected))
+    return Migration(
+        cases=len(copy.cases),
+        before=scores[0].metrics["agreement"],
+        after=scores[1].metrics["agreement"],
+        difference=compared.differences["agreement"],
+        changed=changed,
+        failures=failures,
+        usage=experiment.usage.rows(),
+        trust=trust,
+        more_labels={
+            name: more_decisions(trust.verdicts[name])
+            if name in trust.verdicts
+            else max(trust.needed - count, 1)
+            for name, count in sorted(counts.items())
+        },
+        judge_key=judge_key,
+    )
+
+
+flips, aflips = sync_async_functions(_flips)
+migrate, amigrate = sync_async_functions(_migrate)
+
+
+@dataclass(frozen=True)
+class MemoryCopy:
+    """A copy of a memory, to judge with and to write to, and its cases with an expert's value."""
+
+    access: MemoryAccess
+    guidelines: list[Guideline]
+    cases: list[ReplayCase]
+
+    @classmethod
+    async def of(cls, io: IO, original: MemoryAccess) -> "MemoryCopy":
+        criterion, embedder = original.criterion, original.embedder
+        access = MemoryAccess(InMemoryStore(), criterion, original.layout, embedder)
+        await import_jsonl(io, access, (await export_jsonl(io, original)).split("\n"))
+        await index_missing(io, access, await access.refresh(io))
+        cases = replay_cases_from(await access.all_episodes(io), criterion.scale)
+        return cls(access, await access.guidelines(io), cases)
+
+    def call(self, io: IO, judge: Judge) -> NodeCall:
+        """Return what a judge works with on this memory."""
+        resources, runtime = JudgeResources(judge), Runtime(store=self.access.store)
+        return NodeCall(io, resources, runtime, resources.defaults, self.access)
+
+
+async def find_flips(
+    io: IO, subject: JudgeUnderTest, memory: MemoryAccess, earlier: Snapshot
+) -> list[ChangedCase]:
+    """Return the flips since a snapshot of the memory."""
+    experiment, scale = subject.experiment, memory.criterion.scale
+    copy = await MemoryCopy.of(io, memory)
+    call = copy.call(io, without_measuring(subject.judge))
+    episodes = {episode.id: episode for episode in earlier.episodes}
+    new = frozenset(
+        episode.id
+        for case in copy.cases
+        for episode in case.episodes
+        if episode.id not in episodes or not episodes[episode.id].says_the_same_as(episode)
+    )
+    cases = [case for case in copy.cases if not new & {episode.id for episode in case.episodes}]
+    before = [guideline for guideline in earlier.guidelines if guideline.status == "standing"]
+    texts, texts_before = (
+        {(guideline.id, guideline.text) for guideline in guidelines}
+        for guidelines in (copy.guidelines, before)
+    )
+    added = [rule for rule in copy.guidelines if (rule.id, rule.text) not in texts_before]
+    removed = [rule for rule in before if (rule.id, rule.text) not in texts]
+
+    async def judge(
+        case: ReplayCase, guidelines: Sequence[Guideline], excluded: AbstractSet[str] = frozenset()
+    ) -> Judgment | None:
+        judgment = await experiment.try_case(
+            io,
+            judge_leaving_out(
+                call, case.example, guidelines=guidelines, excluded_episode_ids=excluded
+            ),
+        )
+        return None if isinstance(judgment, str) else judgment
+
+    def is_right(case: ReplayCase, judgment: Judgment | None) -> bool:
+        return judgment is not None and values_agree(scale, judgment.value, case.expected)
+
+    async def find_flip(case: ReplayCase) -> ChangedCase | None:
+        was = await judge(case, before, new)
+        now = await judge(case, copy.guidelines) if is_right(case, was) else None
+        if was is None or now is None or is_right(case, now):
+            return None
+        # One after another: cases are judged concurrently.
+        responsible = [
+            rule
+            for rule in added
+            if is_right(case, await judge(case, [it for it in copy.guidelines if it is not rule]))
+        ]
+        # If no single guideline explains the flip, all changes together may.
+        is_joint = not responsible and is_right(case, await judge(case, before))
+        return ChangedCase(
+            example=case.example,
+            expected=case.expected,
+            before=was.value,
+            after=now.value,
+            rationale=now.rationale,
+            guidelines=added if is_joint else responsible,
+            removed=removed if is_joint else [],
+        )
+
+    flips = await experiment.map(io, find_flip, cases)
+    return [flip for flip in flips if flip is not None]
+
+
+def _values(judgments: Mapping[str, Judgment]) -> dict[str, Value]:
+    return {key: judgment.value for key, judgment in judgments.items()}
+
+
+async def _judge_as_new(
+    io: IO, subject: JudgeUnderTest, copy: MemoryCopy
+) -> tuple[dict[str, Judgment], dict[str, str], str]:
+    """Judge each case as if it were new; returns judgments, failures, and the judge's key."""
+    # The verdict alone: the evidence is built from these verdicts.
+    call = copy.call(io, subject.judge.but(decide="verdict"))
+
+    async def judge(case: ReplayCase) -> Judgment | str:
+        operation = judge_as_new(call, case.example, copy.guidelines)
+        return await subject.experiment.try_case(io, operation)
+
+    results = await subject.experiment.map(io, judge, copy.cases)
+    judgments: dict[str, Judgment] = {}
+    failures: dict[str, str] = {}
+    for case, result in zip(copy.cases, results, strict=True):
+        if isinstance(result, str):
+            failures[case.example_id] = result
+        else:
+            judgments[result.example_id] = result
+    return judgments, failures, call.resources.judge_key(call.chat_model)

@@ -1,0 +1,205 @@
+"""Examples and feedback that other tools recorded: plain JSON, messages as a gate sees them."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from pydantic import Field
+from pydantic_core import to_jsonable_python
+
+from memalign_graph.conversation import read_turn, what_gate_sees
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.scales import Scale
+from memalign_graph.transcript import read_messages
+from memalign_graph.types import (
+    Criterion,
+    Example,
+    Feedback,
+    FrozenModel,
+    is_missing,
+    parse_example,
+    parse_feedback,
+    to_python_scalar,
+)
+
+Fields = dict[str, Any]
+
+
+class RejectedFeedback(FrozenModel):
+    """A person's feedback that cannot be used."""
+
+    id: str | None  # its id in the other tool
+    reason: str
+
+
+class ImportedFeedback(FrozenModel):
+    """Feedback from another tool."""
+
+    feedback: list[Feedback] = Field(default_factory=list)
+    rejected: list[RejectedFeedback] = Field(default_factory=list)
+    passed_over: Counter[str] = Field(default_factory=Counter)
+    """Numbers of records that are no feedback by a person on the criterion, by reason."""
+
+
+def add_feedback(
+    imported: ImportedFeedback, scale: Scale, make_example: Callable[[], Fields], **fields: Any
+) -> None:
+    """Add feedback, or the reason why it cannot be used."""
+    try:
+        if fields["value"] is not None:
+            fields["value"] = scale.validate_value(fields["value"])
+        imported.feedback.append(parse_feedback({**fields, "example": make_example()}))
+    except RecursionError:
+        add_rejected(imported, fields["id"], "the example is nested too deep: flatten it.")
+    except ValueError as error:
+        add_rejected(imported, fields["id"], str(error))
+
+
+def add_rejected(imported: ImportedFeedback, feedback_id: Any, reason: str) -> None:
+    """Add the reason why a person's feedback cannot be used."""
+    name = None if feedback_id is None else str(feedback_id)
+    imported.rejected.append(RejectedFeedback(id=name, reason=reason))
+
+
+def scale_of(criterion: Any) -> Scale:
+    """Return a criterion's scale."""
+    if not isinstance(criterion, Criterion):
+        kind = type(criterion).__name__
+        raise InvalidInputError(f"criterion: give a Criterion, not a value of type {kind}.")
+    return criterion.scale
+
+
+def none_if_empty(value: Any) -> Any:
+    """Return a value, or None for the empty values and NaN of tools and tables."""
+    value = to_python_scalar(value)
+    is_empty = isinstance(value, dict | list | str) and not value
+    return None if is_empty or is_missing(value) else value
+
+
+def plain_json(value: Any) -> Any:
+    """Convert messages, models, tuples, ids and times to JSON values."""
+    if isinstance(value, BaseMessage):
+        value = convert_to_openai_messages(value)
+    if isinstance(value, Mapping):
+        return {name: plain_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_json(item) for item in value]
+    try:
+        return to_jsonable_python(to_python_scalar(value))
+    except (TypeError, ValueError):
+        return value  # refused with a reason when it becomes an example
+
+
+def example_fields(inputs: Any, outputs: Any, reference: Any) -> Fields:
+    """Return the fields of a run's example; messages become the turn that a gate judges."""
+    references = _messages_in(reference, "reference_outputs")
+    reference = reference if references is None else references
+    return plain_json({**_turn_fields(inputs, outputs), "reference_outputs": reference})  # type: ignore[no-any-return] # a dict
+
+
+def _turn_fields(inputs: Any, outputs: Any) -> Fields:
+    request, reply = _messages_in(inputs, "inputs"), _messages_in(outputs, "outputs")
+    if reply is None:
+        return {"inputs": inputs if request is None else request, "outputs": outputs}
+    conversation = _joined(request or [], reply)
+    from_user = [message["content"] for message in conversation if message["role"] == "user"]
+    if request is None and inputs is None and from_user:
+        # agentevals' evaluators get a conversation without inputs.
+        return {"inputs": from_user[0], "outputs": conversation}
+    turn = read_turn(convert_to_messages(conversation), {})
+    seen = what_gate_sees(turn, "messages", "turn") if request and from_user else None
+    return seen or {"inputs": request or inputs, "outputs": reply}
+
+
+def _messages_in(value: Any, name: str) -> list[Fields] | None:
+    """Return the messages in a run's input or output; None if it holds none, or more than them."""
+    messages = value
+    match value:
+        case {"messages": [[*first]]}:  # a model's call in LangSmith
+            messages = first
+        case {"messages": [*all_messages]} if _holds_only_messages(value):
+            messages = all_messages
+        case {"choices": [{"message": message}, *_]}:
+            messages = [message]
+        case {"generations": [[{"message": message}, *_], *_]}:
+            messages = [message]
+    try:
+        return read_messages(messages, name)  # type: ignore[no-any-return] # messages, or None
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+def _holds_only_messages(value: Mapping[str, Any]) -> bool:
+    """Return whether nothing but a model's options or gates' verdicts is next to the messages."""
+    rest = [part for key, part in value.items() if key != "messages" and part]
+    are_verdicts = (isinstance(part, Mapping) and "let_through" in part for part in rest)
+    return "model" in value or all(are_verdicts)
+
+
+def _joined(request: list[Fields], reply: list[Fields]) -> list[Fields]:
+    """Join the messages given and returned; graphs return those they were given, too."""
+    size = len(request)
+    repeats = any(reply[i : i + size] == request for i in range(len(reply) - size + 1))
+    return reply if repeats else [*request, *reply]
+
+
+def example_from_opentelemetry(span: Any) -> Example:
+    """Make an example from a span with OpenTelemetry's attributes for generative AI.
+
+    `gen_ai.input.messages` and `gen_ai.output.messages` become the request with the conversation
+    before it, and the turn: tool calls, their results and the answer. This is the example that a
+    gate with `sees="turn"` judges.
+
+    Args:
+        span: A span with `attributes`, or the attributes; messages as lists or as JSON text.
+
+    Returns:
+        The example.
+
+    Raises:
+        InvalidInputError: If a span has no such messages, or one holds content that is no text.
+    """
+    attributes = span if isinstance(span, Mapping) else getattr(span, "attributes", None) or {}
+    inputs, outputs = (
+        _span_messages(attributes, f"gen_ai.{kind}.messages") for kind in ("input", "output")
+    )
+    return parse_example(_turn_fields(inputs, outputs))
+
+
+def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
+    messages = attributes.get(name)
+    try:
+        messages = json.loads(messages) if isinstance(messages, str) else messages
+    except ValueError as error:
+        raise InvalidInputError(f"span: {name} is no JSON: {error}.") from error
+    if not isinstance(messages, list | tuple) or not all(
+        isinstance(message, Mapping) for message in messages
+    ):
+        raise InvalidInputError(
+            f"span: it has no list of messages in {name}. Switch on the recording of content."
+        )
+    return [part for message in messages for part in _openai_messages(message)]
+
+
+def _openai_messages(message: Mapping[str, Any]) -> Iterator[Fields]:
+    """Convert a message with parts to OpenAI's: one for each tool result, one for the rest."""
+    content: list[Any] = []
+    calls: list[Any] = []
+    for part in message.get("parts") or ():
+        match part.get("type"):
+            case "text" | "reasoning" | "thinking":
+                content.append({**part, "text": part.get("content")})
+            case "tool_call":
+                calls.append(part)
+            case "tool_call_response":
+                result = part.get("response", part.get("result"))
+                text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+                yield {"role": "tool", "tool_call_id": part.get("id"), "content": text}
+            case "blob" | "uri":
+                content.append({"type": part.get("modality") or "file"})
+            case _:
+                content.append(part)
+    if content or calls:
+        yield {"role": message.get("role"), "content": content, "tool_calls": calls}
