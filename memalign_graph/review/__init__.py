@@ -1,9 +1,9 @@
-"""The page on which experts answer, and see what was learned from them.
+"""The page on which experts answer, and see what was learned from their answers.
 
-`queue` lists the open tasks; `tasks` is one of them, `leases` says who looks at it, `threads`
-finds it on an Agent Server, `answers` stores what experts answer. `app` serves the page: `requests`
-knows who asks, `pages` what each address does, `forms`, `blocks`, `preview` and `dashboard` what it
-shows.
+`queue` lists the open tasks, `tasks` defines one, `leases` reserves one for an expert, `threads`
+finds tasks on an Agent Server, and `answers` stores answers and learns from them. `app` serves the
+page, `requests` identifies reviewers, `pages` handles the routes, and `forms`, `blocks`, `preview`
+and `dashboard` prepare what is shown.
 """
 
 import socket
@@ -25,7 +25,7 @@ Desk = ReviewQueue
 
 
 async def serve_page(app: Starlette, host: str, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the program is stopped."""
+    """Serve the page until the process is stopped."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
@@ -35,7 +35,7 @@ async def serve_page(app: Starlette, host: str, port: int, announce: Callable[[s
             "--port, or 0 for any."
         ) from error
     with listener:
-        # Not `proxy_headers`: the address of a request must be the proxy's own.
+        # Without `proxy_headers`, so that the address of a request stays the proxy's own.
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False)
         shown_host = f"[{host}]" if ":" in host else host
         address = f"http://{shown_host}:{listener.getsockname()[1]}/review"

@@ -1,7 +1,7 @@
-"""Experts' answers: stored at once as feedback, learned from in the background.
+"""Experts' answers: stored at once as feedback, distilled in the background.
 
-If the server stops before an answer is learned from, its feedback is pending, and the next lesson
-learns from it.
+If the server stops before an answer is distilled, its feedback stays pending and is distilled with
+the next answer.
 """
 
 import asyncio
@@ -21,36 +21,36 @@ from memalign_graph.review.tasks import CasePayload, Reviewer, feedback_of
 logger = logging.getLogger(__name__)
 
 Notice = tuple[str, str]
-"""A level (`good`, `warn`, `bad`) and a sentence for an expert."""
+"""A level (`good`, `warn`, `bad`) and a sentence that an expert is shown."""
 
 _DRAIN_TIMEOUT_S = 20
 _STORED = "Your answer is kept, and learned from later"
 _ALREADY_ANSWERED = "Somebody else had answered this before you"
-_MAX_NOTICES = 1_000  # of experts who may not come back to read them
+_MAX_NOTICES = 1_000  # experts may never come back to read theirs
 
 
 class Answers:
-    """Stores answers, learns from them, and keeps notices for the experts who gave them."""
+    """Stores answers, learns from them, and tells experts the result."""
 
     def __init__(
         self,
         access: Callable[[str, list[str]], MemoryAccess],
         feedback_graph: Callable[[str], Any],
     ) -> None:
-        """Reach the memory of a criterion in a namespace, and its compiled feedback graph."""
+        """Take functions that return a criterion's memory and its compiled feedback graph."""
         self._access, self._feedback_graph = access, feedback_graph
         self._learning: dict[asyncio.Task[None], str] = {}
         self._notices: deque[tuple[str, Notice]] = deque(maxlen=_MAX_NOTICES)
 
     @property
     def task_ids(self) -> set[str]:
-        """The tasks whose answers are being learned from."""
+        """The tasks whose answers are being distilled."""
         return {*self._learning.values()}
 
     async def submit(
         self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
     ) -> asyncio.Task[None]:
-        """Store an answer; returns the background task that learns from it."""
+        """Store an answer; returns the background task that distills it."""
         now = datetime.now(UTC)
         for name, answer in feedback_of(case, reply).items():
             feedback = answer.model_copy(update={"given_at": now})
@@ -66,7 +66,7 @@ class Answers:
         return learning
 
     def take_notices(self, name: str) -> list[Notice]:
-        """Return what became of an expert's answers; each notice is returned once."""
+        """Return the results of an expert's answers that the expert has not seen yet."""
         notices = [notice for author, notice in self._notices if author == name]
         others = [entry for entry in self._notices if entry[0] != name]
         self._notices.clear()
@@ -74,7 +74,7 @@ class Answers:
         return notices
 
     async def drain(self) -> None:
-        """Wait some seconds for the answers that are being learned from."""
+        """Wait up to 20 seconds for the answers that are being distilled."""
         if self._learning:
             await asyncio.wait(self._learning, timeout=_DRAIN_TIMEOUT_S)
 
@@ -92,27 +92,24 @@ class Answers:
                 notice = await self._resume(reviewer, task_id, case, reply)
             else:
                 notice = await self._teach(task_id.rpartition("-")[2], case, reply)
-        except Exception as error:  # nobody awaits this task: the expert is told instead
+        except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
-            what = "The question still waits" if case["kind"] == "conflicts" else _STORED
-            notice = ("bad", f"{what}: {error}")
+            outcome = "The question still waits" if case["kind"] == "conflicts" else _STORED
+            notice = ("bad", f"{outcome}: {error}")
         self._notices.append((reviewer.name, notice))
 
     async def _newest(
         self, case: CasePayload, reply: dict[str, Any], answered_at: datetime
     ) -> dict[str, Any]:
-        """Return the reply, or what the expert has answered to the same case since."""
+        """Return the reply, or the expert's later answer to the same case."""
         if case["kind"] != "review":
             return reply
+        fields = {"value", "rationale"}
         for name, feedback in feedback_of(case, reply).items():
             key = feedback.episode_id
             episode = (await self._access(name, case["namespace"]).episodes(ASYNC, [key])).get(key)
             if episode is not None and episode.given_at > answered_at:
-                later = {"value": episode.value, "rationale": episode.rationale}
-                return {
-                    **reply,
-                    **{field: part for field, part in later.items() if part is not None},
-                }
+                return {**reply, **episode.model_dump(include=fields, exclude_none=True)}
         return reply
 
     async def _resume(
@@ -136,20 +133,20 @@ class Answers:
         return _learned_notice(learned.values() if case["kind"] == "panel" else [learned])
 
     async def _teach(self, judgment_id: str, case: CasePayload, reply: dict[str, Any]) -> Notice:
-        """Learn from the answer to a kept judgment."""
+        """Run the feedback graph on the answer to a kept judgment."""
         [name] = case["criteria"]
         try:
             result = await self._feedback_graph(name).ainvoke(
                 {"judgment_id": judgment_id, "reply": reply},
                 context={"namespace": case["namespace"]},
             )
-        except MemAlignError as error:  # the model failed, or the judgment has expired
+        except MemAlignError as error:  # a model failed, or the judgment has expired
             return "warn", f"{_STORED}: {error}"
         return _learned_notice([result["learned"]])
 
 
 def _learned_notice(learned: Iterable[Any]) -> Notice:
-    """Say what was learned; takes the items of a review graph's `learned`."""
+    """Say what was learned, from a review graph's `learned`."""
     results = [result for result in learned if result]
     texts = [change["text"] for result in results for change in result["guidelines"]]
     if pending := [result for result in results if not result["episode_ids"]]:

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import httpx
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -16,9 +17,8 @@ from memalign_graph.errors import MemAlignError
 from memalign_graph.review import pages
 from memalign_graph.review.queue import ReviewQueue
 from memalign_graph.review.requests import (
-    NOT_OPEN,
+    NotOpenError,
     PageRequest,
-    RefusedError,
     SignIn,
     read_form,
     redirect,
@@ -61,19 +61,19 @@ def create_review_app(
     """Create the review page of a queue.
 
     Args:
-        queue: The open tasks, and for which judges.
-        served: Whether an Agent Server serves the page: then its users are the experts.
-        name: The expert's name until somebody enters another; without `served` and `user_header`
-            experts enter their names, and only this machine is answered.
-        user_header: The header in which a reverse proxy names the user it has signed in.
+        queue: The open tasks of the judges to serve.
+        served: Whether an Agent Server serves the page; its users are then the experts.
+        name: The expert's name until another is entered. Without `served` and `user_header`,
+            experts enter their names and only this machine is answered.
+        user_header: The header in which a reverse proxy names the signed-in user.
         proxy: The address or network that the proxy calls from; by default this machine. Requests
-            from any other address are refused.
+            from other addresses are refused.
 
     Returns:
         The app.
 
     Raises:
-        InvalidInputError: If `proxy` is no address, or comes without `user_header`.
+        InvalidInputError: If `proxy` is not an address or network, or `user_header` is missing.
     """
     sign_in = SignIn(served, user_header, proxy, name)
 
@@ -89,17 +89,13 @@ def create_review_app(
                     response = redirect(f"/review/name?back={quote(back)}")
                 else:
                     response = await handler(page)
-            except RefusedError as error:
-                response = Response(str(error), 403, media_type="text/plain")
+            except HTTPException as error:
+                response = PlainTextResponse(error.detail, error.status_code)
             except (MemAlignError, httpx.HTTPError) as error:  # the latter from the Agent Server
-                context, is_gone = page.page_context("That did not work"), str(error) == NOT_OPEN
-                response = page.render(
-                    "error",
-                    page=context,
-                    message=str(error),
-                    written=_written(form),
-                    is_gone=is_gone,
-                )
+                is_gone = isinstance(error, NotOpenError)
+                texts = {"message": str(error), "written": _written(form), "is_gone": is_gone}
+                context = page.page_context("That did not work")
+                response = page.render("error", page=context, **texts)
                 response.status_code = 404 if is_gone else 400
             secure(response, request, token)
             return response
@@ -119,6 +115,6 @@ def create_review_app(
 
 
 def _written(form: Mapping[str, str]) -> dict[str, str]:
-    """Return what an expert filled in, by the field's name."""
+    """Return what an expert wrote, by the field's name."""
     is_answer = re.compile(r"(.*\.)?(value|rationale|text)", re.DOTALL).fullmatch
     return {name: text for name, text in form.items() if is_answer(name) and text.strip()}

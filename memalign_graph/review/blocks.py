@@ -1,4 +1,4 @@
-"""An example as blocks that a template shows: turns, tables, code and text; never HTML."""
+"""An example as blocks for a template: conversations, tables, code and text; never HTML."""
 
 import json
 import re
@@ -10,9 +10,10 @@ from typing import Any, Literal
 from memalign_graph.transcript import Step, read_messages, steps_of
 
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
-_MAX_CHARS, _MAX_ROWS, _MAX_DEPTH = 200_000, 2_000, 2  # of a section; tables in tables
-_MAX_COMPARED = 3_000  # words, and the blanks between them: the time goes with their square
-_LINE_CHARS = 60  # of a list that is short enough for one line
+_MAX_CHARS, _MAX_ROWS = 200_000, 2_000  # of a section
+_MAX_DEPTH = 2  # of nested tables
+_MAX_COMPARED = 3_000  # words and blanks; the time grows with their square
+_LINE_CHARS = 60  # a shorter list is shown on one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
@@ -23,12 +24,12 @@ _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
 
 Kind = Literal["text", "code", "tool", "table", "turns", "sides"]
 Piece = tuple[str, bool]
-"""A part of a text, and whether it differs from the text it was compared with."""
+"""A part of a text, and whether it differs from the compared text."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One thing to show; `rows` are the keys of a table, the steps of a chat, or A and B."""
+    """One element to show; `rows` are those of a table, the steps of a chat, or A and B."""
 
     kind: Kind
     pieces: Sequence[Piece] = ()
@@ -42,12 +43,12 @@ class Section:
 
     title: str
     blocks: Sequence[Block]
-    left_out: int  # characters that are not shown
+    left_out: int  # the number of characters that are not shown
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a tool call, and of the call that it is compared with."""
+    """One argument of a tool call and of the call it is compared with."""
 
     name: str
     blocks: Sequence[Block]
@@ -56,36 +57,30 @@ class Argument:
 
 
 def tool_call(outputs: Any) -> dict[str, Any] | None:
-    """Return an output if it is a tool call: its `name` and `args`, and nothing else."""
+    """Return the outputs if they are a tool call: a `name`, `args` and nothing else."""
     is_call = isinstance(outputs, dict) and outputs.keys() == {"name", "args"}
     is_typed = is_call and isinstance(outputs["name"], str) and isinstance(outputs["args"], dict)
     return outputs if is_typed else None
 
 
 def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argument]:
-    """Compare the arguments of two tool calls; one that a call lacks has no blocks."""
+    """Compare the arguments of two tool calls; a missing argument has no blocks."""
     arguments = []
     for name in {**call["args"], **other["args"]}:
-        values = [
-            {name: each["args"][name]} if name in each["args"] else {} for each in (call, other)
-        ]
+        values = [[each["args"][name]] if name in each["args"] else [] for each in (call, other)]
         blocks, other_blocks = (
-            [
-                block
-                for value in each.values()
-                for block in _SectionBuilder(None).blocks(value, name)
-            ]
+            [block for value in each for block in _SectionBuilder(None).blocks(value, name)]
             for each in values
         )
-        differs = json.dumps(values[0], sort_keys=True) != json.dumps(values[1], sort_keys=True)
-        arguments.append(Argument(name, blocks, other_blocks, differs))
+        this, that = (json.dumps(value, sort_keys=True) for value in values)
+        arguments.append(Argument(name, blocks, other_blocks, differs=this != that))
     return arguments
 
 
 def sections_of(
     example_json: Mapping[str, Any], *, compare_with: Any = None, pairwise: bool = False
 ) -> list[Section]:
-    """Lay an example out; with another to compare with, the words that differ are marked."""
+    """Lay out an example; words that `compare_with` does not have are marked."""
     sections = []
     for key, title in _TITLES.items():
         value = example_json.get(key)
@@ -107,7 +102,7 @@ def sections_of(
 
 
 class _SectionBuilder:
-    """Builds one section, and knows how much of it may still be shown and compared."""
+    """Builds one section, up to the maximum sizes to show and to compare."""
 
     def __init__(self, other: Any) -> None:
         self.chars_left, self.left_out, self.rows_left = _MAX_CHARS, 0, _MAX_ROWS
@@ -150,7 +145,7 @@ class _SectionBuilder:
         words = set(re.split(r"[\W_]", key.lower()))
         if words & _CODE_KEYS or _CODE.match(text.upper() if "query" in words else text):
             return [self.block("code", text)]
-        parts = enumerate(_FENCE.split(text))  # text, a fence, what it holds, text and so on
+        parts = enumerate(_FENCE.split(text))  # text, a fence, the code in it, text and so on
         return [
             self.block("code" if place % 3 == 2 else "text", part.strip("\n"))  # noqa: PLR2004
             for place, part in parts
@@ -165,7 +160,7 @@ class _SectionBuilder:
             return Block(kind, self.pieces(shown))
         head = "\n".join(shown[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
         if len(head) == _HEAD_CHARS:
-            # Not in the middle of a word, unless only blanks stand before it.
+            # Fold between words, unless there are only blanks before the last word.
             without_last_word = _LAST_WORD.sub("", head)
             head = without_last_word if without_last_word.strip() else head
         return Block(kind, self.pieces(head), self.pieces(shown[len(head) :].lstrip("\n")))

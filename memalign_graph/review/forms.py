@@ -1,4 +1,4 @@
-"""The form of a case, and the reply that is read from it."""
+"""The form of a case, and the reply in a filled form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ _KEYS = "1234567890"
 
 @dataclass(frozen=True)
 class Option:
-    """One value that can be chosen."""
+    """One option of a choice."""
 
     value: str
     label: str
     hint: str = ""
-    key: str = ""  # its hotkey
+    key: str = ""  # its keyboard shortcut
 
 
 @dataclass(frozen=True)
 class Field:
-    """One input of a form: a choice, a number, or a comment."""
+    """A field of a form: a choice, a number, or a comment."""
 
     name: str
     label: str
@@ -39,7 +39,7 @@ class Field:
 
 
 def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]:
-    """Return what is asked of an expert, with what was filled in before."""
+    """Return the fields of a case's form, with the values filled in before."""
     criteria, kind = criteria_of(case), case["kind"]
     if kind == "conflicts":
         return [_conflict_field(conflict, filled) for conflict in case["conflicts"]]
@@ -56,26 +56,26 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
 
 
 def _label(case: Mapping[str, Any], name: str, label: str) -> str:
-    """Name a panel's criterion before what is asked of it, as it is written."""
+    """Prefix a label with its criterion's name in a panel."""
     return f"{name}: {label[:1].lower()}{label[1:]}" if case["kind"] == "panel" else label
 
 
 def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
-    """Ask for a value of a criterion's scale."""
+    """Return the field for a value on a criterion's scale."""
     scale, chosen = criterion.scale, filled.get(name, "")
     choices = _choices(scale)
     if not choices and isinstance(scale, Numeric):
         limits, step = (scale.minimum, scale.maximum), "1" if scale.integer else "any"
         return Field(name, label, "number", [], *limits, step, value=chosen)
     keys = iter(_KEYS)
-    if isinstance(scale, Numeric):  # a digit chooses itself
+    if isinstance(scale, Numeric):  # a digit is its own key
         keys = iter([value if len(value) == 1 else "" for value, *_ in choices])
     options = [Option(choice, text, hint, next(keys, "")) for choice, text, hint in choices]
     return Field(name, label, "choice", options, value=chosen)
 
 
 def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
-    """Read a form as the reply to a case; an InvalidInputError says what is wrong with it."""
+    """Return the reply in a filled form; raises InvalidInputError if it cannot be used."""
     kind, texts = case["kind"], {name: text.strip() for name, text in filled.items()}
     if kind == "conflicts":
         names = [conflict["id"] for conflict in case["conflicts"]]
@@ -104,16 +104,16 @@ def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) 
 
 
 def _check_judgment(judgment: Mapping[str, Any] | None, seen_id: str | None) -> None:
-    """Refuse an answer to another judgment than the one that waits, if the form named one."""
+    """Refuse a form that was shown for an earlier judgment of the case."""
     if seen_id and (judgment is None or judgment["id"] != seen_id):
         raise InvalidInputError(
-            "The judge has judged this case again since you opened it. Your answer was to the "
-            "earlier judgment: look at the case again, and send your answer again."
+            "The judge has judged this case again since you opened it. Look at the case again, and "
+            "send your answer again."
         )
 
 
 def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what the judge says of a case, by criterion."""
+    """Return the judge's verdicts on a case, as experts read them."""
     criteria = criteria_of(case)
     judgments = [Judgment.model_validate(fields) for fields in case["judgments"].values()]
     return [
@@ -128,19 +128,19 @@ def shown_judgments(case: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def shown_value(scale: Scale, value: Any) -> str:
-    """Return a value as an expert reads it."""
+    """Return a value as experts read it."""
     labels = {choice: label for choice, label, _ in _choices(scale)}
     text = scale.show(value)
     return labels.get(text, text)
 
 
 def criteria_of(case: Mapping[str, Any]) -> dict[str, Criterion]:
-    """Return the criteria of a case by name."""
+    """Return the criteria of a case, by name."""
     return {name: Criterion.model_validate(fields) for name, fields in case["criteria"].items()}
 
 
 def _choices(scale: Scale) -> list[tuple[str, str, str]]:
-    """Return the values of a scale with few, as written, as shown, and what each means."""
+    """Return the value, label and hint of each choice; empty if the scale has too many."""
     match scale:
         case Boolean():
             return [("true", "Yes", "it is met"), ("false", "No", "it is not")]

@@ -1,7 +1,7 @@
-"""Leases on review tasks: while an expert looks at a task, others are not offered it.
+"""Leases on review tasks: while an expert has a task open, it is not offered to others.
 
 A lease lasts ten minutes unless it is renewed. Leases are items of the store, so that all servers
-on one store see them; they hold names and no comments.
+on one store see them. They hold names and no comments.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from memalign_graph.memory.access import search_namespace
 
 LEASE = timedelta(minutes=10)
 _LEAVING = timedelta(seconds=90)
-"""How long a case stays taken after its page was closed. Another tab of it renews the lease."""
+"""How long a lease lasts after its page was closed; another open tab renews it."""
 _KEEP_LEASES = timedelta(days=1)
 _NAMESPACE = ("memalign_review", "leases")
 
@@ -26,16 +26,16 @@ class Leases:
         self._store = store
 
     async def all(self) -> list[Item]:
-        """Read all leases, also those that have ended."""
+        """Return all leases, also those that have ended."""
         results: Any = await self._store().abatch([search_namespace(_NAMESPACE)])
         return list(results[0])
 
     async def renew(self, name: str, task_id: str) -> str | None:
-        """Take or keep a lease; returns who took the task earlier and still has it."""
+        """Start or renew a lease; returns the expert who has an earlier one."""
         key, now = f"{task_id}:{name}", datetime.now(UTC).isoformat()
         leases = await self.all()
-        live = (lease.value["since"] for lease in leases if lease.key == key and _is_live(lease))
-        lease = {"question": task_id, "who": name, "since": next(live, now), "skipped": False}
+        begun = (lease.value["since"] for lease in leases if lease.key == key and _is_live(lease))
+        lease = {"question": task_id, "who": name, "since": next(begun, now), "skipped": False}
         await self._put(key, {**lease, "seen": now})
         for old in leases:
             if _age(old.value["seen"]) > _KEEP_LEASES:
@@ -43,7 +43,7 @@ class Leases:
         return holder_of(task_id, await self.all(), name)
 
     async def leave(self, name: str, task_id: str) -> None:
-        """Let a lease end shortly, unless another tab of the expert renews it."""
+        """Let a lease end after 90 seconds, unless another tab renews it."""
         key = f"{task_id}:{name}"
         for lease in await self.all():
             if lease.key == key and _is_live(lease):
@@ -51,7 +51,7 @@ class Leases:
                 await self._put(key, {**lease.value, "seen": seen.isoformat()})
 
     async def release(self, name: str, task_id: str, *, skip: bool = False) -> None:
-        """End a lease; a skipped task comes last for this expert."""
+        """End a lease; a skipped task is listed last for this expert."""
         now = datetime.now(UTC).isoformat()
         lease = {"question": task_id, "who": name, "since": now, "skipped": True, "seen": now}
         await self._put(f"{task_id}:{name}", lease if skip else None)
@@ -61,13 +61,13 @@ class Leases:
 
 
 def is_skipped(task_id: str, leases: Sequence[Item], name: str) -> bool:
-    """Tell whether an expert has skipped a task."""
+    """Return whether an expert has skipped a task."""
     key = f"{task_id}:{name}"
     return any(lease.key == key and lease.value["skipped"] for lease in leases)
 
 
 def holder_of(task_id: str, leases: Sequence[Item], name: str) -> str | None:
-    """Name who was first to open a task, if that is somebody other than this expert."""
+    """Return who opened a task first; None if nobody did, or this expert."""
     live = [
         lease.value for lease in leases if lease.value["question"] == task_id and _is_live(lease)
     ]

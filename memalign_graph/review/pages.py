@@ -1,4 +1,4 @@
-"""What each address of the review page does."""
+"""The handlers of the review page's routes."""
 
 import asyncio
 from contextlib import suppress
@@ -30,8 +30,8 @@ from memalign_graph.review.forms import (
 )
 from memalign_graph.review.requests import PageRequest, clean_name, redirect, set_cookie
 from memalign_graph.review.tasks import CasePayload, feedback_of
-from memalign_graph.scales import Boolean, Pairwise
-from memalign_graph.types import Criterion, Example
+from memalign_graph.scales import Pairwise
+from memalign_graph.types import Example
 
 _YEAR_S = 31_536_000
 _MAX_SHOWN = 50
@@ -62,7 +62,7 @@ async def list_tasks(page: PageRequest) -> Response:
         progress = await _progress(page, name)
         groups.append({"criterion": name, "open": len(open_tasks), "oldest": oldest, **progress})
     more = max(len(tasks) - _MAX_SHOWN, 0)
-    context = {"questions": tasks[:_MAX_SHOWN], "more": more, "groups": groups}
+    context = {"tasks": tasks[:_MAX_SHOWN], "more": more, "groups": groups}
     return await page.show("queue", "queue", "Cases that wait for you", **context)
 
 
@@ -86,8 +86,9 @@ async def next_task(page: PageRequest) -> Response:
 
 async def show_case(page: PageRequest, error: str = "") -> Response:
     task = await page.open_task()
-    case, criteria = task.case, criteria_of(task.case)
+    case, criteria, example = task.case, criteria_of(task.case), task.case["example"]
     shows_verdict = page.request.query_params.get("show") == "verdict"
+    pairwise = any(isinstance(criterion.scale, Pairwise) for criterion in criteria.values())
     return await page.show(
         "case",
         "queue",
@@ -95,35 +96,18 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
         task=task,
         case=case,
         fields=fields_of(case, page.form),
-        sections=_sections(case),
-        criteria=[
-            {"name": each.name, "instructions": each.instructions, "scale": _scale(each)}
-            for each in criteria.values()
-        ],
+        sections=sections_of(example, pairwise=pairwise) if example else [],
+        criteria=list(criteria.values()),
         filled=page.form,
         judgments=shown_judgments(case) if shows_verdict else None,
         error=error or None,
         progress=await _progress(page, next(iter(criteria))),
-        is_call=_call_of(case) is not None,
+        is_call=bool(example and tool_call(example["outputs"])),
     )
 
 
-def _scale(criterion: Criterion) -> str:
-    is_plain = isinstance(criterion.scale, Boolean)
-    return "" if is_plain else f"The answer is {criterion.scale.describe()}"
-
-
-def _sections(case: CasePayload) -> list[Any]:
-    pairwise = any(isinstance(each.scale, Pairwise) for each in criteria_of(case).values())
-    return [] if case["example"] is None else sections_of(case["example"], pairwise=pairwise)
-
-
-def _call_of(case: CasePayload) -> Any:
-    return None if case["example"] is None else tool_call(case["example"]["outputs"])
-
-
 async def preview_answer(page: PageRequest) -> Response:
-    """Show what an answer would do; nothing is stored."""
+    """Show what an answer would change, without storing it."""
     case = (await page.open_task()).case
     try:
         reply = parse_form(case, page.form, page.reviewer.name)
@@ -135,18 +119,9 @@ async def preview_answer(page: PageRequest) -> Response:
     feedback_by_name = feedback_of(case, reply)
     vector = await _vector(page, case, list(feedback_by_name))
     for name, feedback in feedback_by_name.items():
-        access = page.queue.access(name, case["namespace"])
-        answer = feedback.example, feedback.value
-        others += await preview.conflicting_labels(ASYNC, access, *answer, feedback.author)
-        more, unknown = await preview.predicted_changes(
-            ASYNC,
-            access,
-            *answer,
-            vector,
-            author=feedback.author,
-            judgment=feedback.judgment,
-            decide=page.queue.judges[name].mode,
-        )
+        access, decide = page.queue.access(name, case["namespace"]), page.queue.judges[name].mode
+        others += await preview.conflicting_labels(ASYNC, access, feedback)
+        more, unknown = await preview.predicted_changes(ASYNC, access, feedback, vector, decide)
         changes += more
     judgments = shown_judgments(case)
     context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
@@ -154,27 +129,25 @@ async def preview_answer(page: PageRequest) -> Response:
 
 
 async def _vector(page: PageRequest, case: CasePayload, names: list[str]) -> Any:
-    """Embed a case once for the memories of some criteria."""
+    """Embed a case once for several criteria; None if that fails or there are none."""
     accesses = [page.queue.access(name, case["namespace"]) for name in names]
     for access in accesses:
         await access.refresh(ASYNC)
-    with suppress(EmbeddingError):  # then the page says that similar cases are not known
+    with suppress(EmbeddingError):  # the page then says that similar cases are not known
         if accesses:
             return await embed_once(ASYNC, accesses, Example.model_validate(case["example"]))
     return None
 
 
 async def preview_guideline(page: PageRequest) -> Response:
-    """Word the rule that is likely to come of an answer."""
+    """Show the guidelines that would be learned from an answer."""
     case = (await page.open_task()).case
     rules: list[dict[str, Any]] = []
     try:
         reply = parse_form(case, page.form, page.reviewer.name)
         for name, feedback in feedback_of(case, reply).items():
-            access, model = (
-                page.queue.access(name, case["namespace"]),
-                page.queue.distill_model(name),
-            )
+            access = page.queue.access(name, case["namespace"])
+            model = page.queue.distill_model(name)
             rules += await preview.proposed_guidelines(ASYNC, access, model, feedback)
     except MemAlignError as error:
         return page.fragment("problem", text=str(error))
@@ -209,7 +182,7 @@ async def leave_task(page: PageRequest) -> Response:
 
 
 async def show_nearest(page: PageRequest) -> Response:
-    """Show the nearest settled case; of a tool call the nearest approved call of the same tool."""
+    """Show the nearest settled case; for a tool call, the nearest approved call of its tool."""
     case = (await page.open_task()).case
     if case["example"] is None:
         return page.fragment("nearest", near=None)
@@ -223,7 +196,7 @@ async def show_nearest(page: PageRequest) -> Response:
     if call is not None:
         arguments = arguments_of(call, near["example"].to_json()["outputs"])
         return page.fragment("approved_call", near=near, tool=call["name"], arguments=arguments)
-    # In a thread: to compare long texts takes a while, and others wait for the event loop.
+    # In a thread, because comparing long texts takes seconds and would block the event loop.
     sections = await asyncio.to_thread(sections_of, near["example"].to_json(), compare_with=example)
     return page.fragment("nearest", near={**near, "sections": sections})
 
@@ -257,12 +230,12 @@ async def edit_guidelines(page: PageRequest) -> Response:
 
 
 async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | None) -> None:
-    """Refuse to overwrite a wording that the expert has not seen."""
+    """Refuse to overwrite a guideline's text that the expert has not seen."""
     texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
     text = texts.get(guideline_id)
     if seen is not None and text is not None and seen.split() != text.split():
         raise InvalidInputError(
-            f"Somebody has reworded this rule since you opened the page. It says now: {text}"
+            f"Somebody has reworded this rule since you opened the page. It now says: {text}"
         )
 
 
@@ -298,7 +271,7 @@ async def revise_answer(page: PageRequest) -> Response:
     access, key = page.queue.access(page.criterion), page.form.get("episode_id", "")
     episode = (await access.episodes(ASYNC, [key])).get(key)
     if episode is None or episode.author != page.reviewer.name:
-        raise InvalidInputError("That is no answer of yours.")
+        raise InvalidInputError("This is not your answer.")
     fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
     await revise(ASYNC, access, key, fields)
     return redirect(f"/review/mine/{quote(page.criterion)}")

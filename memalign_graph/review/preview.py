@@ -1,4 +1,4 @@
-"""What an expert's answer would do, before it is stored, and what is known of cases like it."""
+"""What an expert's answer would change, shown before it is stored, and the nearest known case."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -10,33 +10,33 @@ from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.evidence.verdicts import RawVerdict
-from memalign_graph.identity import episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, vector_key_of_example
 from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.models import BaseChatModel
-from memalign_graph.review import tasks
 from memalign_graph.review.blocks import tool_call
 from memalign_graph.review.forms import shown_value
+from memalign_graph.review.tasks import title_of
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Decide, Episode, Example, Feedback, Judgment, stored_example
+from memalign_graph.types import Decide, Episode, Example, Feedback, stored_example
 
-Shown = dict[str, Any]  # what a template of the page shows
+Shown = dict[str, Any]
+"""What a template shows."""
 _MAX_CHANGES, _MAX_NEAR = 10, 30
-_NO_VALUE = "An answer without a value changes no estimate now; the rule that comes of it may."
-_NO_VECTOR = "This case was never compared with others, so it is not known which are like it."
-_FEW = "Too few cases have an expert's value to tell what would change: {} of the {} it takes."
+_NO_VALUE = "An answer without a value changes no estimate now; the rule learned from it may."
+_NO_VECTOR = "This case has no embedding, so it is not known which cases are like it."
+_FEW = "Not known yet: {} cases have an expert's value, and it takes {}."
 _UNUSED = (
-    "Similar cases do not decide here: so far they predict the experts' values no better than the "
-    "judge does by itself, so no settled case would change."
+    "None. The judge's verdicts decide here, because similar cases do not predict the experts' "
+    "values better."
 )
 
 
-def title_of(row: EpisodeRow) -> str:
+def row_title(row: EpisodeRow) -> str:
     """Return the first words of what was judged."""
-    return tasks.title_of(row.content["example"]["outputs"])
+    return title_of(row.content["example"]["outputs"])
 
 
 def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
@@ -45,47 +45,35 @@ def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
     return {**fields, "value": None if row.value is None else shown_value(scale, row.value)}
 
 
-def _others(
-    access: MemoryAccess, example: Example, author: str | None
-) -> list[tuple[EpisodeRow, Value]]:
-    """Return others' values of this case, or of one that reads the same, oldest first."""
-    own_id, scale = episode_id(example.id, author, None), access.criterion.scale
-    rows = sorted(
-        access.view.rows_for_vector(vector_key_of_example(access, example)),
-        key=lambda row: row.given_at,
-    )
-    valued = [(row, value_or_none(row.value, scale)) for row in rows if row.id != own_id]
-    return [(row, value) for row, value in valued if value is not None]
+def _other_labels(access: MemoryAccess, feedback: Feedback) -> list[tuple[EpisodeRow, Value]]:
+    """Return the values that other experts gave the same case, oldest first."""
+    example, scale = feedback.example, access.criterion.scale
+    rows = access.view.rows_for_vector(vector_key_of_example(access, example))
+    labels = [
+        (row, value_or_none(row.value, scale))
+        for row in sorted(rows, key=lambda row: row.given_at)
+        if row.example_id == example.id and row.id != feedback.episode_id
+    ]
+    return [(row, value) for row, value in labels if value is not None]
 
 
-async def conflicting_labels(
-    io: IO, access: MemoryAccess, example: Example, value: Value | None, author: str | None
-) -> list[Shown]:
-    """Return what other experts said of the very same case, if their value differs."""
+async def conflicting_labels(io: IO, access: MemoryAccess, feedback: Feedback) -> list[Shown]:
+    """Return what other experts answered to the same case, if their value differs."""
     await access.refresh(io)
-    scale = access.criterion.scale
+    scale, value = access.criterion.scale, feedback.value
     return [
         feedback_summary(row, scale)
-        for row, other in _others(access, example, author)
-        if row.example_id == example.id
-        and value is not None
-        and not values_agree(scale, other, value)
+        for row, other in _other_labels(access, feedback)
+        if value is not None and not values_agree(scale, other, value)
     ]
 
 
 async def predicted_changes(
-    io: IO,
-    access: MemoryAccess,
-    example: Example,
-    value: Value | None,
-    vector: Vector | None,
-    *,
-    author: str | None = None,
-    judgment: Judgment | None = None,
-    decide: Decide = "auto",
+    io: IO, access: MemoryAccess, feedback: Feedback, vector: Vector | None, decide: Decide = "auto"
 ) -> tuple[list[Shown], str | None]:
     """Return the settled cases whose estimate would change, or why that is not known."""
-    scale, key = access.criterion.scale, vector_key_of_example(access, example)
+    example, judgment, scale = feedback.example, feedback.judgment, access.criterion.scale
+    key = vector_key_of_example(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
         model = await current_evidence_model(io, access, judge_key=judge_key)
@@ -93,14 +81,13 @@ async def predicted_changes(
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
         return [], f"It is not known which cases would change. {error}"
-    if value is None:
+    if feedback.value is None:
         return [], _NO_VALUE
     if len(model.cases) < MIN_CASES:
         return [], _FEW.format(len(model.cases), MIN_CASES)
     if vector is None:
         return [], _NO_VECTOR
-    others = _others(access, example, author)
-    values = [*(other for row, other in others if row.example_id == example.id), value]
+    values = [*(other for _, other in _other_labels(access, feedback)), feedback.value]
     known = next((case for case in model.cases if case.example_id == example.id), None)
     verdict = known.verdict if known else None
     if verdict is None and judgment is not None:
@@ -119,42 +106,39 @@ async def predicted_changes(
         await fit(io, model)
     if not model.decides(decide):
         return [], _UNUSED
-    changed = (await off_loop(io, partial(model.values_changed_by, case)))[:_MAX_CHANGES]
-    changes: list[Shown] = []
-    for settled, before, after in changed:
-        is_right, was_right = (values_agree(scale, it, settled.value) for it in (after, before))
-        rows = access.view.rows_for_vector(settled.vector_key)
-        values_shown = {"before": before, "after": after, "expert": settled.value}
-        changes.append(
-            {
-                "title": title_of(
-                    next(row for row in rows if row.example_id == settled.example_id)
-                ),
-                "becomes": "right" if is_right else "wrong" if was_right else "neither",
-                **{name: shown_value(scale, shown) for name, shown in values_shown.items()},
-            }
-        )
-    return changes, None
+    changed = await off_loop(io, partial(model.values_changed_by, case))
+    return [_change(access, *change) for change in changed[:_MAX_CHANGES]], None
+
+
+def _change(access: MemoryAccess, settled: EvidenceCase, before: Value, after: Value) -> Shown:
+    scale, rows = access.criterion.scale, access.view.rows_for_vector(settled.vector_key)
+    is_right, was_right = (values_agree(scale, value, settled.value) for value in (after, before))
+    return {
+        "title": row_title(next(row for row in rows if row.example_id == settled.example_id)),
+        "before": shown_value(scale, before),
+        "after": shown_value(scale, after),
+        "expert": shown_value(scale, settled.value),
+        "becomes": "right" if is_right else "wrong" if was_right else "neither",
+    }
 
 
 async def proposed_guidelines(
     io: IO, access: MemoryAccess, model: BaseChatModel, feedback: Feedback
 ) -> list[Shown]:
-    """Ask a model which guidelines come of an answer alone, given those that are active."""
+    """Ask a model which changes to the guidelines this answer would lead to."""
     if feedback.agrees:
         return []
     active = await access.guidelines(io)
     texts = {guideline.id: guideline.text for guideline in active}
-    episode = Episode.from_feedback(feedback)
-    result = await distill_episodes(io, access, model, [episode], active)
+    result = await distill_episodes(io, access, model, [Episode.from_feedback(feedback)], active)
     proposals: list[Shown] = []
     for operation in result.operations:
-        is_retired = operation.action == "retire"  # with the text that replaces it, if any
-        if is_retired:
+        action = operation.action
+        if action == "retire":
             text = texts[str(operation.guideline_id)]
-            proposals.append({"action": "retire", "text": text, "question": None})
+            proposals.append({"action": action, "text": text, "question": None})
+            action = "add"  # of the text that replaces it, if any
         if operation.text is not None:
-            action = "add" if is_retired else operation.action
             fields = {"text": operation.text, "question": operation.question}
             proposals.append({"action": action, **fields})
     return proposals
@@ -163,7 +147,7 @@ async def proposed_guidelines(
 async def nearest_case(
     io: IO, access: MemoryAccess, example: Example, vector: Vector | None
 ) -> Shown | None:
-    """Return the nearest other case with an expert's value; of a tool call an approved one."""
+    """Return the nearest other labeled case; for a tool call, the nearest approved call."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
     own_key, call = vector_key_of_example(access, example), tool_call(example.outputs)

@@ -1,4 +1,4 @@
-"""The review queue: the tasks that wait for experts, on threads and as kept judgments."""
+"""The review queue: open tasks, from threads of an Agent Server and from kept judgments."""
 
 import asyncio
 import time
@@ -30,14 +30,13 @@ from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 
 _MAX_LISTED = 100
-_MAX_COMPARED = 500  # cases that are compared with each other, to list those that cover most
+_MAX_COMPARED = 500  # cases that are compared to choose those that are like most others
 _LISTING_TTL_S = 5.0
-"""An older listing is still shown while it is read again."""
-_READ_SHARE = 50  # a listing that is slow to read is read less often
-_MAX_OPENED = 1_000  # cases that browsers may have open
+_READ_SHARE = 50  # a source that takes 1 s to read is read once in 50 s
+_MAX_REMEMBERED = 1_000  # cases that browsers may have open; tasks that were removed
 
 _Listed = tuple[list[ReviewTask], int]
-"""Tasks, and how many there are in all."""
+"""The tasks to show, and how many there are in all."""
 
 
 @dataclass
@@ -47,9 +46,8 @@ class _CachedListing:
     tasks: list[ReviewTask] = field(default_factory=list)
     total: int = 0
     read_at: float = float("-inf")
-    read_s: float = 0.0
-    removed: set[str] = field(default_factory=set)  # since the current reading began
-    reading: asyncio.Task[None] | None = None
+    expires_at: float = float("-inf")
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ReviewQueue:
@@ -62,7 +60,7 @@ class ReviewQueue:
         namespace: Sequence[str] = DEFAULT_NAMESPACE,
         store: BaseStore | None = None,
     ) -> None:
-        """Serve the judges' memories in a store; without one, in the Agent Server's."""
+        """Serve the judges' memories in a store; by default the Agent Server's own."""
         self.judges = {judge.criterion.name: judge for judge in judges}
         self.namespace = [*namespace]
         self._store = store
@@ -75,6 +73,8 @@ class ReviewQueue:
         self.answers = Answers(self.access, lambda name: builders[name].compile(store=self.store))
         self._listings: dict[str, _CachedListing] = {}
         self._opened: dict[tuple[str, str], CasePayload] = {}
+        self._removed: dict[str, float] = {}
+        """When a task was answered or found to be gone."""
         self._claiming = asyncio.Lock()
 
     @property
@@ -83,21 +83,24 @@ class ReviewQueue:
         return get_store() if self._store is None else self._store
 
     def access(self, name: str, namespace: Sequence[str] | None = None) -> MemoryAccess:
-        """Reach the memory of a criterion."""
+        """Return access to the memory of a criterion."""
         if name not in self._resources:
             raise InvalidInputError(f"There is no criterion {name!r} here.")
         settings = {"namespace": self.namespace if namespace is None else [*namespace]}
         return self._resources[name].memory(self.store, settings)
 
     def distill_model(self, name: str) -> Any:
-        """Return the model that words a criterion's rules."""
+        """Return the model that distills the feedback on a criterion."""
         return self._resources[name].clients.distill_model(self.judges[name])
 
     async def list_tasks(self, reviewer: Reviewer) -> _Listed:
-        """List the tasks for a reviewer, skipped ones last, and count all."""
+        """Return the tasks for a reviewer, skipped ones last, and the number of all open tasks."""
         listings = [await self._listing(*source) for source in self._sources(reviewer).items()]
         leases, answered = await self.leases.all(), self.answers.task_ids
         listed = [task for listing in listings for task in listing.tasks]
+        for listing in listings:  # what was removed while the source was read may be in it again
+            times = ((task.id, self._removed.get(task.id)) for task in listing.tasks)
+            answered |= {key for key, time in times if time and time >= listing.read_at}
         on_threads = {
             key for task in listed if task.id.startswith("t-") for key in task.judgment_ids
         }
@@ -118,8 +121,8 @@ class ReviewQueue:
         return tasks, max(total, len(tasks))
 
     async def claim_next(self, reviewer: Reviewer, criterion: str | None = None) -> str | None:
-        """Take the first task that nobody else is looking at; returns its id."""
-        async with self._claiming:  # two who ask at the same time get different tasks
+        """Lease the first task that nobody else has open; returns its id."""
+        async with self._claiming:  # concurrent requests get different tasks
             tasks, _ = await self.list_tasks(reviewer)
             for task in tasks:
                 if task.held_by is None and criterion in (None, *task.criterion.split(", ")):
@@ -130,18 +133,17 @@ class ReviewQueue:
     async def open(
         self, reviewer: Reviewer, task_id: str, *, late: bool = False
     ) -> ReviewTask | None:
-        """Open a task; None if it was never asked or, unless late, is answered already."""
+        """Open a task; None if it does not exist or, unless `late`, if it is answered."""
         case = await self._case(reviewer, task_id, late=late)
         if case is None and late:
             case = self._opened.get((reviewer.name, task_id))
         if case is None:
-            self._remove(reviewer, task_id)
+            self._remove(task_id)
             return None
-        # What is open in a browser can be answered, also when its judgment is no longer in the
-        # store. Only this process knows it then: another one must not store what a form claims.
+        # A case that is open in a browser can be answered after its judgment has left the store,
+        # but only here: another process would have to trust what the form says about the case.
         self._opened[reviewer.name, task_id] = case
-        while len(self._opened) > _MAX_OPENED:
-            del self._opened[next(iter(self._opened))]
+        _drop_oldest(self._opened)
         holder = await self.leases.renew(reviewer.name, task_id)
         task = make_task(task_id, ", ".join(case["criteria"]), case)
         return replace(task, case=case, held_by=holder)
@@ -151,10 +153,10 @@ class ReviewQueue:
     ) -> None:
         """Store an answer, and learn from it in the background."""
         learning = await self.answers.submit(reviewer, task_id, case, reply)
-        # Also when it is learned from: a listing that was read meanwhile may hold it again.
-        learning.add_done_callback(lambda _: self._remove(reviewer, task_id))
+        # Again after learning: until then a thread still has its interrupt.
+        learning.add_done_callback(lambda _: self._remove(task_id))
         await self.leases.release(reviewer.name, task_id)
-        self._remove(reviewer, task_id)
+        self._remove(task_id)
 
     async def _case(self, reviewer: Reviewer, task_id: str, *, late: bool) -> CasePayload | None:
         source, _, rest = task_id.partition("-")
@@ -179,39 +181,23 @@ class ReviewQueue:
             sources[f"threads {reviewer.account}"] = listed
         return sources
 
-    def _remove(self, reviewer: Reviewer, task_id: str) -> None:
-        """Remove a task from the listings."""
-        for source in self._sources(reviewer):
-            if listing := self._listings.get(source):
-                listing.removed.add(task_id)
-                tasks = [task for task in listing.tasks if task.id != task_id]
-                listing.total -= len(listing.tasks) - len(tasks)
-                listing.tasks = tasks
+    def _remove(self, task_id: str) -> None:
+        """Hide a task from the listings that were read before."""
+        self._removed[task_id] = time.monotonic()
+        _drop_oldest(self._removed)
 
     async def _listing(self, source: str, read: Callable[[], Awaitable[_Listed]]) -> _CachedListing:
         listing = self._listings.setdefault(source, _CachedListing())
-
-        async def read_again() -> None:
+        async with listing.lock:
             began = time.monotonic()
-            listing.removed.clear()
-            try:
-                tasks, total = await read()
-                listing.tasks = [task for task in tasks if task.id not in listing.removed]
-                listing.total = total - len(tasks) + len(listing.tasks)
-                listing.read_at = time.monotonic()
-                listing.read_s = listing.read_at - began
-            finally:
-                listing.reading = None
-
-        max_age_s = max(_LISTING_TTL_S, _READ_SHARE * listing.read_s)
-        if listing.reading is None and time.monotonic() - listing.read_at > max_age_s:
-            listing.reading = asyncio.create_task(read_again())
-        if listing.reading is not None and listing.read_at < 0:
-            await asyncio.shield(listing.reading)
+            if began > listing.expires_at:
+                listing.tasks, listing.total = await read()
+                ended, listing.read_at = time.monotonic(), began
+                listing.expires_at = ended + max(_LISTING_TTL_S, _READ_SHARE * (ended - began))
         return listing
 
     async def _list_kept_judgments(self, name: str) -> _Listed:
-        """List the pending kept judgments; of a large memory only what is shown is parsed."""
+        """List the kept judgments without an answer; only those that are shown are parsed."""
         access = self.access(name)
         namespace = access.layout.of("judgments")
         results: Any = await self.store.abatch([search_namespace(namespace)])
@@ -241,9 +227,9 @@ class ReviewQueue:
     async def _ranked(
         self, access: MemoryAccess, pending: Sequence[dict[str, Any]]
     ) -> list[tuple[int, dict[str, Any]]]:
-        """Choose what is listed: what was drawn at random by age, then what covers most others.
+        """Choose what is listed: the random sample by age, then what is like most other cases.
 
-        Were the random sample not answered first, its answers would not be random any more.
+        The random sample comes first, so that its answers stay a random sample.
         """
         dates = {item["judged_at"][:10] for item in pending if item.get("judged_at")}
         days = [int(date.replace("-", "")) for date in sorted(dates)]
@@ -251,21 +237,25 @@ class ReviewQueue:
             ASYNC, *(access.layout.reviews_on(day, asked=True) for day in days)
         )
         reasons = {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
-        drawn, others, rest = [], [], []
+        sample, embedded, rest = [], [], []
         for item in pending:
             if "sample" in reasons.get(item["judgment"]["id"], ()):
-                drawn.append(item)
+                sample.append(item)
             elif item.get("vector") and item["embedder"] == access.embedder.id:
-                others.append(item)
+                embedded.append(item)
             else:
                 rest.append(item)
-        del others[_MAX_COMPARED:]
-        valued = dict.fromkeys(row.vector_key for row in access.view.newest())
-        keys = [*valued][:_MAX_COMPARED]
+        del embedded[_MAX_COMPARED:]
+        labeled = dict.fromkeys(row.vector_key for row in access.view.newest())
+        keys = [*labeled][:_MAX_COMPARED]
         known = access.view.vectors(keys)
         known |= await stored_vectors(ASYNC, access, {*keys} - known.keys())
-        vectors = [decode_vector(item["vector"]) for item in others]
+        vectors = [decode_vector(item["vector"]) for item in embedded]
         order = cover_order(vectors, [*known.values()], _MAX_LISTED)
-        by_worth = [*(others[at] for at in order), *rest]
-        ranked = [*((0, item) for item in drawn), *enumerate(by_worth, 1)]
-        return ranked[:_MAX_LISTED]
+        by_coverage = [*(embedded[index] for index in order), *rest]
+        return [*((0, item) for item in sample), *enumerate(by_coverage, 1)][:_MAX_LISTED]
+
+
+def _drop_oldest(entries: dict[Any, Any]) -> None:
+    while len(entries) > _MAX_REMEMBERED:
+        del entries[next(iter(entries))]

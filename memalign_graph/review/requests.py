@@ -1,17 +1,17 @@
-"""One request to the review page: who sent it, whether its form is genuine, how it is answered."""
+"""A request to the review page: its reviewer, its form, and the response."""
 
 import ipaddress
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import httpx
 import jinja2
 from langgraph_sdk.client import LangGraphClient
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -20,7 +20,6 @@ from memalign_graph.review.queue import ReviewQueue
 from memalign_graph.review.tasks import Reviewer, ReviewTask
 
 MAX_NAME_CHARS = 100
-NOT_OPEN = "This case is answered, no longer kept, or was never asked."
 _MAX_BODY_BYTES = 262_144
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK = ("127.0.0.0/8", "::1")
@@ -32,36 +31,37 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _TEMPLATES = jinja2.Environment(
-    autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-)
-_TEMPLATES.loader = jinja2.DictLoader(
-    {
-        file.name: file.read_text("utf-8")
-        for file in files(__package__).joinpath("templates").iterdir()
-    }
+    loader=jinja2.PackageLoader(__package__),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
 )
 
 
-class RefusedError(Exception):
-    """A request that is not answered; says why."""
+class NotOpenError(InvalidInputError):
+    """The requested task is not open."""
+
+    def __init__(self) -> None:
+        super().__init__("This case is answered, no longer kept, or was never asked.")
 
 
 @dataclass(frozen=True)
 class SignIn:
-    """How the page learns who its reviewer is."""
+    """How reviewers are identified."""
 
     by_server: bool = False
-    """Whether an Agent Server serves the page and signs its users in."""
+    """Whether an Agent Server serves the page; its users are the reviewers."""
     user_header: str | None = None
     """The header in which a reverse proxy names the user."""
     proxy: str | None = None
     """The proxy's address, or its network such as `10.0.0.0/8`; None for this machine."""
     name: str = ""
-    """The name of those who have not given one, if nobody signs them in."""
+    """The reviewer's name until another is entered, if nobody signs reviewers in."""
 
     def __post_init__(self) -> None:
         if self.proxy is not None and not self.user_header:
-            raise InvalidInputError("proxy: it needs user_header, the header it names the user in.")
+            raise InvalidInputError("proxy: it needs user_header, the header that names the user.")
         try:
             self._is_from_proxy("127.0.0.1")
         except ValueError as error:
@@ -71,26 +71,26 @@ class SignIn:
             ) from error
 
     def reviewer(self, request: Request) -> Reviewer:
-        """Return who sent a request; a RefusedError says why nobody is answered."""
+        """Return who sent a request; raises an HTTPException if that cannot be trusted."""
         if self.by_server:
             return self._user_of_server(request)
         if self.user_header:
             return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
         if re.sub(r":\d+$", "", request.headers.get("host", "")) not in _LOCAL_HOSTS:
-            raise RefusedError("This page answers its own machine alone: open it as 127.0.0.1.")
+            raise _refusal("This page answers its own machine only: open it as 127.0.0.1.")
         return Reviewer(self._name_of_cookie(request), may_roll_back=True)
 
     def _user_of_proxy(self, request: Request, header: str) -> str:
         address = request.client.host if request.client else ""
         if not self._is_from_proxy(address):
-            raise RefusedError(
+            raise _refusal(
                 f"This page is served through a proxy, and {address or 'this address'} is not it: "
                 "open the proxy's address. (--proxy names the address that the proxy calls from.)"
             )
         names = {clean_name(_utf8(name)) for name in request.headers.getlist(header)} - {""}
         if len(names) != 1:
             problem = "several names" if names else "no name"
-            raise RefusedError(
+            raise _refusal(
                 f"Nobody is signed in: the proxy sent {problem} in the header {header}. Sign in, "
                 "or have the proxy set this header (--user-header)."
             )
@@ -108,7 +108,7 @@ class SignIn:
     def _user_of_server(self, request: Request) -> Reviewer:
         user = request.scope.get("user")
         if user is None:
-            raise RefusedError("Set `enable_custom_route_auth` under `http` in langgraph.json.")
+            raise _refusal("Set `enable_custom_route_auth` under `http` in langgraph.json.")
         is_known = user.is_authenticated and getattr(user, "kind", "") != "StudioUser"
         permissions = request.auth.scopes if is_known else []
         return Reviewer(
@@ -142,15 +142,15 @@ class PageRequest:
         return str(self.request.path_params["criterion"])
 
     async def open_task(self) -> ReviewTask:
-        """Open this request's task; what an open page asks for may come late."""
+        """Open this request's task; a page that is open already may be answered late."""
         late = self.request.method == "POST" or self.request.url.path.endswith("/nearest")
         task = await self.queue.open(self.reviewer, self.task_id, late=late)
         if task is None:
-            raise InvalidInputError(NOT_OPEN)
+            raise NotOpenError
         return task
 
     async def show(self, template: str, active: str, title: str, **context: Any) -> Response:
-        """Render a page, with what became of earlier answers."""
+        """Render a page, with notices about earlier answers."""
         _, count = await self.queue.list_tasks(self.reviewer)
         name = self.reviewer.name
         notices = self.queue.answers.take_notices(name) if name else []
@@ -158,7 +158,7 @@ class PageRequest:
         return self.render(template, page=page, **context)
 
     def page_context(self, title: str, active: str = "") -> dict[str, Any]:
-        """Return what every page shows, as far as nothing is read for it."""
+        """Return what every page shows, apart from what is read from the store."""
         criterion = self.request.path_params.get("criterion")
         answered = self.request.query_params.get("in")
         return {
@@ -178,9 +178,13 @@ class PageRequest:
         return HTMLResponse(_TEMPLATES.get_template(f"{template}.html.jinja").render(**context))
 
     def fragment(self, macro: str, **context: Any) -> Response:
-        """Render a part of a page, which the browser fetches when it is asked for."""
+        """Render a part of a page, which the browser loads on demand."""
         fragments: Any = _TEMPLATES.get_template("fragments.html.jinja").module
         return HTMLResponse(str(getattr(fragments, macro)(**context)))
+
+
+def _refusal(reason: str) -> HTTPException:
+    return HTTPException(403, reason)
 
 
 def redirect(path: str) -> Response:
@@ -192,7 +196,7 @@ def clean_name(text: str) -> str:
 
 
 def _utf8(header: str) -> str:
-    """Read a header as UTF-8, which starlette reads as Latin-1."""
+    """Decode a header as UTF-8; starlette decodes it as Latin-1."""
     return header.encode("latin-1").decode("utf-8", "replace")
 
 
@@ -203,42 +207,42 @@ def token_of(request: Request) -> str:
 
 
 def secure(response: Response, request: Request, token: str) -> None:
-    """Set the headers of all responses, and the form token."""
+    """Set the security headers and the cookie with the form token."""
     response.headers.update(_HEADERS)
-    # Not "strict": a link to a case in a mail would have the token of open pages replaced.
+    # Same-site "lax": with "strict", a link in a mail would replace the token of open pages.
     set_cookie(response, request, "memalign_token", token)
 
 
 def set_cookie(
     response: Response, request: Request, name: str, value: str, max_age: int | None = None
 ) -> None:
-    """Set a cookie that only this page's server reads; over TLS alone if the browser uses it."""
+    """Set a cookie for this page, hidden from scripts, and secure if the browser uses TLS."""
     is_tls = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
     options: Any = {"path": "/review", "httponly": True, "samesite": "lax", "secure": is_tls}
     response.set_cookie(name, value, max_age=max_age, **options)
 
 
 async def read_form(request: Request, token: str) -> dict[str, str]:
-    """Read a form; a RefusedError says why it is not taken."""
+    """Parse a form; raises an HTTPException if it is forged or too long."""
     origin = request.headers.get("origin")
     if origin and origin.partition("://")[2] != request.headers.get("host"):
-        raise RefusedError(
-            "This was sent from another site. (A proxy in front of the page has to pass on the "
+        raise _refusal(
+            "This form was sent from another site. (A proxy in front of the page must pass on the "
             "header Host.)"
         )
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > _MAX_BODY_BYTES:
-            raise RefusedError("That is too long: shorten what you wrote.")
+            raise _refusal("That is too long: shorten what you wrote.")
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     if not secrets.compare_digest(form.pop("token", "").encode(), token.encode()):
-        raise RefusedError("Your page is too old: open the case again. Your words are kept in it.")
+        raise _refusal("This page is too old: open the case again. What you wrote is still in it.")
     return form
 
 
 def _server_client(request: Request) -> LangGraphClient:
-    """Return a client with the rights of the request: the server's own would see all threads."""
+    """Return a client with the rights of the request; without them it would see all threads."""
     of_body = ("content-", "accept", "transfer-", "connection", "host", "origin")
     sent: Sequence[tuple[str, str]] = request.headers.items()
     headers = {name: value for name, value in sent if not name.startswith(of_body)}

@@ -1,4 +1,4 @@
-"""What waits for an expert: a review task, who looks at it, and what an answer to it means."""
+"""A review task, the reviewer who looks at it, and the feedback in a reply to it."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from memalign_graph.types import Feedback
 _HEADLINE_CHARS = 120
 
 CasePayload = dict[str, Any]
-"""What a task is about: `interrupts.case_payload`."""
+"""The case of a task: `interrupts.case_payload`."""
 
 
 @dataclass(frozen=True)
 class Reviewer:
-    """Who looks at the page."""
+    """A user of the page."""
 
     name: str = ""
     verified: bool = False
@@ -29,29 +29,29 @@ class Reviewer:
     client: Any = None
     """A client of the Agent Server with the reviewer's rights; None without a server."""
     account: str = ""
-    """The reviewer's identity on the server, which may differ from the name shown."""
+    """The reviewer's identity on the server, which may differ from the name."""
 
 
 @dataclass
 class ReviewTask:
-    """One case that waits for an expert."""
+    """A case that an expert is to answer."""
 
     id: str
-    criterion: str  # its name, or several names
-    inputs: str  # the first words
-    title: str  # the first words of the output
+    criterion: str  # a name, or several with commas
+    inputs: str  # their first words
+    title: str  # the first words of the outputs
     asked_at: datetime
     reasons: list[str]
     judgment_ids: frozenset[str]
-    case: CasePayload = field(default_factory=dict)  # only of an open task
-    ran_unasked: bool = False  # a tool call that nobody was asked about
-    rank: int = 0  # its place among cases that nobody waits for
+    case: CasePayload = field(default_factory=dict)  # only in an open task
+    ran_unasked: bool = False  # a tool call that ran without a question
+    rank: int = 0  # the order of kept judgments; 0 comes first
     held_by: str | None = None
     skipped: bool = False
 
     @property
     def age(self) -> str:
-        """How long it has waited, in words."""
+        """How long the task has been open, in words."""
         seconds = max((datetime.now(UTC) - self.asked_at).total_seconds(), 0)
         for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
             if seconds >= length:
@@ -63,7 +63,7 @@ class ReviewTask:
 def make_task(
     task_id: str, criterion: str, case: CasePayload, asked_at: datetime | None = None
 ) -> ReviewTask:
-    """Describe a case as a task."""
+    """Make the task of a case."""
     judgments, example = case.get("judgments", {}).values(), case.get("example")
     codes = [code for each in judgments for code in (each.get("review") or {}).get("reasons", [])]
     return ReviewTask(
@@ -80,13 +80,13 @@ def make_task(
 
 
 def _passed(judgment: Mapping[str, Any]) -> bool:
-    """Tell whether a judge let a call run without a question."""
+    """Return whether a judge let a call run without a question."""
     review = judgment.get("review") or {"asks": True}
     return judgment["value"] is True and not review["asks"]
 
 
 def title_of(outputs: Any) -> str:
-    """Return the first words of an output, or a tool call with its arguments."""
+    """Return the first words of the outputs, or a tool call with its arguments."""
     if call := tool_call(outputs):
         arguments = (
             f"{key}={json.dumps(part, ensure_ascii=False)}" for key, part in call["args"].items()
@@ -96,13 +96,13 @@ def title_of(outputs: Any) -> str:
 
 
 def _goal(inputs: Any) -> str:
-    """Return the first words of an input; of a conversation those of its last question."""
+    """Return the first words of the inputs; for a conversation, of its last question."""
     questions = goal_tools_answer(steps_of(inputs))[0] if is_messages(inputs) else []
     return headline(questions[-1] if questions else inputs, _HEADLINE_CHARS)
 
 
 def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:
-    """Read a reply as feedback, by criterion."""
+    """Return the feedback in a reply, by criterion."""
     feedback: dict[str, Feedback] = {}
     for name in case["criteria"] if case["kind"] != "conflicts" else ():
         about = {"example": case["example"], "judgment": case["judgments"].get(name)}

@@ -1,4 +1,4 @@
-"""Review tasks on threads of an Agent Server: list them, read one, resume its run."""
+"""Review tasks on threads of an Agent Server: list them, load one, resume its run."""
 
 import asyncio
 import re
@@ -22,13 +22,13 @@ _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
 
 def parse_task_id(task_id: str) -> tuple[str, str] | None:
-    """Return the ids of a task's thread and interrupt; None for a task that is on no thread."""
+    """Return the ids of a task's thread and interrupt; None for a kept judgment."""
     parts = _TASK_ID.fullmatch(task_id)
     return None if parts is None else (parts[1], parts[2])
 
 
 def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
-    """Return what a thread asks about some criteria, by the id of the interrupt."""
+    """Return the cases that a thread asks about, by interrupt id, if the criteria are served."""
     by_task = (thread.get("interrupts") or {}).values()
     interrupts = [interrupt for pending in by_task for interrupt in pending]
     cases = {
@@ -41,7 +41,7 @@ def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, 
 async def list_tasks(
     client: Any, criteria: Collection[str], max_tasks: int
 ) -> tuple[list[ReviewTask], int]:
-    """List the oldest tasks, past threads that wait for something else, and count all."""
+    """List the oldest tasks, skipping threads with other interrupts, and count all."""
     tasks: list[ReviewTask] = []
     total, offset = await client.threads.count(status="interrupted"), 0
     while len(tasks) < max_tasks:
@@ -54,12 +54,12 @@ async def list_tasks(
             select=["thread_id", "created_at", "interrupts", "metadata"],
         )
         for thread in threads:
-            waits = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
+            reason = f"a run of {thread['metadata'].get('graph_id', 'a graph')!r} waits for it"
             asked_at = datetime.fromisoformat(thread["created_at"])
             for interrupt_id, case in cases_of(thread, criteria).items():
                 task_id = f"t-{thread['thread_id']}-{interrupt_id}"
                 task = make_task(task_id, ", ".join(case["criteria"]), case, asked_at)
-                tasks.append(replace(task, reasons=[*task.reasons, waits]))
+                tasks.append(replace(task, reasons=[*task.reasons, reason]))
         offset += len(threads)
         if len(threads) < max_tasks:
             total = min(total, len(tasks))
@@ -68,7 +68,7 @@ async def list_tasks(
 
 
 async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
-    """Read a thread; empty if it does not exist for this reviewer."""
+    """Load a thread; empty if it does not exist or this reviewer may not see it."""
     with suppress(NotFoundError, PermissionDeniedError, UnprocessableEntityError):
         thread: Mapping[str, Any] = await client.threads.get(thread_id)
         return thread
@@ -78,7 +78,7 @@ async def load_thread(client: Any, thread_id: str) -> Mapping[str, Any]:
 async def load_case(
     client: Any, task_id: str, criteria: Collection[str], max_states: int
 ) -> CasePayload | None:
-    """Read a task's case; looks into so many earlier states if the task is answered already."""
+    """Load a task's case; for an answered task, from up to `max_states` earlier states."""
     ids = parse_task_id(task_id)
     if client is None or ids is None:
         return None
@@ -94,13 +94,13 @@ async def load_case(
 async def resume(
     client: Any, task_id: str, case: CasePayload, reply: dict[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Answer a thread's interrupt and wait for the run; None if it was answered before."""
+    """Resume a thread's interrupt and wait for the run; None if it was answered before."""
     thread_id, interrupt_id = parse_task_id(task_id) or ("", "")
     answer = {interrupt_id: _with_judgment_ids(case, reply)}
     while interrupt_id in cases_of(
         thread := await load_thread(client, thread_id), case["criteria"]
     ):
-        with suppress(ConflictError):  # the thread has another run, maybe of another interrupt
+        with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,
                 thread["metadata"]["assistant_id"],
@@ -115,20 +115,20 @@ async def resume(
 
 
 def _with_judgment_ids(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply that is refused if its thread waits for an answer to another judgment."""
+    """Name the judgment in a reply, so that the thread refuses a reply to an earlier one."""
     ids = {name: judgment["id"] for name, judgment in case.get("judgments", {}).items()}
     if case["kind"] == "review":
         return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
     if case["kind"] == "panel":
-        named = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
-        return {**reply, **named}
+        answers = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
+        return {**reply, **answers}
     return reply
 
 
 def has_learned_from(
     thread: Mapping[str, Any], case: CasePayload, reply: Mapping[str, Any]
 ) -> bool:
-    """Tell whether a thread learned from this answer, and not from another."""
+    """Return whether the thread learned from this answer and not from another one."""
     learned = (thread.get("values") or {}).get("feedback") or {}
     for name, feedback in feedback_of(case, reply).items():
         fields = (learned.get(name) if case["kind"] == "panel" else learned) or {}

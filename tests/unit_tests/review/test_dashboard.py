@@ -1,4 +1,4 @@
-"""What was learned, who said what, and how far judge and experts agree."""
+"""What was learned, who answered what, and how often judge and experts agree."""
 
 from datetime import date, timedelta
 
@@ -15,7 +15,7 @@ from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import judged, memory_of, told
 
 
-def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
+def test_a_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
     memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), utc_now()
     rights = {one.example_id: float(bool(one.value)) for one in memory.episodes()}
     own = told("kind 1", True, rationale="So kind.", given_at=at)
@@ -25,22 +25,24 @@ def test_a_rule_is_told_with_its_sources_its_worth_and_its_checks() -> None:
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
     shown = run_sync(guideline_overview(SYNC, memory.access, "ann"))
     [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
-    assert rule["worth"] == "Tells good answers from bad ones 100% of the time, on 9 cases."
+    assert (rule["worth"].auc, rule["worth"].cases) == (1.0, 9)
     assert rule["checks"] == "Cases that meet it: 4 of 9."
-    word = {"author": "ann", "value": "Yes", "rationale": "So kind."}
+    answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
     title, key = "The answer to kind 1", own.episode_id
-    assert rule["sources"][0] == {**word, "episode_id": key, "title": title, "mine": True}
+    assert rule["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
     assert [source["mine"] for source in rule["sources"]] == [True, False]
-    assert (dispute["title"], word in dispute["words"]) == (title, True)
+    assert (dispute["title"], answer in dispute["answers"]) == (title, True)
     kind, late = run_sync(answers_by(SYNC, memory.access, "ann"))
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
-def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
+def test_the_recent_history_follows_every_kind_of_commit() -> None:
     memory = memory_of(told("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
     at_us = timestamp_us(view.latest_fact_id) + 1
-    late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # of one who did not see the others
+    late = [
+        Fact(id=new_id(at_us), at_us=at_us, reason="ask")
+    ]  # by a process that had not seen the others
     for act in (
         lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
         lambda: memory.remember([told("warm 2", False, "bob", rationale="No.")]),
@@ -64,33 +66,30 @@ def test_the_newest_history_is_that_of_all_the_past_whatever_is_done() -> None:
         "ann answered (answers given: 1).",
         "The judge learned (nothing new).",
         "ann learned (answers learned from: 1, rules added: 1).",
-        "Somebody answered (answers given: 1).",  # whose words were purged
-        "ann changed an answer (answers changed: 1, rules dropped: 1).",
-        "cy went back to how things stood (answers changed: 1, rules added: 1).",
+        "Somebody answered (answers given: 1).",  # whose feedback was purged
+        "ann changed an answer (answers changed: 1, rules removed: 1).",
+        "cy returned to an earlier version (answers changed: 1, rules added: 1).",
     ]
 
 
-def test_agreement_is_told_by_week_and_expert_and_questions_by_day() -> None:
+def test_agreement_is_shown_by_week_and_expert_with_the_last_questions() -> None:
     unjudged = told("late 9", True, "bob", given_at=utc_now() - timedelta(1))
     memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
     judgments = [one.judgment for one in memory.episodes() if one.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
         run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), utc_now()))
     shown = run_sync(agreement_overview(SYNC, memory.access))
-    sentence = "The judge agrees with the experts on 3 of 4 (75%) answers."
-    assert shown["agreement"] == {"n": 4, "agreed": 3, "sentence": sentence}
+    assert shown["agreement"] == {"n": 4, "agreed": 3, "share": 0.75}
     assert [week["share"] for week in shown["weeks"]] == [None] * 11 + [0.75]
-    assert shown["experts"] == [{"author": "ann", "n": 4, "share": 0.75}]
-    right = sum(one.value is True for one in judgments[:2])
-    [coverage] = [one["sentence"] for one in shown["coverage"]]
-    assert "asked about 2 of 3 answers" in coverage
-    assert f"right on {right} of 2" in coverage
-    assert [(day["asked"], day["answered"]) for day in shown["days"][-2:]] == [(0, 1), (2, 4)]
+    assert shown["experts"] == [{"author": "ann", "n": 4, "agreed": 3, "share": 0.75}]
+    report, asked = shown["report"], shown["report"].asked
+    assert (report.judgments, asked.asked, asked.answered) == (3, 2, 2)
+    assert asked.agreeing == sum(judgment.value is True for judgment in judgments[:2])
     empty = run_sync(agreement_overview(SYNC, memory_of().access))
-    assert (empty["coverage"], empty["agreement"]["n"]) == ([], 0)
+    assert (empty["report"].judgments, empty["agreement"]["n"]) == (0, 0)
 
 
-def test_how_many_answers_really_pass_is_told_where_judgments_are_kept() -> None:
+def test_the_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     said = [judged(f"late {at}", at % 3 > 0, True) for at in range(30)]
     memory = memory_of(*said)
     assert run_sync(agreement_overview(SYNC, memory.access))["rate"] is None
@@ -103,12 +102,14 @@ def test_how_many_answers_really_pass_is_told_where_judgments_are_kept() -> None
     shown = run_sync(agreement_overview(SYNC, memory.access))
     page = " ".join(_TEMPLATES.get_template("rate.html.jinja").render(**shown).split())
     assert "The share that passes: 67% (" in page
-    assert "by 30 experts' answers drawn by chance and 30 judgments" in page
+    assert "estimated from 30 answers to the random sample and 30 judgments" in page
     assert "The judge alone says 100% (" in page
     assert page.count("<circle") == 1
-    assert "On 30 answers drawn by chance, no fall of the agreement is shown." in page
-    fallen = shown["drift"].model_copy(
+    assert "On 30 answers to the random sample, agreement has not measurably fallen." in page
+    fallen = shown["report"].drift.model_copy(
         update={"has_fallen": True, "before": 0.9, "after": 0.7, "since": date(2026, 1, 2)}
     )
-    page = _TEMPLATES.get_template("rate.html.jinja").render({**shown, "drift": fallen})
+    page = _TEMPLATES.get_template("rate.html.jinja").render(
+        {**shown, "report": shown["report"].model_copy(update={"drift": fallen})}
+    )
     assert "fallen from 90% to 70% since about 2026-01-02" in page

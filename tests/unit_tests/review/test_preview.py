@@ -1,4 +1,4 @@
-"""What an answer would do, beside what it then does."""
+"""The preview of an answer, compared with what the answer then changes."""
 
 import random
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from memalign_graph.review.preview import (
     nearest_case,
     predicted_changes,
     proposed_guidelines,
-    title_of,
+    row_title,
 )
 from tests.conftest import CASE, COLD, CRITERION, operations
 from tests.loopback import LoopbackServer, error
@@ -26,7 +26,7 @@ TOPICS = {"warm": True, "cold": False, "late": False, "kind": True}
 
 
 def near(texts: Iterable[str]) -> list[list[float]]:
-    """Vectors of cases that lie close together where their first words are the same."""
+    """Return vectors that are close to each other for texts with the same first word."""
     noise = {text: random.Random(text) for text in texts}  # noqa: S311 - nothing secret
     return [
         [3.0 * text.startswith(name) + rng.gauss(0, 0.28) for name in (*TOPICS, "odd", *["-"] * 20)]
@@ -54,25 +54,25 @@ def memory_of(*feedback: Feedback) -> JudgeMemory:
 
 
 def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT001, FBT002 - short
-    """Cases of four topics, of which a judge that errs is wrong on half."""
+    """Return feedback on four topics; a judge that errs is wrong on half of it."""
     cases = [(number, *[*TOPICS.items()][number % 4]) for number in range(count)]
     wrong = {number for number, *_ in cases if errs and number % 8 < 4}
     return [judged(f"{name} {at}", value, value ^ (at in wrong)) for at, name, value in cases]
 
 
-def turns(memory: JudgeMemory, name: str, value: Any, **options: Any) -> Any:
+def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True) -> Any:
     vector = run_sync(embed_once(SYNC, [memory.access], example(name), always=True))
-    given = {"vector": vector, **options}
-    return run_sync(predicted_changes(SYNC, memory.access, example(name), value, **given))
+    answer = told(name, value) if value is not None else told(name, value, rationale="Hm.")
+    return run_sync(predicted_changes(SYNC, memory.access, answer, vector if embedded else None))
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
     found = run_sync(current_evidence_model(SYNC, memory.access)).leave_one_out_values()
     rows = {row.example_id: row for row in memory.access.view.rows()}
-    return {title_of(rows[key]): value for key, (value, _) in found.items()}
+    return {row_title(rows[key]): value for key, (value, _) in found.items()}
 
 
-def test_others_are_those_who_say_otherwise_of_the_very_same_case() -> None:
+def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> None:
     other = Example(**{**example("warm 1").to_json(), "reference_outputs": "Hello"})
     memory = memory_of(
         told("warm 1", False, "bob", rationale="Too long."),
@@ -81,38 +81,40 @@ def test_others_are_those_who_say_otherwise_of_the_very_same_case() -> None:
         told("warm 1", None, "dee", rationale="?"),
         Feedback(example=other, value=False, author="eve"),
     )
-    given = memory.access, example("warm 1")
-    shown = {"author": "bob", "value": "No", "rationale": "Too long."}
-    assert run_sync(conflicting_labels(SYNC, *given, True, "ann")) == [shown]
-    assert [one["author"] for one in run_sync(conflicting_labels(SYNC, *given, True, "bob"))] == [
-        "ann"
-    ]
-    assert run_sync(conflicting_labels(SYNC, *given, None, "zoe")) == []
+
+    def conflicts(value: Any, author: str) -> Any:
+        answer = told("warm 1", value, author, rationale="So.")
+        return run_sync(conflicting_labels(SYNC, memory.access, answer))
+
+    assert conflicts(True, "ann") == [{"author": "bob", "value": "No", "rationale": "Too long."}]
+    assert [answer["author"] for answer in conflicts(True, "bob")] == ["ann"]
+    assert conflicts(None, "zoe") == []
 
 
-@pytest.mark.parametrize("new", ["odd 3", "odd 2"])  # also another word on a settled one
-def test_what_turns_is_what_is_then_estimated_otherwise(new: str) -> None:
+@pytest.mark.parametrize("new", ["odd 3", "odd 2"])  # a new case, and one with a label
+def test_predicted_changes_are_the_changes_after_the_answer_is_stored(new: str) -> None:
     memory = memory_of(*settled(), judged("odd 1", True, False), judged("odd 2", False, True))
     before, version = estimates(memory), memory.version()
-    [turn], untold = turns(memory, new, True)
-    assert (untold, memory.version()) == (None, version)
+    [change], unknown = changes(memory, new, True)
+    assert (unknown, memory.version()) == (None, version)
     memory.remember([told(new, True)])
     after = {**before, **estimates(memory)}
-    assert {key for key in before if before[key] != after[key]} == {turn["title"]}
+    assert {key for key in before if before[key] != after[key]} == {change["title"]}
     shown = {"before": "No", "after": "Yes", "expert": "Yes", "becomes": "right"}
-    assert turn == {"title": "The answer to odd 1", **shown}
+    assert change == {"title": "The answer to odd 1", **shown}
 
 
-def test_what_is_not_known_is_said() -> None:
-    assert "9 of the 10" in turns(memory_of(*settled(9)), "odd 1", True)[1]
+def test_the_preview_says_why_it_predicts_no_changes() -> None:
+    reason = changes(memory_of(*settled(9)), "odd 1", True)[1]
+    assert reason == "Not known yet: 9 cases have an expert's value, and it takes 10."
     memory = memory_of(*settled())
-    assert "never compared" in turns(memory, "odd 1", True, vector=None)[1]
-    assert "without a value" in turns(memory, "odd 1", None)[1]
-    assert turns(memory, "warm 9", True) == ([], None)
-    assert "do not decide" in turns(memory_of(*settled(errs=False)), "odd 1", True)[1]
+    assert "has no embedding" in changes(memory, "odd 1", True, embedded=False)[1]
+    assert "without a value" in changes(memory, "odd 1", None)[1]
+    assert changes(memory, "warm 9", True) == ([], None)
+    assert "verdicts decide" in changes(memory_of(*settled(errs=False)), "odd 1", True)[1]
 
 
-def test_rules_of_one_answer_are_told_and_not_kept(server: LoopbackServer) -> None:
+def test_proposed_guidelines_are_not_stored(server: LoopbackServer) -> None:
     memory = memory_of(told("warm 1", True, rationale="Short."))
     learn(memory, op("add", *memory.episodes(), text="Be brief."))
     given = memory.access, server.chat_model(max_retries=0)
@@ -127,7 +129,7 @@ def test_rules_of_one_answer_are_told_and_not_kept(server: LoopbackServer) -> No
     assert (len(server.chats), memory.version()) == (2, version)
 
 
-def test_the_nearest_case_is_another_one_that_has_a_value() -> None:
+def test_the_nearest_case_is_another_case_with_a_value() -> None:
     cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
     memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
     found = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
