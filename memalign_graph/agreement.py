@@ -1,4 +1,4 @@
-"""What several experts on one case make together: the value that counts, and how far they agree."""
+"""Several experts on one example: the consensus value, and how far the experts agree."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,36 +25,35 @@ class Disagreement(FrozenModel):
     example_id: str
     given: list[RaterValue]
     majority: Value
-    """What counts, as `majority_value` decides."""
+    """The consensus value: the majority, or the median on an ordered scale."""
 
 
 class Agreement(FrozenModel):
     """How far the experts of a memory agree."""
 
     alpha: float | None
-    """Krippendorff's alpha: 1 is full agreement, 0 what chance would give, below 0 less than that;
-    None where no example has two experts' values, or all values given to such examples are the
-    same: `examples` tells the two apart."""
+    """Krippendorff's alpha: 1 is full agreement, 0 is chance, below 0 is worse than chance. None if
+    no example has values of two experts (`examples` is 0), or all these values are the same."""
     level: Level
-    examples: int  # how many have values of two or more experts
-    disagreements: list[Disagreement]  # those of them whose experts differ, oldest first
+    examples: int  # with values of two or more experts
+    disagreements: list[Disagreement]  # the examples whose experts differ, oldest first
 
 
 def consensus_value(episodes: Iterable[Episode], scale: Scale) -> Value | None:
-    """Find the value that counts of those that experts gave on one case."""
+    """Return the consensus of the experts' values on one example; None if there are none."""
     values = [value for _, value in _valued(episodes, scale)]
     return consensus(values, scale) if values else None
 
 
 def _valued(episodes: Iterable[Episode], scale: Scale) -> Iterator[tuple[Episode, Value]]:
-    """Give the episodes that have a value on the scale, oldest first."""
+    """Yield the episodes with a value on the scale, oldest first."""
     for episode in sorted(episodes, key=lambda episode: (episode.given_at, episode.id)):
         if (value := value_or_none(episode.value, scale)) is not None:
             yield episode, value
 
 
 def consensus(values: Sequence[Value], scale: Scale) -> Value:
-    """Find the (lower) median of values in an order, else the last of the most frequent ones."""
+    """Return the (lower) median on an ordered scale, otherwise the latest most frequent value."""
     if isinstance(scale, Numeric):
         return scale.validate_value((median_low if scale.integer else median)(map(float, values)))
     if isinstance(scale, Categorical) and scale.ordered:
@@ -70,20 +69,20 @@ def values_agree(scale: Scale, got: Value, expected: Value) -> bool:
 
 
 def agreement_tolerance(scale: Numeric) -> float:
-    """Return how far apart two values of a continuous scale may be and still agree."""
-    # A hair more than a tenth: 0.3 - 0.2 is not 0.1 in binary.
+    """Return the largest difference at which two values of a continuous scale agree."""
+    # Slightly more than a tenth, as 0.3 - 0.2 is not 0.1 in binary.
     return 0.1 * (scale.maximum - scale.minimum) * (1 + 1e-9)
 
 
 def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float | None:
-    """Measure how far the values given to the same cases agree, beyond what chance would give."""
+    """Measure the agreement of raters on the same units, corrected for chance."""
     import numpy as np
 
     pairable = [unit for unit in units if len(unit) > 1]
     values = [value for unit in pairable for value in unit]
     if not values:
         return None
-    # Points whose squared distances are how far values differ, but for a factor.
+    # Points whose squared distances are proportional to the metric of the level.
     if level == "nominal":
         codes = {kind: code for code, kind in enumerate(dict.fromkeys(map(_equality_key, values)))}
         points = np.eye(len(codes))[[codes[_equality_key(value)] for value in values]]
@@ -95,7 +94,7 @@ def krippendorff_alpha(units: Iterable[Sequence[Value]], level: Level) -> float 
             points = middles.astype(float)
 
     def disagreement(points: Any) -> float:
-        # Differences to one of them, so that equal values give exactly 0.
+        # Relative to one point, so that equal values give exactly 0.
         return float(len(points) * (points - points[0]).var(axis=0, ddof=1).sum())
 
     expected = disagreement(points)
@@ -135,12 +134,12 @@ def expert_agreement(episodes: Iterable[Episode], scale: Scale) -> Agreement:
 
 
 def _equality_key(value: Value) -> tuple[bool, Value]:
-    """Return what is equal for equal values: Python takes True for 1, an expert does not."""
+    """Return a key that tells True from 1, which are equal in Python."""
     return isinstance(value, bool), value
 
 
 def value_or_none(value: Value | None, scale: Scale) -> Value | None:
-    """Read a value that was stored under a scale which may have changed since."""
+    """Return a stored value on the scale; None if it is not on it any more."""
     try:
         return None if value is None else scale.validate_value(value)
     except ValueError:

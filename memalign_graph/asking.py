@@ -1,4 +1,4 @@
-"""Structured answers: a chat model bound to a schema, asked, read strictly, and asked again."""
+"""Structured answers: bind a chat model to a schema, parse its answer strictly, and retry once."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ PURPOSES = {
     "feedback_question": "clarify",
     "judgment": "judge",
 }
-"""What a chat model is asked for, by the title of the answer's schema."""
+"""The purpose of a call in traces, by the title of the answer's schema."""
 
 
 async def ask_with_retry(
@@ -36,10 +36,10 @@ async def ask_with_retry(
     *,
     purpose: str,
 ) -> tuple[T, ChatReply]:
-    """Ask for an answer; if it is unusable, show the model why and ask once more.
+    """Ask for an answer; if it is invalid, tell the model why and ask once more.
 
     Raises:
-        ModelAnswerError: Both answers are unusable.
+        ModelAnswerError: Both answers are invalid.
     """
     prompt = list(messages)
     for is_last in (False, True):
@@ -47,7 +47,7 @@ async def ask_with_retry(
         problem = reply.problem or "it is no answer"
         if reply.answer is not None:
             try:
-                # A store may refuse what a model can write, such as a NUL.
+                # Models can write what stores refuse, such as a NUL.
                 check_json(reply.answer, "the answer")
                 result = parse(reply.answer, is_last)
             except ValueError as error:
@@ -96,23 +96,23 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
         steps: Any = bind(_send_unchecked(model), include_raw=False)
         is_pair = isinstance(steps, RunnableSequence) and not steps.middle
         if is_pair and hasattr(steps.last, "parse_result"):
-            # What `include_raw` does, at half its cost: it runs four more runnables a call.
+            # The same as `include_raw`, which runs four more runnables a call, at half the cost.
             return StructuredModel(steps.first, steps.last, name, key, purpose)
     whole = map_models(model, lambda inner: bind(_send_unchecked(inner), include_raw=True))
     return StructuredModel(whole, None, name, key, purpose)
 
 
 def _send_unchecked(model: BaseChatModel) -> BaseChatModel:
-    """Return a model of OpenAI's family that sends its prompt without checking each message.
+    """Return a copy of an OpenAI model whose client does not validate each message.
 
-    The openai client tries each message as every type of one: of the 5.9 ms of processor time that
-    a call with 12 messages takes, that is 4.6. Its `parse` also raises where an answer was cut off.
+    The openai client tries every message type for each message: 4.6 of the 5.9 ms of processor time
+    of a call with 12 messages. Its `parse` also raises where an answer was truncated.
     """
     clients = {}
     for name in ("root_client", "root_async_client"):
         if client := copy(getattr(model, name, None)):
             clients[name] = client
-            vars(client).pop("chat", None)  # cached: made again, it sends where this copy does
+            vars(client).pop("chat", None)  # a cached property, bound to the original client
             raw = client.chat.completions.with_raw_response
             raw.parse = partial(_create, raw.create)
     return model.model_copy(update=clients) if clients else model
@@ -125,7 +125,7 @@ def _create(create: Callable[..., Any], *, messages: Any, response_format: Any, 
 
 
 class _Messages:
-    """Messages for tools that instrument the client; it checks none, as there is no `__iter__`."""
+    """Messages that tracing tools can read, and the client skips since they lack `__iter__`."""
 
     def __init__(self, messages: Sequence[Any]) -> None:
         self.messages = messages

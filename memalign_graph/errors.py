@@ -1,4 +1,4 @@
-"""The exceptions and warnings this package raises, each with one sentence that names the mend."""
+"""Exceptions and warnings of this package. Each message says what is wrong and what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,67 +18,66 @@ _MESSAGE_BY_TYPE = {
     "less_than": "{input!r} is too much: give less than {lt}.",
     "less_than_equal": "{input!r} is too much: give at most {le}.",
     "literal_error": "{input!r} is not known: give {expected}.",
-    "is_instance_of": "{input!r} is none: give a {class}.",
-    "time_delta_type": "{input!r} is no length of time: give one such as timedelta(days=30).",
+    "is_instance_of": "{input!r} is not a {class}: give one.",
+    "time_delta_type": "{input!r} is not a duration: give one such as timedelta(days=30).",
 }
-"""What to say where pydantic's own words do not name the mend, by its error type."""
+"""Messages by pydantic's error type, where pydantic's own message does not say what to do."""
 
 
 class MemAlignError(Exception):
-    """Base class of every error raised on purpose by this package."""
+    """Base class of all errors that this package raises on purpose."""
 
     node: str | None = None
-    """The node of this package that it comes from, where it comes from one."""
+    """The graph node that raised it, if a node of this package did."""
 
 
 class InvalidInputError(MemAlignError, ValueError):
-    """What the caller gave cannot be used; raised before any model is called or item written."""
+    """An argument or input is invalid; raised before a model is called or an item is written."""
 
 
 class ChatModelError(MemAlignError):
-    """A chat model could not be reached or answered with an error; the cause is chained."""
+    """A chat model was unreachable or returned an error; the cause is chained."""
 
     is_refusal: bool = False
-    """Whether the provider refused this one prompt, so that another may be answered."""
+    """Whether the provider refused this prompt; others may still be answered."""
 
 
 class ModelAnswerError(MemAlignError):
-    """A chat model's answer stayed unusable after it had been shown what was wrong with it."""
+    """A chat model's answer was still invalid after one retry that said what was wrong."""
 
     is_refusal: bool = False
-    """Whether a content filter stopped the answer, or the model refused to give one."""
+    """Whether a content filter stopped the answer, or the model refused to answer."""
 
 
 def is_about_prompt(error: BaseException) -> bool:
-    """Return whether a model failed at one prompt, so that another may have been answered."""
+    """Return whether the failure concerns this prompt only, not the model or provider."""
     is_refused = isinstance(error, ChatModelError) and error.is_refusal
     return is_refused or isinstance(error, ModelAnswerError)
 
 
 class EmbeddingError(MemAlignError):
-    """An embedding call failed or returned vectors that cannot be used; the cause is chained."""
+    """An embedding call failed or returned invalid vectors; the cause is chained."""
 
 
 class StoreError(MemAlignError):
-    """A store failed; the cause is chained. Doing the same again stores nothing twice."""
+    """A store failed; the cause is chained. A retry stores nothing twice."""
 
 
 class MemAlignWarning(UserWarning):
-    """Something works, but not the way the caller probably expects."""
+    """Something works, but probably not the way the caller expects."""
 
 
 def excerpt(text: str, chars: int) -> str:
-    """Return the beginning of a text that is too long for a sentence."""
     return text if len(text) <= chars else f"{text[:chars]}…"
 
 
 def describe_validation_error(error: "ValidationError") -> str:
-    """Put a pydantic error into one sentence that names the field and what is wrong with it."""
+    """Describe a pydantic error in one sentence that begins with the field."""
     first, *more = error.errors(include_url=False)
     *parents, last = first["loc"] or ("",)
     members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]
     if members and len(members) == len(more) and first["input"] is more[0]["input"]:
-        # A union is as many errors as it has members.
+        # Pydantic reports one error for each member of a union.
         field, kinds = ".".join(map(str, parents)), ", ".join(map(str, [last, *members[:-1]]))
         return (
             f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}: give one of them."
@@ -95,7 +94,7 @@ def describe_validation_error(error: "ValidationError") -> str:
 
 @contextmanager
 def require_extra(extra: str, what: str) -> Iterator[None]:
-    """Turn a failed import in the block into one sentence that names the extra."""
+    """Make a failed import in the block name the extra that has to be installed."""
     try:
         yield
     except ImportError as error:

@@ -28,20 +28,20 @@ R = TypeVar("R")
 
 
 class IO:
-    """External calls; a wrapper passes on to the wrapped `io` what it does not override."""
+    """External calls; a wrapper forwards what it does not override to the wrapped `io`."""
 
     def __init__(self, io: "IO | None" = None) -> None:
         self.io = io or self
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        """Run store operations; returns their results, in order."""
+        """Run store operations and return their results in order."""
         return await self.io.batch(store, ops)
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         return await self.io.chat(model, messages)
 
     async def mark_usable(self, reply: ChatReply) -> None:
-        """Report that a chat model's reply could be used."""
+        """Report that a chat model's reply was valid."""
         if self.io is not self:
             await self.io.mark_usable(reply)
 
@@ -49,13 +49,13 @@ class IO:
         return await self.io.embed(embeddings, texts)
 
     async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:
-        """Run operations concurrently, at most `limit` at a time; returns their results."""
+        """Run operations concurrently, at most `limit` at a time, and return their results."""
         return await self.io.gather(operations, limit)
 
     async def call_either(
         self, blocking: Callable[[], T], awaiting: Callable[[], Awaitable[T]]
     ) -> T:
-        """Call what has a blocking and an async method of its own, such as a checkpointer."""
+        """Call the blocking or the async method of an object, such as a checkpointer."""
         return await self.io.call_either(blocking, awaiting)
 
 
@@ -63,7 +63,7 @@ _IN_MEMORY_STORE_LOCK = threading.RLock()
 
 
 class SyncIO(IO):
-    """Makes blocking calls; at most `limit` calls of models at a time, however they are nested."""
+    """Blocking calls; at most `limit` concurrent model calls, also of nested operations."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class SyncIO(IO):
         )
 
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
-        # InMemoryStore walks through a dict that another thread's batch would change meanwhile.
+        # InMemoryStore iterates over a dict that another thread's batch may change.
         is_in_memory = isinstance(store, InMemoryStore)
         with _IN_MEMORY_STORE_LOCK if is_in_memory else nullcontext(), store_errors(store):
             return store.batch(ops)
@@ -91,18 +91,18 @@ class SyncIO(IO):
                 return list(executor.map(run_sync, operations))
         finally:
             for operation in operations:
-                operation.close()  # those that a failed one kept from being started
+                operation.close()  # those not started since another failed
 
     async def call_either(
         self,
         blocking: Callable[[], T],
-        awaiting: Callable[[], Awaitable[T]],  # noqa: ARG002 - for the async twin
+        awaiting: Callable[[], Awaitable[T]],  # noqa: ARG002 - for AsyncIO
     ) -> T:
         return blocking()
 
 
 class AsyncIO(IO):
-    """Awaits calls; at most `limit` calls of models at a time, however they are nested."""
+    """Awaited calls; at most `limit` concurrent model calls, also of nested operations."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class AsyncIO(IO):
     async def batch(self, store: BaseStore, ops: Sequence[Op]) -> Any:
         with store_errors(store):
             if isinstance(store, InMemoryStore) and type(store).abatch is InMemoryStore.abatch:
-                with _IN_MEMORY_STORE_LOCK:  # it embeds nothing of ours, so it does not block long
+                with _IN_MEMORY_STORE_LOCK:  # held briefly: our items are not embedded by the store
                     return store.batch(ops)
             return await _shielded(_abatch(store, ops))
 
@@ -142,7 +142,7 @@ class AsyncIO(IO):
 
     async def call_either(
         self,
-        blocking: Callable[[], T],  # noqa: ARG002 - for the sync twin
+        blocking: Callable[[], T],  # noqa: ARG002 - for SyncIO
         awaiting: Callable[[], Awaitable[T]],
     ) -> T:
         return await awaiting()
@@ -165,21 +165,21 @@ def run_sync(operation: Coroutine[Any, Any, T]) -> T:
 def sync_async_methods(
     operation: Callable[Concatenate[T, IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[Concatenate[T, P], R], Callable[Concatenate[T, P], Coroutine[Any, Any, R]]]:
-    """Make a blocking method and its async twin from a method that takes an `IO` first."""
+    """Make a sync and an async method from a method that takes an `IO` first."""
     return _sync_async(operation, 1)
 
 
 def sync_async_functions(
     operation: Callable[Concatenate[IO, P], Coroutine[Any, Any, R]],
 ) -> tuple[Callable[P, R], Callable[P, Coroutine[Any, Any, R]]]:
-    """Make a blocking function and its async twin from a function that takes an `IO` first."""
+    """Make a sync and an async function from a function that takes an `IO` first."""
     return _sync_async(operation, 0)
 
 
 def _sync_async(
     operation: Callable[..., Any], io_position: int
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Make the pair, named after the operation and with its parameters but `io`."""
+    """Make both, named after the operation, with its parameters except `io`."""
 
     def blocking(*args: Any, **kwargs: Any) -> Any:
         return run_sync(operation(*args[:io_position], SYNC, *args[io_position:], **kwargs))
@@ -201,10 +201,10 @@ def _sync_async(
 
 
 _PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
-"""What no store raises: trying again would not help."""
+"""Not errors of a store: a retry would not help."""
 
 
-# What to do about a failed store, by the names of psycopg's, sqlite3's and Python's own errors.
+# What to do, by the name of an exception of psycopg, sqlite3 or Python.
 _STORE_HINTS = {
     "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or do less at once.",
     "ReadOnlySqlTransaction": "LangGraph's store writes to read by key: give it the primary.",
@@ -219,7 +219,7 @@ _STORE_HINTS = {
 
 @contextmanager
 def store_errors(store: object) -> Iterator[None]:
-    """Raise a `StoreError` that says what to do for what a store raises."""
+    """Turn a store's exception into a `StoreError` that says what to do."""
     try:
         yield
     except (MemAlignError, *_PROGRAMMING_ERRORS):
@@ -234,12 +234,12 @@ async def _abatch(store: BaseStore, ops: Sequence[Op]) -> Any:
     try:
         return await store.abatch(ops)
     except NotImplementedError:
-        # SqliteStore has no async calls of its own.
+        # SqliteStore has no async calls.
         return await asyncio.to_thread(store.batch, ops)
 
 
 async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
-    """Let a batch that has begun end when its caller is cancelled: half of one may corrupt."""
+    """Finish a started batch although its caller is cancelled: half a batch may corrupt a store."""
     task = asyncio.ensure_future(batch)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -250,5 +250,5 @@ async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # looked at, so that nobody warns of it
+        task.exception()  # retrieved, so that asyncio does not warn
     raise cancelled

@@ -44,46 +44,41 @@ EmbeddingsLike = (
 
 
 class OncePerLoop(Generic[T]):
-    """Something made once for each event loop, since a client's connections die with their loop."""
+    """A value made once for each event loop, as a client's connections die with their loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: dict[object, T] = {}
+        self._made: dict[asyncio.AbstractEventLoop | None, T] = {}
         self._making = threading.Lock()
 
     def get(self) -> T:
-        """Return what belongs to the running event loop, made now if it is not there yet."""
-        try:
-            loop: object = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = self  # stands for calls outside of any
+        """Return the running event loop's value; outside of a loop, one value for all calls."""
+        loop: asyncio.AbstractEventLoop | None = None
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
         with self._making:
-            # A client holds its loop, so that neither would ever go.
-            for other in [key for key in self._made if _is_closed(key)]:
+            # A client references its loop: a weak dictionary would never drop either.
+            for other in [other for other in self._made if other is not None and other.is_closed()]:
                 del self._made[other]
             if loop not in self._made:
                 self._made[loop] = self._make()
             return self._made[loop]
 
 
-def _is_closed(loop: object) -> bool:
-    return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
-
-
 _BATCH_WAIT_S = 0.01
-"""How long a text waits for others, while a request is under way; a request takes far longer."""
+"""How long a text waits for others while a request is in flight; a request takes far longer."""
 
 _MAX_TEXTS_PER_REQUEST = 32
-"""Texts in one request: servers that bound them allow as many."""
+"""Servers that limit the texts of a request allow at least so many."""
 
 
 _PendingText = tuple[str, asyncio.Future[list[list[float]]]]
 
 
 class _BatchedEmbeddings(Embeddings):
-    """Embeddings that send single texts asked for at the same time in one request.
+    """Embeddings that send single texts of concurrent calls in one request.
 
-    At 64 judgments at once a request for each would cost as much as all else that a judge does.
+    With 64 concurrent judgments, one request each would cost as much as the rest of judging.
     """
 
     def __init__(self, embeddings: Embeddings) -> None:
@@ -104,18 +99,17 @@ class _BatchedEmbeddings(Embeddings):
         answer: asyncio.Future[list[list[float]]] = loop.create_future()
         self._waiting.append((texts[0], answer))
         if len(self._waiting) == 1:
-            # Nothing waits that is alone.
+            # A text that is alone does not wait.
             loop.call_later(_BATCH_WAIT_S if self._in_flight else 0, self._send)
         return await answer
 
     def _send(self) -> None:
-        self._waiting = [
-            pending for pending in self._waiting if not pending[1].done()
-        ]  # or cancelled
+        # Callers may have been cancelled in the meantime.
+        self._waiting = [pending for pending in self._waiting if not pending[1].done()]
         while self._waiting:
             texts = self._waiting[:_MAX_TEXTS_PER_REQUEST]
             del self._waiting[:_MAX_TEXTS_PER_REQUEST]
-            # In a task of its own: who asked first may be cancelled.
+            # In a task of its own, as the first caller may be cancelled.
             task = asyncio.ensure_future(self._request(texts))
             self._in_flight.add(task)
             task.add_done_callback(self._in_flight.discard)
@@ -127,19 +121,19 @@ class _BatchedEmbeddings(Embeddings):
             for (_, answer), vector in list(zip(texts, answers, strict=True)):
                 if not answer.done():
                     answer.set_result(vector)
-        except Exception as error:  # noqa: BLE001 - raised where it was asked for
-            if len(texts) > 1:  # it may be about one text, which is no fault of the others
+        except Exception as error:  # noqa: BLE001 - raised in the callers
+            if len(texts) > 1:  # one text may have failed all: each gets a request of its own
                 await asyncio.gather(*(self._request([text]) for text in texts))
             for _, answer in texts:
                 if not answer.done():
                     answer.set_exception(error)
         finally:
             for _, answer in texts:
-                answer.cancel()  # where this was
+                answer.cancel()  # if this task was cancelled
 
 
 class Embedder(OncePerLoop[Embeddings]):
-    """Embeddings under a name; a string is resolved at first use."""
+    """Embeddings and their id; a string is resolved at first use."""
 
     def __init__(self, embeddings: EmbeddingsLike) -> None:
         super().__init__(lambda: _BatchedEmbeddings(resolve_embeddings(embeddings)))
@@ -159,14 +153,14 @@ def is_chat_model(value: Any) -> bool:
 
 
 def inner_models(model: Any) -> list[BaseChatModel]:
-    """Return the chat models in one made with `.with_fallbacks()` or `.with_retry()`, in order."""
+    """Return the chat models inside `.with_fallbacks()` and `.with_retry()`, in order."""
     if isinstance(model, RunnableWithFallbacks):
         return [inner for outer in model.runnables for inner in inner_models(outer)]
     return inner_models(model.bound) if isinstance(model, RunnableBindingBase) else [model]
 
 
 def map_models(model: Any, change: Callable[[BaseChatModel], Any]) -> Any:
-    """Change a chat model, or each of those in one with fallbacks or retries."""
+    """Apply a change to a chat model, or to each model inside its fallbacks and retries."""
     if isinstance(model, RunnableWithFallbacks):
         first, *others = [map_models(inner, change) for inner in model.runnables]
         return model.model_copy(update={"runnable": first, "fallbacks": others})
@@ -176,14 +170,14 @@ def map_models(model: Any, change: Callable[[BaseChatModel], Any]) -> Any:
 
 
 def resolve_chat_model(model: ChatModelLike) -> BaseChatModel:
-    """Return a chat model; a string is resolved now, not when the graph was built."""
+    """Return the chat model that an option names; raises `InvalidInputError` if it can't."""
     if isinstance(model, str):
         model = _resolve(model, "model", DEFAULT_CHAT_MODEL)
     return cast("BaseChatModel", model)
 
 
 def resolve_embeddings(embeddings: EmbeddingsLike) -> Embeddings:
-    """Return embeddings; a string is resolved now, not when the graph was built."""
+    """Return the embeddings that an option names; raises `InvalidInputError` if it can't."""
     if isinstance(embeddings, str):
         return cast("Embeddings", _resolve(embeddings, "embeddings", DEFAULT_EMBEDDINGS))
     return ensure_embeddings(embeddings)
@@ -225,21 +219,21 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
         )
     options: dict[str, Any] = {
         "model": name,
-        "timeout": 120.0,  # for one answer; the client's own default is 600
+        "timeout": 120.0,  # seconds; the client's default is 600
         "http_async_client": _async_http_client.get(),
     }
     if field == "model":
-        return _with_little_chance(langchain_openai.ChatOpenAI(**options))
-    # Counting tokens would download tables at first use; texts are cut before they get here.
+        return _deterministic(langchain_openai.ChatOpenAI(**options))
+    # Counting tokens would download tables at first use; texts are shortened before this call.
     return langchain_openai.OpenAIEmbeddings(check_embedding_ctx_length=False, **options)
 
 
-def _with_little_chance(model: Any) -> Any:
-    """Set what makes a model's answers steady, as far as its profile says that it takes it."""
+def _deterministic(model: Any) -> Any:
+    """Set temperature 0 and no reasoning, where the model's profile accepts them."""
     profile, settings = model.profile or {}, dict[str, Any]()
     if profile.get("temperature") is not False:
-        settings["temperature"] = 0.0  # as LangChain keeps it: it is part of the key
-    # Without reasoning there are log-probabilities; the judge writes its reasons down itself.
+        settings["temperature"] = 0.0  # a float, as LangChain stores it: it is part of the key
+    # Log-probabilities need reasoning off; the judge writes its rationale anyway.
     if "none" in (profile.get("reasoning_effort_levels") or ()):
         settings["reasoning_effort"] = "none"
     # Not as arguments: LangChain drops the temperature of models that reason by default.
@@ -247,7 +241,7 @@ def _with_little_chance(model: Any) -> Any:
 
 
 def _make_async_http_client() -> Any:
-    """Make a client that is closed at the end of the running event loop, if there is one."""
+    """Make an HTTP client that is closed with the running event loop, if there is one."""
     import openai
 
     client: Any = openai.DefaultAioHttpClient()
@@ -260,7 +254,7 @@ def _make_async_http_client() -> Any:
 
     with suppress(RuntimeError):
         asyncio.get_running_loop()
-        # Before a loop ends, it closes the generators that were begun on it.
+        # A loop that ends closes the async generators that were started on it.
         client.until_closed = until_closed()
         with suppress(StopIteration):
             client.until_closed.__anext__().send(None)
@@ -268,8 +262,8 @@ def _make_async_http_client() -> Any:
 
 
 _async_http_client: OncePerLoop[Any] = OncePerLoop(_make_async_http_client)
-"""The client of all models and embeddings that strings name: one that is dropped while its event
-loop runs, with a graph, could not be closed any more."""
+"""The HTTP client of all models that strings name. A client for each graph could not be closed
+when its graph is dropped."""
 
 
 _NOT_IN_VECTORS = re.compile(
@@ -278,11 +272,11 @@ _NOT_IN_VECTORS = re.compile(
     r"|query$|^(model|model_name|size|dimensions)$",
     re.IGNORECASE,
 )
-"""Settings of embeddings that change no vector, or that name the embedder already."""
+"""Settings of embeddings that change no vector, or that are part of the id already."""
 
 
 def embedder_id(embeddings: EmbeddingsLike) -> str:
-    """Name embeddings, by all that is known to change their vectors."""
+    """Return the id of embeddings: it covers every setting known to change their vectors."""
     if isinstance(embeddings, str):
         is_local = embeddings.partition(":")[0] == "local"
         return "local:universal-sentence-encoder-multilingual-v3" if is_local else embeddings
@@ -294,7 +288,7 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
     traits = [getattr(embeddings, trait, None) for trait in ("model", "model_name", "size")]
     name = next((str(trait) for trait in traits if isinstance(trait, str | int)), "")
     dimensions = getattr(embeddings, "dimensions", None)
-    # Those that a string can make, too, have the same name.
+    # The same id as the string that makes them.
     providers = {"OpenAIEmbeddings": "openai", "LocalEmbeddings": "local"}
     prefix = providers.get(kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
     others = _other_traits(embeddings)
@@ -303,62 +297,39 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 
 def _function_id(function: Any) -> str:
-    """Name a function: by its own `name`, by where it is defined, and by what it was made with.
+    """Return a function's id: its `name`, or where it is defined and the texts it encloses.
 
     Raises:
-        InvalidInputError: It holds something whose effect on its vectors can't be known.
+        InvalidInputError: It has no name and holds other values, which may change its vectors.
     """
-    name, path = getattr(function, "name", None), getattr(function, "__qualname__", None)
-    module = getattr(function, "__module__", "")
+    name, code = (getattr(function, key, None) for key in ("name", "__code__"))
+    module, path = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
     if isinstance(name, str) and name:
         return f"{module}.{name}"
-    try:
-        if path is None:  # an object that can be called, such as a partial function
-            kind, held = type(function), vars(function)
-            inner = getattr(function, "func", None)
-            made_with = [inner, getattr(function, "args", ()), getattr(function, "keywords", held)]
-            return f"{kind.__module__}.{kind.__qualname__}:{digest(_known(made_with))[:12]}"
-        code, cells = getattr(function, "__code__", None), []
-        for cell in getattr(function, "__closure__", None) or ():
-            with suppress(ValueError):  # it is still empty
-                cells.append(cell.cell_contents)
-        owner = getattr(function, "__self__", None)
-        defaults = [getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__")]
-        if not (cells or owner or any(defaults) or "<" in path):
-            return f"{module}.{path}"
-        # A number or a list that is shared may be a count or a cache, and change with use.
-        made_with = [[_known(part, is_shared=True) for part in (*cells, owner)], _known(defaults)]
-        made_with.append(_plain(getattr(code, "co_consts", None)))
-    except _UnknownPartError:
+    enclosed = []
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # it is still empty
+            enclosed.append(cell.cell_contents)
+    defaults = [getattr(function, key, None) for key in ("__defaults__", "__kwdefaults__")]
+    # A number or a list may be a count or a cache, and change with use.
+    is_known = all(
+        value is None or isinstance(value, str | Embeddings) or callable(value)
+        for value in enclosed
+    )
+    if code is None or hasattr(function, "__self__") or any(defaults) or not is_known:
         raise InvalidInputError(
             f"embeddings: {function!r} has no name, and holds values that may change its vectors. "
             'Give it a name, such as `embed.name = "my-model-v1"`, and a new one when its vectors '
             "change."
-        ) from None
-    return f"{module}.{path}:{digest([*made_with, code and code.co_names])[:12]}"
-
-
-class _UnknownPartError(Exception):
-    """Part of a function of which nobody knows whether it changes its vectors."""
-
-
-def _known(value: Any, *, is_shared: bool = False) -> Any:
-    """Return a value as JSON; raise `_UnknownPartError` where it can't be told from others."""
-    if isinstance(value, Embeddings) or callable(value):
-        return embedder_id(value)
-    if value is None or isinstance(value, str):
-        return value
-    if not is_shared and isinstance(value, int | float):
-        return value
-    if not is_shared and isinstance(value, dict):
-        return {str(name): _known(part) for name, part in value.items()}
-    if not is_shared and isinstance(value, list | tuple):
-        return list(map(_known, value))
-    raise _UnknownPartError
+        )
+    if not enclosed and "<" not in path:
+        return f"{module}.{path}"
+    parts = [[*map(_plain, enclosed), None], defaults, _plain(code.co_consts), code.co_names]
+    return f"{module}.{path}:{digest(parts)[:12]}"
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON, with the kinds of what is none in its place."""
+    """Return a value as JSON, with the type's name in place of other objects."""
     if isinstance(value, Embeddings) or (callable(value) and not isinstance(value, type)):
         return embedder_id(value)
     if isinstance(value, dict):
@@ -370,7 +341,7 @@ def _plain(value: Any) -> Any:
 
 
 def _other_traits(embeddings: Embeddings) -> dict[str, Any]:
-    """Return the settings of embeddings that are not as they are by default, but for their name."""
+    """Return the settings that differ from their defaults and are not part of the id already."""
     fields: Mapping[str, Any] = getattr(type(embeddings), "model_fields", {})
     traits: dict[str, Any] = {}
     for name, value in vars(embeddings).items():
@@ -379,28 +350,28 @@ def _other_traits(embeddings: Embeddings) -> dict[str, Any]:
         if name in fields and value == fields[name].get_default(call_default_factory=True):
             continue
         is_inner = isinstance(value, Embeddings) or callable(value)
-        # What is no field may be a count or a cache, and change with use.
+        # An attribute that is not a field may be a count or a cache, and change with use.
         if is_inner or isinstance(value, str) or name in fields:
             traits[name] = _plain(value)
     return traits
 
 
 def models_from_environment() -> tuple[str, str]:
-    """Choose the models of a program that was told none: the demo, or what Studio serves."""
+    """Return the default chat model and embeddings of the demo, the CLI and Studio."""
     get = os.environ.get
     has_key = bool(get("OPENAI_API_KEY"))
     chat, embeddings = (DEFAULT_CHAT_MODEL, DEFAULT_EMBEDDINGS) if has_key else ("local", "local")
     return get("MEMALIGN_MODEL") or chat, get("MEMALIGN_EMBEDDINGS") or embeddings
 
 
-# The fields of a chat model that do not change what it answers.
+# Fields of a chat model that do not change its answers.
 _FIELDS_NOT_IN_KEY = {"name", "cache", "callbacks", "tags", "metadata", "verbose", "max_retries"}
 _FIELDS_NOT_IN_KEY |= {"request_timeout", "timeout", "http_socket_options", "stream_chunk_timeout"}
-_FIELDS_NOT_IN_KEY |= {"profile"}  # an update of the provider's package changes it
+_FIELDS_NOT_IN_KEY |= {"profile"}  # changes with the provider's package
 
 
 def model_key(model: BaseChatModel) -> str:
-    """Hash a chat model with its settings; LangChain's name leaves them out for some classes."""
+    """Hash a chat model's class and settings; LangChain's own key misses some settings."""
     if (inner := inner_models(model)) != [model]:
         options = getattr(model, "kwargs", None)
         return digest([type(model).__qualname__, _json(options), *map(model_key, inner)])
@@ -416,22 +387,22 @@ def _json(fields: Any) -> str:
 
 
 def judge_key(model: BaseChatModel, options: Mapping[str, Any], prompt_version: int) -> str:
-    """Name a judge: verdicts of two judges with one name are drawn from the same source.
+    """Return the key of a judge; verdicts with the same key are calibrated together.
 
-    It ends with the model's name, by which verdicts are known that an earlier version stored; not
-    so for small models, which were asked otherwise then.
+    It ends with the model's name, so that verdicts of earlier versions, which stored only the name,
+    still match. Small models were prompted differently then: their key has no name.
     """
     key = digest([model_key(model), dict(options), prompt_version])
     return key if is_small_model(model) else f"{key} {model_name_of(model)}"
 
 
 def name_in_key(key: str) -> str:
-    """Return the model's name in a judge's key; "" if it has none."""
+    """Return the model's name in a judge's key, or ""."""
     return key.partition(" ")[2]
 
 
 def max_input_tokens(model: BaseChatModel) -> int:
-    """Return the context window, the smallest of several; 128,000 where a profile has none."""
+    """Return the smallest context window of the models; 128,000 if no profile has one."""
     profiles = [getattr(inner, "profile", None) or {} for inner in inner_models(model)]
     return min(int(profile.get("max_input_tokens") or 128_000) for profile in profiles)
 
@@ -450,7 +421,7 @@ def declare_small(model: BaseChatModel, *, small: bool = True) -> BaseChatModel:
 
 
 def is_small_model(model: BaseChatModel) -> bool:
-    """Return whether a chat model was declared small: it is asked for one token at a time."""
+    """Return whether a chat model was declared small; such a model answers one token a call."""
     return bool((inner_models(model)[0].metadata or {}).get(_SMALL_MODEL))
 
 

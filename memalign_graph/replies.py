@@ -1,4 +1,4 @@
-"""A chat model bound to a schema, and its replies: answers, truncation, refusals, failed calls."""
+"""A chat model bound to a schema and its replies: answers, truncation, refusals, errors."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from memalign_graph.errors import ChatModelError, MemAlignError, first_line
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The reply of a chat model that was asked for an answer in the shape of a schema."""
+    """A chat model's reply to a prompt with a schema."""
 
     answer: dict[str, Any] | None
     text: str  # as the model wrote it
@@ -24,7 +24,7 @@ class ChatReply:
     input_tokens: int | None = None
     output_tokens: int | None = None
     is_refusal: bool = False  # a content filter stopped it, or the model refused
-    logprobs: Any = None  # of the answer's tokens, if they were asked for and the model gives them
+    logprobs: Any = None  # of the answer's tokens, if requested and available
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class StructuredModel:
     parser: Any  # parses the message; None if the runnable does
     name: str
     key: str  # hash of the model's settings and the schema
-    purpose: str = "judge"  # what it is asked for, as traces name it
-    is_json: bool = True  # whether an answer in text has to be a JSON object
+    purpose: str = "judge"  # as traces name it
+    is_json: bool = True  # whether text has to be a JSON object
 
     def invoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Ask; an unusable answer is a reply, too.
+        """Call the model; an invalid answer is a reply with a `problem`.
 
         Raises:
             ChatModelError: The call failed.
@@ -50,17 +50,17 @@ class StructuredModel:
             return self._reply_of_failure(error)
 
     async def ainvoke(self, messages: Sequence[BaseMessage]) -> ChatReply:
-        """Async twin of `invoke`."""
+        """Call the model asynchronously."""
         try:
             return self._parse(await self.runnable.ainvoke(list(messages)))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             return self._reply_of_failure(error)
 
     def _parse(self, output: Any) -> ChatReply:
         if self.parser is None:
             return _parse_reply(**output, is_json=self.is_json)
         try:
-            # What its `invoke` does, without a run of its own in every trace.
+            # As its `invoke` does, without a run of its own in every trace.
             parsed = self.parser.parse_result([ChatGeneration(message=output)])
         except Exception as error:  # noqa: BLE001 - a parser's error is shown to the model
             return _parse_reply(output, None, error)
@@ -90,8 +90,7 @@ class StructuredModel:
 _CUT_OFF = "it was cut off at the output limit: answer more briefly"
 _FILTERED = "a content filter stopped it"
 _FINISH_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason", "incomplete_details")
-"""Where providers say why an answer ended: OpenAI and Gemini, Anthropic, Ollama, Bedrock, and
-OpenAI's responses."""
+"""Keys of the finish reason: OpenAI and Gemini, Anthropic, Ollama, Bedrock, OpenAI's responses."""
 _FINISH_PROBLEMS = {
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), _CUT_OFF),
     **dict.fromkeys(("content_filter", "content_filtered", "safety", "refusal"), _FILTERED),
@@ -99,20 +98,20 @@ _FINISH_PROBLEMS = {
     "LengthFinishReasonError": _CUT_OFF,
     "ContentFilterFinishReasonError": _FILTERED,
 }
-"""Why an answer is unusable, by the reason it ended for, or by the client's error that says so."""
+"""Why an answer is invalid, by its finish reason or the client's exception."""
 _FENCED = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 def _parse_reply(
     raw: Any, parsed: Any, parsing_error: BaseException | None = None, *, is_json: bool = True
 ) -> ChatReply:
-    # A cached answer has usage with no more than its cost.
+    # The usage of a cached answer has only its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
     metadata = raw.response_metadata
     refusal = raw.additional_kwargs.get("refusal")
     problem = _finish_problem(metadata)
     if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
-        try:  # once more: LangChain's parser completes what was cut off
+        try:  # again, as LangChain's parser completes truncated JSON
             parsed = _parse_json(raw.text)
         except ValueError as error:
             parsed, parsing_error = None, error
@@ -135,7 +134,6 @@ def _parse_reply(
 
 
 def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
-    """Return why an answer is unusable by its finish reason; None if that is no problem."""
     reasons = [metadata.get(name) for name in _FINISH_FIELDS]
     reasons = [reason.get("reason") if isinstance(reason, dict) else reason for reason in reasons]
     problems = (_FINISH_PROBLEMS.get(str(reason).lower()) for reason in reasons)
@@ -143,18 +141,18 @@ def _finish_problem(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON, also in a code fence; never repair what was cut off."""
+    """Parse JSON, also in a code fence, without repairing truncated JSON."""
     fenced = _FENCED.search(text) if not text.lstrip().startswith("{") else None
     return json.loads(fenced[1] if fenced else text, strict=False)
 
 
 _REFUSED_STATUS = (400, 413, 422)
-"""HTTP statuses that are about one prompt."""
+"""HTTP statuses that concern one prompt."""
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Return whether a provider refused one prompt: nothing that a hint says would mend it."""
-    # Google has the status 400 for a wrong key, too.
+    """Return whether a provider refused this prompt, and no hint would fix the call."""
+    # Google also returns 400 for a wrong key.
     if _hint(error, _HINTS) or "api key" in str(error).lower():
         return False
     status = _http_status(error) or _http_status(error.__cause__)
@@ -162,10 +160,10 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _http_status(error: BaseException | None) -> int | None:
-    """Return the HTTP status in an exception of the client of OpenAI, httpx, botocore or Google."""
+    """Return the HTTP status in an exception of openai, httpx, botocore or Google."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore's
-        # AWS has the status 400 for quotas and expired keys, too.
+        # AWS also returns 400 for quotas and expired keys.
         is_about_prompt = response.get("Error", {}).get("Code") == "ValidationException"
         return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
     places = ((error, "status_code"), (response, "status_code"), (error, "code"))
@@ -173,8 +171,8 @@ def _http_status(error: BaseException | None) -> int | None:
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
-# What to do about a failed call, by the name of the client's error or one of its bases. The openai
-# client and langchain-core put `API` or `Model` before most of these.
+# What to do, by the name of the exception or one of its bases, without the prefixes `API` and
+# `Model` of the openai client and langchain-core.
 _HINTS = {
     "TimeoutError": "it did not answer in time; raise the model's timeout, or try later.",
     "ConnectionError": "is the server up, and its base_url right?",
@@ -191,11 +189,11 @@ _BY_CODE = {
     "context_length_exceeded": "ContextOverflowError",
     "model_not_found": "ModelNotFoundError",
 }
-"""Errors of the openai client by its code."""
+"""Exception names by the code of the openai client's error."""
 
 DEFAULT_CHAT_MODEL = "openai:gpt-6-luna"
-"""The model where none is named: OpenAI's recommended successor of gpt-4.1-mini and gpt-4o-mini,
-which shut down on 14 January 2027."""
+"""OpenAI's recommended successor of gpt-4.1-mini and gpt-4o-mini, which shut down on 14 January
+2027."""
 
 _CHAT_HINTS = {
     **_HINTS,
@@ -207,14 +205,14 @@ _CHAT_HINTS = {
 
 
 def describe_error(error: Exception, hints: Mapping[str, str] = _HINTS) -> str:
-    """Say why a call of a model or a store failed, and what to do about it."""
+    """Describe why a model or store call failed, and what to do."""
     hint = _hint(error, hints)
     return f"{type(error).__name__}: {first_line(error)}" + (f" ({hint})" if hint else "")
 
 
 def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
     names = [kind.__name__ for kind in type(error).__mro__]
-    # The openai client tells these by a code; LangChain does not always see an overflow.
+    # The openai client has a code for these; LangChain does not recognize every overflow.
     if known := _BY_CODE.get(str(getattr(error, "code", None))):
         names.insert(1, known)
     plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]

@@ -1,4 +1,4 @@
-"""The four kinds of value a judgment can have: their schemas, checks and words; which pass."""
+"""The four scales of a judgment's value, and the rule that decides which values pass."""
 
 import inspect
 import math
@@ -11,22 +11,22 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from memalign_graph.errors import InvalidInputError, excerpt
 
 Value = bool | int | float | str
-"""A judgment's value: the scale decides which of these it is."""
+"""A judgment's value; the scale decides the type."""
 
 
 class _Scale(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def validate_value(self, value: Any) -> Value:
-        """Return the value as this scale writes it; a ValueError if it is not on the scale."""
+        """Return the value in the scale's own form; a `ValueError` if it is not on the scale."""
         raise NotImplementedError
 
     def render(self, value: Value) -> str:
-        """Return a value of this scale as a prompt shows it."""
+        """Return a value of this scale as prompts show it."""
         return str(value)
 
     def show(self, value: Value) -> str:
-        """Return a stored value as a prompt shows it, also an outdated one."""
+        """Return a stored value as prompts show it, also if the scale has changed since."""
         try:
             return self.render(self.validate_value(value))
         except ValueError:
@@ -44,7 +44,7 @@ class Boolean(_Scale):
 
     def validate_value(self, value: Any) -> bool:
         """Return a boolean; `"yes"`, `"no"`, `"true"`, `"false"`, 1 and 0 count as booleans too."""
-        # A column of a table that has gaps holds 1.0 for 1.
+        # A table's column with missing cells holds 1.0 for 1.
         word = str(value).strip().lower().removesuffix(".0")
         if word not in ("true", "yes", "1", "false", "no", "0"):
             raise ValueError(f"{_quoted(value)} is not on the scale: the value is true or false.")
@@ -65,11 +65,11 @@ def _choice_schema(scale: "Categorical | Pairwise") -> dict[str, Any]:
 
 
 def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
-    """Return a choice in the case its author wrote."""
+    """Return a choice as the scale spells it."""
     is_name = isinstance(value, str | int | float) and not isinstance(value, bool)
     name = str(value).strip().casefold() if is_name else None
     for choice in scale.choices:
-        # A column of a table that has gaps holds 1.0 for 1.
+        # A table's column with missing cells holds 1.0 for 1.
         if name in (choice.casefold(), f"{choice.casefold()}.0"):
             return choice
     choices = ", ".join(scale.choices)
@@ -81,9 +81,9 @@ class Categorical(_Scale):
 
     type: Literal["categorical"] = "categorical"
     choices: tuple[str, ...]
-    """At least two names, different also when case is ignored; lowest first where ordered."""
+    """At least two names that differ in more than case; lowest first if ordered."""
     ordered: bool = False
-    """Whether the choices form an order, so that some mistakes are smaller than others."""
+    """Whether the choices are ordered, so that some errors are smaller than others."""
 
     @field_validator("choices")
     @classmethod
@@ -177,7 +177,7 @@ def _to_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
     try:
-        # With a "_" it is Python's own way of writing numbers.
+        # `float` accepts Python's "1_000", which is not a number for an expert.
         return math.nan if "_" in str(value) else float(value)
     except (ValueError, OverflowError):
         return math.nan
@@ -190,7 +190,7 @@ def _quoted(value: Any) -> str:
 PLAIN_FUNCTION = "give a plain function, not an async one."
 
 Passes = bool | int | float | str | Collection[Any] | Callable[[Any], Any]
-"""Which values pass: the lowest that does, a set of values, or a function of the value."""
+"""Which values pass: the lowest passing value, a set of values, or a function of the value."""
 
 
 def require_bool(answer: Any, field: str) -> bool:
@@ -203,17 +203,17 @@ def require_bool(answer: Any, field: str) -> bool:
 
 @dataclass(frozen=True)
 class PassRule:
-    """Tells which values of a scale pass."""
+    """Which values of a scale pass."""
 
     test: Callable[[Any], Any]
-    passing_values: str | None = None  # which values do, in words; None where a function decides
+    passing_values: str | None = None  # in words; None if a function decides
 
     def passes(self, value: Value) -> bool:
         return require_bool(self.test(value), "passes")
 
     @classmethod
     def of(cls, scale: Scale, passes: Passes | None, field: str = "passes") -> "PassRule":
-        """Read a rule; without one true passes, where the scale is boolean."""
+        """Parse the option; on a boolean scale its default is true."""
         if passes is None and isinstance(scale, Boolean):
             passes = True
         if passes is None:

@@ -1,9 +1,9 @@
-"""Messages as values: stored as OpenAI-style JSON, written as numbered steps.
+"""Messages as values: stored as OpenAI-style JSON, rendered as numbered steps.
 
-A step is what somebody said, or a tool call with its result. Where there is too little room, one
-level cuts all texts: what tools return to that length, words and calls to four times as much. Each
-step is named, or counted where even the names do not fit. Nothing here escapes the texts for a
-prompt; but their lines are indented, so that a text can't begin a step.
+A step is a message's text, or a tool call with its result. If the steps do not fit, all texts are
+cut to one length: results to that length, messages and calls to four times as much. If not even the
+names of the steps fit, the middle steps are counted by name. Texts are not escaped for a prompt,
+but their lines are indented, so that no line of a text looks like a step.
 """
 
 import json
@@ -18,50 +18,49 @@ _ROLES = {
     "tool": "tool",
 }
 _FIELDS = ("role", "type", "content", "tool_calls", "invalid_tool_calls", "tool_call_id", "name")
-_STORED = {"role", "content", "tool_calls", "tool_call_id", "name"}
-# Parts of a message's content: a model's thinking is not what it said, and its calls stand in
-# `tool_calls` as well.
+# Types of content parts. Thinking is not part of the message, and calls are in `tool_calls` too.
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _UNSAID_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 _CALL_PARTS = ("tool_use", "tool_call", "tool_call_chunk", "function_call", "input_json_delta")
 _BINARY_PARTS = ("image", "audio", "video", "file", "document", "media")
 _BINARY_KEYS = {"image_url", "inline_data", "base64", "file_id", "file_data"}
 
-_WORDS_WEIGHT = 4  # of words and calls; 1 of what tools return
+_TEXT_WEIGHT = 4  # of messages and calls; results have 1
 _NAME_CHARS = 64
-_MAX_COUNTED = 20  # names of the steps that are left out
-_MARK = " [...] "  # in the place of what was cut
+_MAX_COUNTED = 20  # names of steps left out
+_MARK = " [...] "  # replaces what was cut
 
 
 class Step(NamedTuple):
-    """What was said, what a tool returned without a call, or a call with its result."""
+    """A message's text, a tool call with its result, or a result without a call."""
 
     who: str
     """`user`, `assistant` or `system`, with the name if there is one; or the tool's name."""
     text: str
-    """The words, or the call's arguments."""
+    """The message's text, or the call's arguments."""
     is_call: bool = False
     result: str | None = None
-    """What the tool returned; None if nothing came back, or nothing was called."""
+    """What the tool returned, if anything."""
     is_answer: bool = False
-    """Whether these are the words that the messages end with, and an assistant's."""
+    """Whether this is an assistant's text, and the last message."""
 
     @property
     def parts(self) -> list[tuple[str, str, int]]:
-        """Its labels, their texts, and how much each counts in a cut."""
+        """Labels, their texts, and the texts' weights."""
         if not self.is_call:
             who = f"{self.who} (final answer)" if self.is_answer else self.who
-            return [(f"{who}: ", self.text, _WORDS_WEIGHT)]
-        called = [(f"called {self.who}", self.text, _WORDS_WEIGHT)] if self.text else []
+            return [(f"{who}: ", self.text, _TEXT_WEIGHT)]
+        called = [(f"called {self.who}", self.text, _TEXT_WEIGHT)] if self.text else []
         label = "returned: " if called else f"{self.who} returned: "
         return called if self.result is None else [*called, (label, self.result, 1)]
 
 
 def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
-    """Return a list of LangChain or OpenAI-style messages as OpenAI-style JSON, ids left out.
+    """Return LangChain or OpenAI-style messages as OpenAI-style JSON without message ids.
 
-    None if the value is no list of messages. Content that is no text is refused; `lenient` puts
-    its name in brackets instead, and takes away what no store keeps.
+    Returns None if the value is not a list of messages. Raises a `ValueError` for content that is
+    not text; `lenient` puts its type in brackets instead, and removes characters that no store
+    keeps.
     """
     listed = value if isinstance(value, list) else []
     items = [fields for item in listed if (fields := _fields(item)) is not None]
@@ -90,18 +89,17 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
 
 
 def _fields(item: Any) -> dict[str, Any] | None:
-    """Return a message's fields with its role in OpenAI's word; None if it is no message."""
+    """Return a message's fields with OpenAI's name of its role; None if it is not a message."""
     if hasattr(item, "model_dump") and hasattr(item, "content"):
         item = {name: getattr(item, name, None) for name in _FIELDS}
     if not isinstance(item, Mapping):
         return None
-    # As LangChain serializes messages in traces and histories.
+    # LangChain's serialization in traces and histories.
     inner = item.get("kwargs") if item.get("lc") == 1 else None
     inner = item.get("data") if item.keys() == {"type", "data"} else inner
     if isinstance(inner, Mapping):
         item = {"type": [item.get("type"), *item.get("id", ())][-1], **inner}
     kind = str(item.get("role") or item.get("type"))
-    # `AIMessageChunk` is an assistant's, too.
     role = _ROLES.get(kind.removesuffix("Chunk").removesuffix("Message").lower())
     content, calls = item.get("content"), _calls(item)
     parts = content if isinstance(content, list) else []
@@ -114,7 +112,7 @@ def _fields(item: Any) -> dict[str, Any] | None:
 
 
 def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return a message's tool calls as OpenAI writes them; None if one is no call."""
+    """Return a message's tool calls in OpenAI's format; None if one is not a call."""
     groups = [fields.get(name) or [] for name in ("tool_calls", "invalid_tool_calls")]
     if not all(isinstance(group, list) for group in groups):
         return None
@@ -135,18 +133,18 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _arguments(arguments: Any) -> str:
-    """Write a call's arguments in one way, whether they were JSON as text or an object."""
+    """Return a call's arguments as canonical JSON, from JSON text or an object."""
     try:
         return _dumps(json.loads(arguments) if isinstance(arguments, str) else arguments)
     except (ValueError, TypeError, RecursionError) as error:
         if isinstance(arguments, str):
-            return arguments  # what a model wrote may be no JSON, and is judged all the same
+            return arguments  # a model may write invalid JSON, which is judged as it is
         raise ValueError(f"a tool call's arguments are no JSON: {error}.") from error
 
 
 def _dumps(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    # Half of a surrogate pair stays escaped, as it was.
+    # Half of a surrogate pair stays escaped.
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -154,7 +152,7 @@ def _text(content: Any, role: str, where: str | None) -> str:
     if not isinstance(content, list):
         return content or ""
     texts = [part if isinstance(part, str) else _part_text(part, where) for part in content]
-    # A model's text comes in pieces that may end within a word.
+    # A model's text may be split within a word.
     return ("" if role == "assistant" else "\n").join(text for text in texts if text)
 
 
@@ -175,32 +173,12 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
 
 
 def is_messages(value: Any) -> bool:
-    """Tell whether a JSON value is a list of messages as they are stored."""
-    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
-
-
-def _is_message(message: Any) -> bool:
-    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys() <= _STORED:
-        return False
-    texts = [text for field, text in message.items() if field != "tool_calls"]
-    calls = message.get("tool_calls", [])
-    return (
-        message["role"] in ("system", "user", "assistant", "tool")
-        and all(isinstance(text, str) for text in texts)
-        and isinstance(calls, list)
-        and all(map(_is_call, calls))
-    )
-
-
-def _is_call(call: Any) -> bool:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or function.keys() != {"name", "arguments"}:
-        return False
-    return all(isinstance(text, str) for text in (call.get("id"), *function.values()))
+    """Return whether a JSON value is a list of messages as `read_messages` returns it."""
+    return isinstance(value, list) and value == read_messages(value, "", lenient=True)
 
 
 def transcripts_in(value: Any) -> dict[str, list[Step]]:
-    """Return the steps of the transcript that a JSON value is, or of the two of a pair, A and B."""
+    """Return the steps of a transcript, or of the two transcripts of a pair, by title."""
     if is_messages(value):
         return {"": steps_of(value)}
     pair = dict(zip("AB", value, strict=False)) if isinstance(value, list) else value
@@ -211,7 +189,7 @@ def transcripts_in(value: Any) -> dict[str, list[Step]]:
 
 
 def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Divide messages, as they are stored, into steps; a result stands beside its call."""
+    """Divide stored messages into steps; each result belongs to its call."""
     steps: list[Step] = []
     waiting: dict[str, list[int]] = {}  # the calls without a result, by id
     for message in messages:
@@ -252,7 +230,7 @@ def _call_text(function: Mapping[str, str]) -> str:
 
 
 def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
-    """Write numbered steps, each named; within about so many characters."""
+    """Render numbered steps within about `max_chars` characters."""
     parts = [part for step in steps for part in step.parts]
     around = sum(len(label) + 4 for label, _, _ in parts) + (len(str(len(steps))) + 2) * len(steps)
     lengths = [(len(text), weight) for _, text, weight in parts]
@@ -265,13 +243,13 @@ def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
     if max_chars is None or size(level) <= max_chars:
         return "\n".join(_lines(steps, 1, level))
     low, high = 0, min(level, max_chars)
-    while low < high:  # looks for the highest level that fits
+    while low < high:  # binary search for the highest level that fits
         level = (low + high + 1) // 2
         low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
     least = size(low)
     if least <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
         return "\n".join(_lines(steps, 1, low))
-    # Not even the names fit: of the steps in the middle it says how many there were of each.
+    # Not even the names fit: the steps in the middle are counted by name.
     ends = max(len(steps) * max_chars // (2 * least), 1)
     last = len(steps) - ends
     counts = Counter(step.who for step in steps[ends:last]).most_common()
@@ -283,7 +261,7 @@ def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
 
 def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
     for number, step in enumerate(steps, start=start):
-        # Whatever a text breaks its lines with: no line of it begins like a step or a result.
+        # `splitlines` knows all line breaks: no line of a text may look like a step or a result.
         parts = [
             "\n      ".join(f"{label}{_cut(text, weight * level)}".splitlines())
             for label, text, weight in step.parts
@@ -292,14 +270,14 @@ def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    """Cut the middle out of a text, where that makes it shorter."""
+    """Cut the middle out of a text, if that makes it shorter."""
     if len(text) <= room + len(_MARK):
         return text
     return f"{text[: room * 2 // 3]}{_MARK}{text[len(text) - room // 3 :]}".strip()
 
 
 def goal_tools_answer(steps: Sequence[Step]) -> tuple[list[str], list[str], str]:
-    """Return what users asked for, the tools used, in order, and the last that was answered."""
+    """Return the users' texts, the names of the tools called in order, and the last answer."""
     texts = [(step.who.partition(" ")[0], step.text) for step in steps if not step.is_call]
     answers = [text for who, text in texts if who == "assistant"]
     requests = [text for who, text in texts if who == "user"]

@@ -1,4 +1,4 @@
-"""What the package speaks about; as JSON it is what graphs keep in states, memories in stores."""
+"""The data of this package; its JSON is what graph states and stores keep."""
 
 import math
 from collections.abc import Mapping
@@ -24,44 +24,44 @@ from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 from memalign_graph.transcript import read_messages
 
-EpisodeStatus = Literal["pending", "distilled"]  # whether distilling has read it
-Decide = Literal["auto", "verdict", "evidence"]  # what a judge is told
-Decider = Literal["verdict", "evidence"]  # what decided
+EpisodeStatus = Literal["pending", "distilled"]
+Decide = Literal["auto", "verdict", "evidence"]  # the option
+Decider = Literal["verdict", "evidence"]  # what decided a judgment
 ConfidenceSource = Literal["logprobs", "samples", "evidence"]
 
 GuidelineStatus = Literal["standing", "pending", "unproven"]
-"""Where a guideline stands. One that is `pending` lost a source since it was worded: the judge is
-given it, and the next learning rewords it from those that are left. One that is `unproven` was
-measured to say the opposite of the experts' values: the judge is not given it."""
+"""`standing`: active. `pending`: it lost a source episode; the judge still uses it, and the next
+learning redistills it from the remaining episodes. `unproven`: on the cases in memory it predicts
+the opposite of the experts' values; the judge does not use it."""
 
 # Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[
-    "too_little_feedback",  # to tell how far the judge can be trusted
+    "too_little_feedback",  # to estimate how reliable the judge is
     "unsure",  # the confidence is below the threshold, or unknown
-    "no_similar_episode",  # memory holds nothing like the case
+    "no_similar_episode",  # memory has no similar case
     "episodes_disagree",  # the experts' values of the most similar cases differ
-    "sample",  # drawn at random, so that drift is seen
-    "no_budget",  # it would be asked for the other reasons, but the budget is spent
-    # Of a tool call alone:
-    "always_ask",  # the application says so
-    "untrusted_text",  # it repeats an address, amount or identifier that only a tool named
-    "judged_wrong",  # the judge does not pass it
+    "sample",  # drawn at random, to detect drift
+    "no_budget",  # the other reasons apply, but the budget is used up
+    # For tool calls only:
+    "always_ask",  # the application requires it
+    "untrusted_text",  # it repeats an address, amount or identifier that only a tool returned
+    "judged_wrong",  # the value does not pass
 ]
 
 Probabilities = dict[str, float]
-"""A probability for each value of a finite scale, by the value as the scale renders it."""
+"""The probability of each value of a finite scale, by the rendered value."""
 
 UtcDatetime = Annotated[
     datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
 ]
-"""A time; in UTC, unless it says otherwise, so that all can be compared."""
+"""A time with a zone; UTC by default."""
 
 
-_DEPTH = 10  # of an example's value in a store's item
+_DEPTH = 10  # of an example's value within a store's item
 
 
 def _stored_form(value: Any, name: str) -> Any:
-    """Check a value of an example, and copy it; messages, also those of a pair, as plain JSON."""
+    """Check and copy a value of an example; messages, also in a pair, become plain JSON."""
     parts = value if isinstance(value, dict) and value.keys() == {"A", "B"} else {}
     if isinstance(value, list) and len(value) == 2:  # noqa: PLR2004 - a pair
         parts = dict(enumerate(value))
@@ -72,12 +72,12 @@ def _stored_form(value: Any, name: str) -> Any:
         made = {key: part if read[key] is None else read[key] for key, part in parts.items()}
         value = made if isinstance(value, dict) else list(made.values())
     check_json(value, name, depth=_DEPTH)
-    # A copy: what the caller does to the value later must not reach the memory.
+    # A copy, so that the caller's later changes do not reach the memory.
     return deepcopy(value)
 
 
 class FrozenModel(BaseModel):
-    """A model that can't be changed, and refuses fields it does not know."""
+    """An immutable model that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,11 +90,11 @@ class Criterion(FrozenModel):
     """What is judged, and on which scale."""
 
     name: str = Field(max_length=100)
-    """Names the criterion and its memory; without dots, which separate namespaces."""
+    """The name of the criterion and its memory; without dots, which separate namespaces."""
     instructions: str
     """The question put to the judge, in the author's words."""
     scale: Scale = Boolean()
-    """The kind of value; yes or no unless given."""
+    """The kind of value; yes or no by default."""
 
     @field_validator("name")
     @classmethod
@@ -111,17 +111,17 @@ class Criterion(FrozenModel):
 
 
 class Example(FrozenModel):
-    """What a judge looks at: what the application was given, and what it made of it."""
+    """What is judged: an application's inputs and outputs."""
 
     inputs: Any
-    """What the application was given: text, messages, or any other JSON value."""
+    """The application's inputs: text, messages, or any other JSON value."""
     outputs: Any
-    """What the application answered or did; for a pairwise criterion both, first A, then B.
+    """What the application answered or did; for a pairwise criterion both outputs, A first.
 
-    A list of LangChain or OpenAI-style messages is kept as OpenAI-style JSON; the ids of messages,
-    usage and times are not part of it."""
+    A list of LangChain or OpenAI-style messages is kept as OpenAI-style JSON, without message ids,
+    usage and times."""
     reference_outputs: Any = None
-    """What it should have answered, where that is known."""
+    """What it should have answered, if known."""
 
     @field_validator("inputs", "outputs", "reference_outputs", mode="plain")
     @classmethod
@@ -139,7 +139,7 @@ class Example(FrozenModel):
 
 
 def stored_example(value: Any) -> Any:
-    """Take an example from a store as it is: what an earlier version wrote keeps its id."""
+    """Load a stored example unchanged, so that those of earlier versions keep their ids."""
     if not isinstance(value, Mapping) or not {"inputs", "outputs"} <= value.keys():
         return value
     if not value.keys() <= Example.model_fields.keys():
@@ -150,118 +150,116 @@ def stored_example(value: Any) -> Any:
 
 
 StoredExample = Annotated[Example, BeforeValidator(stored_example)]
-"""An example in what a memory keeps."""
+"""An example in a store."""
 
 
 class Neighbour(FrozenModel):
-    """A similar case in memory, as evidence."""
+    """A similar case in memory that the evidence is based on."""
 
     example_id: str
     episode_ids: list[str]
-    value: Value  # what most of them say
-    similarity: float  # cosine, to the case judged
-    weight: float  # the share of the neighbours' vote, from 0 to 1
+    value: Value  # the experts' consensus value
+    similarity: float  # cosine, to the judged case
+    weight: float  # its share of the vote, from 0 to 1
 
 
 class Evidence(FrozenModel):
-    """What a judgment's value was weighed from, and which part decided."""
+    """The verdict, the evidence model's estimate, and which of them decided the value."""
 
-    decided_by: Decider  # the judge's own verdict, or the evidence's estimate
+    decided_by: Decider  # the judge's verdict, or the estimate
     reason: str
-    verdict: Value  # what the judge itself says
-    estimate: Value | None = None  # what the evidence says; None where there is too little to weigh
-    probabilities: Probabilities | None = None  # of each value of a finite scale, by the evidence
+    verdict: Value  # the judge's own value
+    estimate: Value | None = None  # None if memory has too few cases
+    probabilities: Probabilities | None = None  # of the estimate, on a finite scale
     vote: Probabilities | float | None = None
-    """What the neighbours say: the share of each value, or their mean on a numeric scale."""
+    """The neighbours' vote: the share of each value, or the mean on a numeric scale."""
     neighbours: list[Neighbour] = Field(default_factory=list)
-    """The most similar of the cases that voted, most similar first."""
+    """The cases that voted, most similar first."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """The shares of `judge` and `neighbours` in the value. Without `judge`, which has too few
-    verdicts, the rest is the median's."""
+    """The shares of `judge` and `neighbours` in the estimate. If the judge has too few verdicts,
+    `judge` is missing and the rest is the median's."""
     cases: int = 0
-    """How many cases with an expert's value it was fitted to."""
+    """The number of labeled cases that the evidence model was fitted to."""
     verdict_error: float | None = None
-    """How far the judge's verdicts on them are off: the share of wrong ones, or on a numeric scale
-    the mean distance; None where fewer than ten have one."""
+    """The error of the judge's verdicts on these cases: the share of wrong verdicts, or the mean
+    absolute error on a numeric scale; None if fewer than ten cases have a verdict."""
     evidence_error: float | None = None
-    """The same of the evidence, each case estimated as if it were not in memory."""
+    """The same error of the evidence model, by leave-one-out."""
 
 
 class ReviewChoice(FrozenModel):
     """Whether an expert is asked about a judgment, and why."""
 
     asks: bool
-    reasons: list[ReviewReason] = Field(default_factory=list)  # none where it is sure enough
+    reasons: list[ReviewReason] = Field(default_factory=list)  # empty if it is sure enough
     threshold: float | None = None
-    """The confidence from which on no expert is asked; None while there is too little feedback, or
-    where no confidence reaches the target."""
+    """The confidence from which on no expert is asked; None if there is too little feedback, or no
+    confidence reaches the target."""
 
 
 class Check(FrozenModel):
-    """What a model answered when it was asked whether a case meets a guideline."""
+    """A model's answer to whether a case meets a guideline."""
 
     guideline_id: str
-    asked: str  # names the question and the model that was asked: `asked_id`
-    held: bool | None  # None where the model said neither yes nor no
+    asked: str  # the key of the question and the model
+    held: bool | None  # None if the answer is neither yes nor no
     probability: float | None = None  # of yes; None without log-probabilities
 
 
 class Worth(FrozenModel):
-    """How well a guideline tells what experts value from what they do not."""
+    """How well a guideline separates what experts rate good from what they rate bad."""
 
     auc: float
-    """Of two cases that experts valued differently, how often the better one is likelier to meet
-    it: 1 always, 0.5 as by chance."""
+    """How often the better of two cases with different labels is the likelier one to meet the
+    guideline: 1 is always, 0.5 is chance."""
     cases: int
-    """The number of cases with an expert's value that it was measured on."""
+    """The number of labeled cases that the AUC was measured on."""
 
 
 class Judgment(FrozenModel):
-    """A judge's verdict, and the memory it was made with."""
+    """The judge's value, rationale and confidence, and the memory it used."""
 
     id: str = Field(default_factory=lambda: uuid4().hex)
     criterion: str
     """The criterion's name."""
     example_id: str
     value: Value
-    """The verdict, on the criterion's scale; what the evidence says where `evidence.decided_by`
-    tells so."""
+    """The value on the criterion's scale; `evidence.decided_by` names its source."""
     rationale: str
-    """Why, in the judge's words, written before the value; where the evidence says otherwise, a
-    sentence at its end tells so."""
+    """Why, as the judge wrote it before the value. If the evidence overruled the judge, the last
+    sentence names both values."""
     confidence: float | None = Field(default=None, ge=0, le=1)
-    """How likely the value is the expert's, from 0 to 1; None where that was not measured."""
+    """The probability that the value is the expert's; None if it was not measured."""
     confidence_source: ConfidenceSource | None = None
-    """What the confidence was measured by: the log-probabilities of the permitted values, how many
-    of several answers agree, or the model that weighs the evidence."""
+    """What the confidence is based on: log-probabilities of the permitted values, agreement of
+    several answers, or the evidence model."""
     calibrated_on: int | None = None
-    """The number of experts' verdicts that the confidence is calibrated on; None if it is raw."""
+    """The number of labels that the confidence is calibrated on; None if it is not calibrated."""
     probabilities: Probabilities | None = None
-    """How likely the judge itself holds each value of a finite scale, before calibration."""
+    """The judge's own probability of each value of a finite scale, before calibration."""
     evidence: Evidence | None = None
-    """What the value was weighed from, which part decided, and why; None with `decide="verdict"`,
-    and for a judge without memory."""
+    """The evidence and what decided; None with `decide="verdict"` or without memory."""
     review: ReviewChoice | None = None
     """Whether an expert was asked, and why, with `review="uncertain"`."""
     guideline_ids: list[str] = Field(default_factory=list)
-    """The guidelines in the judge's prompt, in its order."""
+    """The guidelines in the judge's prompt, in order."""
     broken_guideline_ids: list[str] = Field(default_factory=list)
-    """The guidelines that the outputs break, by the judge's own account, where a gate asked."""
+    """The guidelines that the outputs break according to the judge, if a gate asked."""
     checks: list[Check] = Field(default_factory=list)
-    """Which guidelines the case meets, each asked as a question of its own; with `checks=True`."""
+    """Which guidelines the case meets, with `checks=True`."""
     episode_ids: list[str] = Field(default_factory=list)
     """The episodes in the judge's prompt, most similar first."""
     memory_version: str
-    """The version of the memory at the time."""
+    """The version of the memory that was used."""
     thread_id: str | None = None
-    """The LangGraph thread it was made in, if any."""
+    """The LangGraph thread of the judge's run, if any."""
     model: str | None = None
-    """The model that answered, as it names itself."""
+    """The model's own name in its answer."""
     judge_key: str | None = None
-    """Names the judge that gave it: model with its settings, prompt version, options that change
-    the verdict. None where an earlier version made it."""
+    """The key of the judge: its model and settings, prompt version, and options that change the
+    verdict. None if an earlier version of the package made it."""
     warnings: list[str] = Field(default_factory=list)
-    """What the judge had to do without: text cut, guidelines left out, retrieval that failed."""
+    """What was missing: truncated text, guidelines left out, failed retrieval."""
 
     @field_validator("rationale", "thread_id")
     @classmethod
@@ -271,14 +269,14 @@ class Judgment(FrozenModel):
 
     @property
     def verdict(self) -> Value:
-        """What the judge itself says, whatever decided."""
+        """The judge's own value, whatever decided."""
         return self.value if self.evidence is None else self.evidence.verdict
 
 
 class Feedback(FrozenModel):
-    """An expert's judgment of an example: a value, a rationale, or both.
+    """An expert's value, rationale (comment) or both on an example.
 
-    The example may also be given flat, as `inputs`, `outputs` and `reference_outputs`.
+    `inputs`, `outputs` and `reference_outputs` may also be given in the place of `example`.
     """
 
     example: Example
@@ -288,14 +286,14 @@ class Feedback(FrozenModel):
     """Why, in the expert's words."""
     author: str | None = None
     id: str | None = None
-    """The id the feedback has where it came from; tells anonymous experts apart."""
+    """The id in the system it comes from; distinguishes anonymous experts."""
     judgment: Judgment | None = None
-    """The judgment the feedback is on, if there was one."""
+    """The judgment that the feedback answers, if any."""
     thread_id: str | None = None
-    """The LangGraph thread it was given in, if any."""
+    """The LangGraph thread in which it was given, if any."""
     given_at: UtcDatetime = Field(default_factory=lambda: datetime.now(UTC))
-    """When it was given; now by default, and in UTC if it has no zone. Of two pieces of feedback of
-    one author on one example the newer counts."""
+    """When it was given; now by default, and in UTC without a zone. Of two pieces of feedback by
+    one author on one example, the newer counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -313,19 +311,19 @@ class Feedback(FrozenModel):
         return (text or "").strip() or None
 
     @model_validator(mode="after")
-    def _check_said_something(self) -> Self:
+    def _check_not_empty(self) -> Self:
         if self.value is None and self.rationale is None:
             raise ValueError("feedback needs a value or a rationale: give at least one of them.")
         return self
 
     @property
     def episode_id(self) -> str:
-        """The id of the episode this feedback becomes."""
+        """The id of the episode that stores this feedback."""
         return episode_id(self.example.id, self.author, self.id)
 
     @property
     def agrees(self) -> bool:
-        """Whether the expert only confirms the judge's value, so that there is nothing to learn."""
+        """Whether the expert only confirms the judge's value; then nothing is learned."""
         judgment = self.judgment
         return judgment is not None and self.rationale is None and self.value == judgment.value
 
@@ -336,30 +334,30 @@ class Episode(FrozenModel):
     id: str
     """The hash of example and author."""
     example_id: str
-    """The id of the example, shared by all experts' episodes on it."""
+    """The id of the example; all experts' episodes on it share it."""
     example: StoredExample
     value: Value | None = None
     rationale: str | None = None
     author: str | None = None
     feedback_id: str | None = None
     status: EpisodeStatus = "pending"
-    """Whether its lesson has been distilled."""
+    """Whether it has been distilled."""
     judgment: Judgment | None = None
-    """The judge's verdict at the time."""
+    """The judgment that the feedback answers, if any."""
     other_verdicts: dict[str, Value] = Field(
         default_factory=dict, exclude_if=lambda verdicts: not verdicts
     )
-    """The values of other judgments on the example that the expert answered, by judgment id."""
+    """The values of other judgments on the example that this expert answered, by judgment id."""
     thread_ids: list[str] = Field(default_factory=list)
-    """The threads it passed through."""
+    """The LangGraph threads of its judgment and feedback."""
     given_at: UtcDatetime
-    """When the expert said it."""
+    """When the expert gave it."""
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
     @classmethod
     def from_feedback(cls, feedback: Feedback, status: EpisodeStatus = "pending") -> Self:
-        """Make the episode that a piece of feedback becomes; it is not yet stored."""
+        """Make an episode from feedback, without storing it."""
         now = datetime.now(UTC)
         judged_in = feedback.judgment.thread_id if feedback.judgment else None
         threads = dict.fromkeys(filter(None, (judged_in, feedback.thread_id)))
@@ -377,17 +375,17 @@ class Episode(FrozenModel):
 
     @property
     def word(self) -> str:
-        """Names what the expert says here: the hash of example, author, value and rationale."""
+        """The hash of example, author, value and rationale."""
         return digest([self.id, self.example_id, self.value, self.rationale])
 
     @property
     def verdicts(self) -> dict[str, Value]:
-        """The values of the judgments that the expert answered, by judgment id."""
+        """The values of all judgments that the expert answered, by judgment id."""
         own = {} if self.judgment is None else {self.judgment.id: self.judgment.value}
         return {**self.other_verdicts, **own}
 
     def says_the_same_as(self, other: "Episode") -> bool:
-        """Return whether two episodes hold the same feedback, whenever it was stored."""
+        """Return whether two episodes have the same example, author, value and rationale."""
         return self.word == other.word
 
 
@@ -395,34 +393,34 @@ class Guideline(FrozenModel):
     """A general rule that a judge can check on a new case."""
 
     id: str
-    """Names the guideline; stays when its text is revised."""
+    """The id; it stays when the text is revised."""
     text: str
-    """The rule, in the expert's terms."""
+    """The rule in the expert's terms."""
     question: str | None = None
-    """The rule as a yes/no question about one case, where yes means that the case meets it; None
-    where there is none yet, empty where the rule can't be asked so."""
+    """The rule as a yes/no question about one case; yes means that the case meets it. None if it is
+    not written yet, empty if the rule can't be asked so."""
     episode_ids: list[str] = Field(default_factory=list)
-    """The episodes it was distilled from; none where an expert wrote it."""
+    """The episodes it was distilled from; empty if an expert wrote it."""
     origin: Literal["distilled", "expert"] = "distilled"
-    """Who wrote it: a model from feedback, or an expert by hand."""
+    """Whether a model distilled it from feedback, or an expert wrote it."""
     author: str | None = None
-    """The expert who wrote or last edited it by hand, if known."""
+    """The expert who wrote or last edited it, if known."""
     status: GuidelineStatus = "standing"
-    """Whether it is to be reworded, or was measured to be of no use."""
+    """Whether it is active, to be redistilled, or measured as useless."""
     worth: Worth | None = None
-    """What it was measured at; None where it was not. Worked out when it is read, never stored."""
+    """Its AUC, if measured. Computed when the guideline is read, never stored."""
     position: int
-    """Where it stands among the guidelines: microseconds since 1970 at its making, lowest first."""
+    """Its place, lowest first: its creation time in microseconds since 1970."""
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
 
 class RecalledExample(FrozenModel):
-    """An example that memory holds, as similar to the one being judged."""
+    """An example in memory that is similar to the judged one."""
 
     example: Example
-    episodes: list[Episode]  # every expert's word on it, oldest first
-    similarity: float  # cosine, to the example asked about, from -1 to 1
+    episodes: list[Episode]  # all experts' feedback on it, oldest first
+    similarity: float  # cosine, from -1 to 1
 
 
 Read = TypeVar("Read", Example, Feedback)
@@ -433,7 +431,7 @@ ExampleLike = Example | Mapping[str, Any]
 
 def parse_feedback(feedback: FeedbackLike) -> Feedback:
     if isinstance(feedback, Mapping):
-        # A table has cells without a value: what is not told is not there.
+        # Empty cells of a table are missing fields.
         given = {name: to_python_scalar(value) for name, value in feedback.items()}
         feedback = {
             name: value
@@ -442,7 +440,7 @@ def parse_feedback(feedback: FeedbackLike) -> Feedback:
         }
         number = feedback.get("id")
         if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
-            feedback["id"] = str(int(number))  # 3.0 where a column has gaps
+            feedback["id"] = str(int(number))  # 3.0 in a column with empty cells
     fields = "`inputs`, `outputs`, and `value`, `rationale` or both"
     return _read(Feedback, feedback, f"feedback: give Feedback, or an object with {fields}")
 
@@ -462,12 +460,12 @@ def _read(model: type[Read], given: Any, wanted: str) -> Read:
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a value is how pandas and others write that there is none."""
+    """Return whether a value marks an empty cell in pandas and other tables."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def to_python_scalar(value: Any) -> Any:
-    """Turn a single number or truth value of numpy into Python's own."""
+    """Convert a scalar of numpy to a Python one."""
     is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
     return value.item() if is_numpy else value

@@ -1,5 +1,5 @@
 """One judgment: read `verdict.run_judge` first, then what it calls.
 
-`case` has what is judged and what memory gives for it, `pairwise` the two orders of outputs,
-`again` judging as if some episodes were not there, and `pinned` a memory as it stood.
+`case` holds the example and what memory recalls for it, `pairwise` swaps two outputs, `again`
+judges without some episodes, and `pinned` opens a memory as of an earlier version.
 """

@@ -1,4 +1,4 @@
-"""Judging a case in memory as if some episodes were not there."""
+"""Judge a case in memory as if some episodes were not there."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -16,7 +16,7 @@ from memalign_graph.types import Example, Guideline, Judgment
 
 
 def without_measuring(judge: Judge) -> Judge:
-    """Return a judge that gives the same values, without what changes none."""
+    """Return a judge that gives the same values, without options that change none."""
     unmeasured = {} if judge.weighs else {"confidence": False, "samples": 0}
     return judge.but(keep_judgments=None, **unmeasured)
 
@@ -29,7 +29,7 @@ async def judge_leaving_out(
     excluded_episode_ids: AbstractSet[str],
     limit: int = 1,
 ) -> Judgment:
-    """Judge a case in memory without some of its episodes; no reply is paid for twice."""
+    """Judge a case in memory without some episodes; replies are cached."""
     access = call.access
     k = call.settings["k"] if call.judge.use_episodes else 0
     recall = recall_excluding(access, example, k, excluded_episode_ids)
@@ -43,7 +43,7 @@ async def judge_leaving_out(
 async def judge_as_new(
     call: NodeCall, example: Example, guidelines: Sequence[Guideline]
 ) -> Judgment:
-    """Judge a case in memory without its episodes, and without what rests on these alone."""
+    """Judge a case in memory without its episodes, and guidelines that only these support."""
     key = vector_key_of_example(call.access, example)
     own = frozenset(call.access.view.episode_ids_for_vector(key))
     others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
@@ -51,7 +51,7 @@ async def judge_as_new(
 
 
 def _without_votes(rows: Sequence[EpisodeRow], excluded_episode_ids: AbstractSet[str]) -> set[str]:
-    """Return the ids and vector keys of the examples of which all episodes are left out."""
+    """Return the ids and vector keys of the examples whose episodes are all left out."""
     excluded: set[str] = set()
     kept: set[str] = set()
     for row in rows:

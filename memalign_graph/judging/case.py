@@ -1,4 +1,4 @@
-"""A case to be judged: an example, and what memory gives for it."""
+"""A case to be judged: an example, and what memory recalls for it."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,17 +29,17 @@ _GUIDELINES_NOT_SHOWN = (
 
 
 class Retrieved(FrozenModel):
-    """What memory gives for one example."""
+    """What memory recalls for one example."""
 
     version: str
     recalled: list[RecalledExample] = Field(default_factory=list)
     vector: str | None = None
-    """The example's own embedding in base64, so that feedback on it embeds nothing again."""
+    """The example's embedding in base64, so that feedback on it needs no other."""
     nearness: Mapping[str, float] = Field(default_factory=dict)
-    """The similarity of episodes, by id, until the relevant guidelines are chosen by it."""
+    """Similarities by episode id, until the relevant guidelines are chosen."""
     guidelines: list[Guideline] = Field(default_factory=list)
     relevant: list[Guideline] = Field(default_factory=list)
-    """Further guidelines, shown for this case, if not all fit."""
+    """Further guidelines for this case, if not all fit."""
     warnings: list[str] = Field(default_factory=list)
 
     @classmethod
@@ -83,9 +83,9 @@ class Retrieved(FrozenModel):
         return [by_id[key] for key in ids if key in by_id]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values, with ids in the place of what memory holds.
+        """Return JSON with ids in the place of episodes and guidelines.
 
-        So no stream shows others' cases. By the revisions a purge knows what guided a judge.
+        So no stream shows other users' cases. `wordings` names the revisions, for a purge.
         """
         plain = self.model_dump(
             mode="json", exclude_defaults=True, exclude={"recalled", "guidelines", "relevant"}
@@ -103,7 +103,7 @@ class Retrieved(FrozenModel):
 
     @classmethod
     async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
-        """Read it from JSON, with what its ids name, but for what was removed since."""
+        """Load the episodes and guidelines that the ids name, except those removed since."""
         recalled, lists = fields.get("recalled", []), ("guidelines", "relevant")
         episode_ids = [key for case in recalled for key in case["episodes"]]
         by_id: dict[str, Guideline] = {}
@@ -127,20 +127,20 @@ class Retrieved(FrozenModel):
 
 @dataclass(frozen=True)
 class Case:
-    """An example to be judged, with what memory gives for it."""
+    """An example to be judged, with what memory recalls for it."""
 
     call: NodeCall
     example: Example
     retrieved: Retrieved
     excluded_keys: Container[str] = ()
-    """Ids and vector keys of examples in memory that have no vote."""
+    """Ids and vector keys of examples that the evidence leaves out."""
     checks: Sequence[AnchoredCheck] = ()
-    """The answered checks by which a small model's value is found."""
+    """The answered checks that a small model's value is based on."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A judge's answer on a case, before the evidence has its say."""
+    """A judge's answer on a case, before the evidence is considered."""
 
     value: Value
     rationale: str
@@ -153,7 +153,7 @@ class Answer:
 
 
 def prepare_example(call: NodeCall) -> Example:
-    """Read what is to be judged, and check what else could fail only after a model was called."""
+    """Parse the example, and check what would otherwise fail only after a model call."""
     resources, state = call.resources, call.state
     example = parse_example({name: state[name] for name in Example.model_fields & state.keys()})
     if call.judge.swap:
@@ -162,14 +162,14 @@ def prepare_example(call: NodeCall) -> Example:
     if review == "uncertain" and not call.judge.measures:
         raise InvalidInputError(UNCERTAIN_NEEDS_CONFIDENCE)
     if review != "never":
-        call.access.embedder.embeddings  # noqa: B018 - resolved here, so that it fails here
+        call.access.embedder.embeddings  # noqa: B018 - a wrong name fails here
     return example
 
 
 async def retrieve(
     call: NodeCall, example: Example, vector: Vector | EmbeddingError | None = None
 ) -> Retrieved:
-    """Find similar examples, as the judge's options say; by a vector that is known, if any."""
+    """Find similar examples, as the judge's options say; `vector` is the example's, if known."""
     io, access, judge = call.io, call.access, call.judge
     k = call.settings["k"] if judge.use_episodes else 0
     try:

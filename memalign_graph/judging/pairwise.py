@@ -1,7 +1,7 @@
-"""Two outputs in both orders.
+"""Judge two outputs in both orders.
 
-Judges lean to what they read first. Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot
-Arena" (2023), section 3.4, https://arxiv.org/abs/2306.05685, describe that, and propose to swap.
+Judges prefer what they read first. Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and Chatbot
+Arena" (2023), section 3.4, https://arxiv.org/abs/2306.05685, propose to swap the outputs.
 """
 
 from memalign_graph.errors import InvalidInputError
@@ -10,10 +10,10 @@ from memalign_graph.types import Example
 
 
 def swap_outputs(example: Example) -> Example:
-    """Return the example with its two outputs in each other's place.
+    """Return the example with its two outputs swapped.
 
     Raises:
-        InvalidInputError: The outputs are not two.
+        InvalidInputError: There are not two outputs.
     """
     match example.outputs:
         case [first, second]:
@@ -30,7 +30,7 @@ def swap_outputs(example: Example) -> Example:
 def reconcile_orders(
     scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
 ) -> tuple[Value, str, str | None]:
-    """Return value, rationale and warning of two verdicts; a tie where they differ, if allowed."""
+    """Return value, rationale and warning; if the verdicts differ, a tie where allowed."""
     value, rationale = straight
     other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
     if value == other:

@@ -1,4 +1,4 @@
-"""A memory as it stood, to judge with elsewhere or later."""
+"""A memory as of an earlier version, to judge with elsewhere or later."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str, str]:
-    """Add the questions and vectors that a judge needs; returns the version and newest fact."""
+    """Add missing questions and vectors; return the version and the id of the newest fact."""
     view = await access.refresh(io)
     clients = Clients(judge.embeddings)
     if asks_checks(judge.checks, clients.judge_model(judge)):
@@ -39,18 +39,18 @@ async def prepare_memory(io: IO, judge: Judge, access: MemoryAccess) -> dict[str
 
 
 def compares_cases(judge: Judge, access: MemoryAccess) -> bool:
-    """Return whether cases are compared with those in memory."""
+    """Return whether the judge compares cases with those in memory."""
     shows = judge.use_episodes and judge.k > 0
     return (shows or judge.weighs) and not access.view.is_empty
 
 
 async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str) -> MemoryAccess:
-    """Return the memory as it was when a fact was the newest; later writes do not change it.
+    """Return the memory as of its fact `newest`; later writes do not change it.
 
-    What was purged since is gone; a warning is logged.
+    What was purged since is missing, and a warning is logged.
     """
     reader = replace(access)
-    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # which nobody else refreshes
+    view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
     await reader.refresh(io)
     if view.latest_fact_id != newest:
         facts, words = view.facts()
@@ -60,15 +60,15 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
         vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
         vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())
         view.add_vectors(vectors)
-    # Its store tells that nothing is new.
+    # A store of its own, whose head says that nothing is new.
     pinned = replace(access, store=InMemoryStore())
     await pinned.put(io, pinned.layout.of("head"), {HEAD: {"id": newest}})
     view.is_loaded, view.head = True, newest
     vars(pinned)["view"] = get_view(pinned.store, pinned.layout, pinned.embedder.id, made=view)
     if view.version != version:
         logger.warning(
-            "The memory of %r is not any more what it was in version %s: some of that was purged. "
-            "Cases are judged with what is left; those that were asked with more are asked again.",
+            "Memory of %r: parts of version %s were purged since. Cases are judged with the rest; "
+            "those whose prompts had the purged parts are asked again.",
             access.criterion.name,
             version[:8],
         )

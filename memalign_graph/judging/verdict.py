@@ -1,4 +1,4 @@
-"""The one judge: of nodes, gates, panels, the replay guard, bulk judging and evaluation."""
+"""One judgment, for nodes, gates, panels, the replay guard, bulk judging and evaluation."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ Ask = Callable[[Case], Awaitable[Answer]]
 
 
 async def run_judge(case: Case) -> Judgment:
-    """Ask the judge, decide by the evidence where that is wanted, and keep the judgment."""
+    """Ask the judge, let the evidence decide if the options say so, and keep the judgment."""
     call, judge, retrieved = case.call, case.call.judge, case.retrieved
     scale = call.resources.criterion.scale
     key = call.resources.judge_key(call.chat_model)
@@ -50,7 +50,17 @@ async def run_judge(case: Case) -> Judgment:
     decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
     version_warning = None
     if judge.measures:
-        decide, version_warning = await _prepare_decision(case, key)
+        from memalign_graph.evidence.deciding import prepare_decision  # needs numpy
+
+        decide, version_warning = await prepare_decision(
+            call.io,
+            call.access,
+            judge.mode,
+            version=retrieved.version,
+            vector=decode_optional_vector(retrieved.vector),
+            excluded_ids=case.excluded_keys,
+            judge_key=key,
+        )
     ask = ask_in_both_orders if judge.swap and isinstance(scale, Pairwise) else ask_verdict
     if call.asks_checks:
         checks, answer = await _ask_with_checks(case, ask)
@@ -84,7 +94,7 @@ async def run_judge(case: Case) -> Judgment:
 
 
 async def ask_verdict(case: Case) -> Answer:
-    """Ask for a rationale and a value; a small model that answered checks for the value alone."""
+    """Ask for a rationale and a value; a small model with answered checks gives only the value."""
     call, retrieved = case.call, case.retrieved
     chat_model, criterion = call.chat_model, call.resources.criterion
     if case.checks and (answer := await _ask_value_only(case)):
@@ -102,7 +112,6 @@ async def ask_verdict(case: Case) -> Answer:
         max_input_tokens=max_input_tokens(chat_model),
     )
 
-    # `ask_with_retry` calls it by position.
     def parse(answer: dict[str, Any], _is_last: bool) -> tuple[Value, str, list[str]]:  # noqa: FBT001
         broken = parse_broken_guidelines(answer, prompt.guidelines) if cites else []
         return *parse_answer(answer, criterion), broken
@@ -114,7 +123,7 @@ async def ask_verdict(case: Case) -> Answer:
     except (ChatModelError, ModelAnswerError) as error:
         if not (error.is_refusal and prompt.episodes):
             raise
-        # It may be about one of them; the case itself may be judged.
+        # One of the episodes may be the reason; without them the case may be judged.
         logger.warning("Judging %r: %s", criterion.name, (refused := _REFUSED.format(error)))
         without_episodes = retrieved.model_copy(update={"recalled": []})
         answer = await ask_verdict(replace(case, retrieved=without_episodes))
@@ -174,9 +183,9 @@ async def _ask_value_only(case: Case) -> Answer | None:
 
 
 async def ask_in_both_orders(case: Case) -> Answer:
-    """Ask for the verdict on two outputs as they are and swapped, and reconcile the two."""
+    """Ask for the verdict on two outputs in both orders, and reconcile the two."""
     scale: Any = case.call.resources.criterion.scale
-    # The checks are of the outputs as they are.
+    # The checks were answered for the original order.
     other = replace(case, example=swap_outputs(case.example), checks=())
     straight, swapped = await case.call.io.gather(
         [ask_verdict(case), ask_verdict(other)], case.call.max_concurrency
@@ -231,19 +240,3 @@ async def _with_questions(case: Case) -> tuple[Sequence[Guideline], str | None]:
     unasked = await fill_questions(call.io, call.access, model, criterion, guidelines)
     by_id = {guideline.id: guideline for guideline in await call.access.guidelines(call.io)}
     return [by_id.get(guideline.id, guideline) for guideline in guidelines], unasked
-
-
-async def _prepare_decision(
-    case: Case, key: str
-) -> tuple[Callable[[verdicts.RawVerdict], verdicts.Decision], str | None]:
-    from memalign_graph.evidence.deciding import prepare_decision
-
-    return await prepare_decision(
-        case.call.io,
-        case.call.access,
-        case.call.judge.mode,
-        version=case.retrieved.version,
-        vector=decode_optional_vector(case.retrieved.vector),
-        excluded_ids=case.excluded_keys,
-        judge_key=key,
-    )

@@ -8,11 +8,11 @@ from memalign_graph.tracing import emit_evaluation
 
 
 async def retrieve_episodes(call: NodeCall) -> StateUpdate:
-    """Check the example, find similar ones, and keep the run's settings."""
+    """Parse the example, find similar ones, and keep the run's settings."""
     example = prepare_example(call)
     retrieved = await retrieve(call, example)
     while call.judge.use_guidelines:
-        # Cached from here on, and of the version that was recalled from.
+        # Both have to be of one version; the guidelines are cached from here on.
         version, _ = await call.access.guidelines_at(call.io, retrieved.version)
         if version == retrieved.version:
             break
@@ -20,34 +20,34 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     return {
         "judge_run": {"example": example.to_json(), "settings": call.settings},
         "judge_memory": retrieved.to_json(),
-        # LangGraph drops what the state has no channel for: so `collect_feedback` finds that out
-        # before it asks.
+        # LangGraph drops keys without a channel, and `collect_feedback` checks for these before it
+        # asks the expert.
         "feedback": None,
         "judge_lesson": {},
     }
 
 
 async def assemble_guidelines(call: NodeCall) -> StateUpdate:
-    """Read the active guidelines, and choose those that fit."""
+    """Read the active guidelines, and choose those that fit into the prompt."""
     fields = require_channel(call.state, "judge_memory")
     if not call.judge.use_guidelines:
         return {"judge_memory": fields}
     version, guidelines = await call.access.guidelines_at(call.io, fields["version"])
-    # What was recalled goes on as it is: nothing of it is read or written again.
+    # The recalled examples stay as they are: none is loaded or written again.
     recalled = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
     fitted = Retrieved(version=version, **recalled).with_guidelines(guidelines, call)
     return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json()}}
 
 
 async def judge_example(call: NodeCall) -> StateUpdate:
-    """Judge; where nobody is asked about it, what memory gave is not kept."""
+    """Judge; without a review, what memory recalled is dropped."""
     fields = require_channel(call.state, "judge_memory")
     retrieved = await Retrieved.load(call.io, call.access, fields)
     judgment = await run_judge(Case(call, call.example, retrieved))
     mode = call.settings["review"] if call.resources.review is not None else "never"
-    if mode != "uncertain":  # else it is emitted when that is decided
+    if mode != "uncertain":  # else it is emitted when the review is decided
         emit_evaluation(judgment, asked={"always": True, "never": False}.get(mode or ""))
-    # What an earlier judgment on the same thread may have left is not this one's.
+    # Clear what an earlier judgment on the same thread may have left.
     update: StateUpdate = {"judgment": judgment.to_json(), "feedback": None, "learned": None}
     if call.resources.review is None:
         update["judge_memory"] = None

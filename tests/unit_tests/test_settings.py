@@ -50,7 +50,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("swap", True, "swap: only a criterion with scale=Pairwise()"),
     ("swap", "yes", "swap: 'yes' is neither True nor False"),
     ("cite_guidelines", 1, "cite_guidelines: 1 is neither True nor False"),
-    ("keep_judgments", 30, "keep_judgments: 30 is no length of time: give one such as"),
+    ("keep_judgments", 30, "keep_judgments: 30 is not a duration: give one such as"),
     ("keep_judgments", timedelta(0), "keep_judgments: datetime.timedelta(0) is too little"),
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is too much: give at most 50."),
