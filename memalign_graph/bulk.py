@@ -1,14 +1,14 @@
-"""Judging elsewhere: a batch of requests made with one memory as it stands, and their answers.
+"""Judge with a batch API: write the requests to a file, and read the answers from files.
 
-Each case is judged as ever, by the real client of its chat model, but what that client sends is
-looked up in the files of answers. What is not found there is a line of the next batch.
+Each case is judged by the usual code with the real client of its chat model, but the client's
+requests are looked up in the answer files. Those without an answer are written to the next batch.
 """
 
 import json
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -33,6 +33,7 @@ from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.judging.case import Case, prepare_example, retrieve
 from memalign_graph.judging.pinned import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.verdict import run_judge
+from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.external_traces import record_batch_file
 from memalign_graph.memory.index.retrieval_text import retrieval_text
@@ -52,32 +53,32 @@ T = TypeVar("T")
 
 Row = dict[str, Any]
 
-_AT_ONCE = 2_048  # examples are embedded in requests side by side
+_AT_ONCE = 2_048  # examples that are embedded together
 _OK, _SERVER_ERROR = 200, 500
 _TRY_AGAIN = {408, 409, 429}
-_UNSAID = {"criterion", "model", "distill_model", "embeddings", "keep_judgments"}
-"""What of a judge is compared in other words, or changes no request."""
+_NOT_COMPARED = {"criterion", "model", "distill_model", "embeddings", "keep_judgments"}
+"""Options that change no request, or are compared by their hash or name."""
 
 
 class UnansweredError(MemAlignError):
-    """A case can't be judged yet: the answers hold none to one of its requests."""
+    """A case can't be judged yet, since one of its requests has no answer."""
 
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """A batch to be answered."""
+    """A batch of requests to be answered."""
 
     version: str
-    """The version of the memory it was made with."""
+    """The version of the memory that was used."""
 
     requests: int
-    """How many there are: a case may have several, or none, where it can't be judged."""
+    """The number of requests. A case may have several, or none if it can't be judged."""
 
     cases: Path
-    """The file that `collect_batch` reads them by."""
+    """The file of cases that `collect_batch` needs."""
 
     errors: dict[int, MemAlignError]
-    """Why examples can't be judged, by their position."""
+    """Why examples can't be judged, by position."""
 
 
 def prepare_batch(
@@ -88,38 +89,37 @@ def prepare_batch(
     store: BaseStore,
     namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
 ) -> PreparedBatch:
-    """Write the requests that judge examples with the memory as it is, and call no judge.
+    """Write the requests that judge examples with the present memory, without calling the judge.
 
-    They are OpenAI batch JSONL, as OpenAI's batch API, vLLM's `run-batch` and others read it.
-    Beside `batch.jsonl` stands `batch.cases.jsonl`, by which the answers are collected. Neither
-    file may be there already. Examples are embedded now, and with `checks=True` guidelines that
-    have no question yet are asked for one.
+    The format is OpenAI's batch JSONL, which vLLM's `run-batch` and others also read. A second
+    file, `batch.cases.jsonl` for `batch.jsonl`, is needed to collect the answers. Neither file may
+    exist. Examples are embedded now, and with `checks=True` missing check questions are written.
 
     Args:
         judge: The judge, whose `model` is a `ChatOpenAI` or a string that makes one.
-        examples: What to judge. Further fields of an example come back with its judgment.
-        path: Where the requests are written to.
-        store: Holds the memory; one for blocking calls.
+        examples: What to judge. Further fields of an example are returned with its judgment.
+        path: The file of requests to write.
+        store: The memory's store, for sync calls.
         namespace: The memory's namespace in the store.
 
     Returns:
-        What was prepared.
+        The version, the number of requests, and the errors.
 
     Raises:
         InvalidInputError: If the judge or a file can't be used.
-        EmbeddingError: If an embedding call fails, unless the judge goes on without.
-        ChatModelError: If a guideline can't be made a question.
+        EmbeddingError: If an embedding call fails and `on_embedding_error` is "raise".
+        ChatModelError: If a check question can't be written.
     """
     path = Path(path).resolve()
     cases = path.with_suffix(".cases.jsonl")
-    batch = _Batch(judge, store, namespace)
+    batch = _BatchJudge(judge, store, namespace)
     with ExitStack() as stack:
         lines, requests = (stack.enter_context(_new_file(file)) for file in (cases, path))
         memory = run_sync(prepare_memory(SYNC, judge, batch.access))
-        _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.described()})
+        _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.fingerprint()})
         rows = _rows(examples)
         while some := list(islice(rows, _AT_ONCE)):
-            for case in run_sync(batch.embedded(SYNC, some)):
+            for case in run_sync(batch.with_vectors(SYNC, some)):
                 _write(lines, case)
         lines.flush()
         errors = {
@@ -127,7 +127,7 @@ def prepare_batch(
             for number, (_, outcome) in enumerate(_judged(batch, cases, requests))
             if isinstance(outcome, MemAlignError) and not isinstance(outcome, UnansweredError)
         }
-    return PreparedBatch(memory["version"], batch.exchange.requested, cases, errors)
+    return PreparedBatch(memory["version"], batch.io.requested, cases, errors)
 
 
 def collect_batch(
@@ -139,49 +139,47 @@ def collect_batch(
     namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
     again: str | Path | None = None,
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
-    """Judge a prepared batch with the answers to it: as judging at once would have.
+    """Judge a prepared batch by its answers, with the result of judging without a batch.
 
-    Each case is judged with the memory as it was when the batch was prepared, and no model is
-    called. What was purged since is gone: cases that it was shown with are to be asked again.
-    Collecting twice gives judgments the same ids.
+    Each case is judged with the memory as of when the batch was prepared, and no model is called.
+    Cases whose prompts had text that was purged since have to be asked again. Collecting twice
+    gives judgments the same ids.
 
     Args:
         judge: The judge that the batch was prepared with.
-        cases: The file `....cases.jsonl` that `prepare_batch` wrote.
-        answers: The files that came back, of results and of errors, of every round there was.
-        store: Holds the memory; one for blocking calls.
+        cases: The `.cases.jsonl` file that `prepare_batch` wrote.
+        answers: The files of results and of errors, of all rounds.
+        store: The memory's store, for sync calls.
         namespace: The memory's namespace in the store.
-        again: Where to write the requests that have no answer, as the next batch.
+        again: A file to write requests without an answer to, as the next batch.
 
     Yields:
-        What an example had besides its own fields, and its judgment, in the order of the examples;
-        where there is none the error that says why, an `UnansweredError` where a request is to be
-        answered yet: one that failed, or a further one that an answer led to.
+        The further fields of an example, and its judgment or error, in the order of the examples.
+        The error is an `UnansweredError` if a request failed, or an answer led to another one.
 
     Raises:
-        InvalidInputError: If a file can't be used, or the judge is another one.
+        InvalidInputError: If a file can't be used, or was prepared by a different judge.
     """
-    batch = _Batch(judge, store, namespace, read_answers(answers))
+    batch = _BatchJudge(judge, store, namespace, read_answers(answers))
     with ExitStack() as stack:
         file = None if again is None else stack.enter_context(_new_file(Path(again).resolve()))
         yield from _judged(batch, Path(cases), file)
 
 
 def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
-    """Read the answers to a batch by the ids of requests, those that are of use before others."""
+    """Read answers by request id, preferring usable ones."""
     answers: dict[str, Row] = {}
     for path in paths:
-        for number, line in _lines(path, "answers"):
-            answer = _row_of(line, "custom_id")
+        for number, answer in _read_rows(path, "answers"):
             if not isinstance(key := answer.get("custom_id"), str):
-                logger.warning("%s, line %d: this is no answer of a batch: not used.", path, number)
+                logger.warning("%s, line %d: not an answer of a batch API; ignored.", path, number)
             elif _reply(answers.get(key, {})) is None:
                 answers[key] = answer
     return answers
 
 
 def _reply(line: Row) -> tuple[int, Any] | None:
-    """Return the status and the body of an answer; None where it is worth asking again."""
+    """Return the status and body of an answer; None if the request should be sent again."""
     response = line.get("response")
     fields = response if isinstance(response, dict) else {}
     status, body = fields.get("status_code"), fields.get("body")
@@ -195,37 +193,35 @@ def _reply(line: Row) -> tuple[int, Any] | None:
     return (status, body) if says_something else None
 
 
-class Exchange(IO):
-    """Answers the requests of one case after the other, and keeps those that have no answer."""
+class _OfflineIO(IO):
+    """Answers requests from files, and collects those without an answer."""
 
     def __init__(self, answers: Mapping[str, Row]) -> None:
         super().__init__(SYNC)
         self.requested = 0
-        self.requests: list[Row] = []
-        """Those of the case."""
+        self.requests: list[Row] = []  # of the present case
         self._answers = answers
         self._number = 0
         self._asked: Counter[str] = Counter()
         self._unanswered: UnansweredError | None = None
         self._base_path = ""
 
-    def begin(self, number: int) -> None:
-        """Go on to another case."""
+    def start_case(self, number: int) -> None:
         self._number = number
         self._asked.clear()
         self.requests = []
 
-    def connect(self, chat: BaseChatModel) -> BaseChatModel:
-        """Return the same chat model, whose requests are answered here."""
+    def offline_model(self, chat: BaseChatModel) -> BaseChatModel:
+        """Return a copy of a chat model whose requests are answered here."""
         client = getattr(chat, "root_client", None)
         if client is None:
             raise InvalidInputError(
-                f"model: {type(chat).__name__} sends no requests in OpenAI's format, which batches "
-                "are made of: give a ChatOpenAI with a key, or judge at once."
+                f"model: {type(chat).__name__} sends no requests in OpenAI's format, which batch "
+                "APIs need. Use a ChatOpenAI with any key, or judge without a batch."
             )
         import openai
 
-        # Its own HTTP library: httpx, or what took its place.
+        # The openai client's HTTP library: httpx or its successor.
         http: Any = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.split(".")[0])
 
         def send(request: Any) -> Any:
@@ -241,7 +237,7 @@ class Exchange(IO):
 
     def _answer(self, url: str, body: Row) -> tuple[int, Any]:
         prompt = digest(body)
-        # The same prompt more than once is a sample each time.
+        # A repeated prompt is another sample.
         self._asked[prompt] += 1
         key = f"{self._number}-{digest([prompt, self._asked[prompt]])}"
         line = self._answers.get(key)
@@ -250,12 +246,14 @@ class Exchange(IO):
             return reply
         url = f"/v1/{url.removeprefix(self._base_path)}"
         self.requests.append({"custom_id": key, "method": "POST", "url": url, "body": body})
-        why = "there is none"
-        if line is not None:
-            failure = line.get("error") or line.get("response")
-            why = excerpt(json.dumps(failure, ensure_ascii=False), 200)
+        failure = None if line is None else line.get("error") or line.get("response")
+        why = (
+            "there is none"
+            if line is None
+            else excerpt(json.dumps(failure, ensure_ascii=False), 200)
+        )
         self._unanswered = UnansweredError(
-            f"No answer to the request {key} ({why}): have it answered, and collect again."
+            f"No answer to the request {key} ({why}): send it again, and collect again."
         )
         raise self._unanswered
 
@@ -264,18 +262,18 @@ class Exchange(IO):
         try:
             return model.invoke(messages)
         except ChatModelError as error:
-            if self._unanswered is not None:  # the client takes it for a connection that failed
+            if self._unanswered is not None:  # the client reports it as a failed connection
                 raise self._unanswered from None
             raise error from error.__cause__
 
-    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:  # noqa: ARG002 - nothing waits
+    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:  # noqa: ARG002 - nothing is awaited
         results: list[T] = []
         unanswered: UnansweredError | None = None
         try:
             for operation in operations:
                 try:
                     results.append(await operation)
-                except UnansweredError as error:  # what else is asked is asked in the same batch
+                except UnansweredError as error:  # the others' requests join the same batch
                     unanswered = error
         finally:
             for operation in operations:
@@ -285,8 +283,8 @@ class Exchange(IO):
         return results
 
 
-class _Batch:
-    """A judge with the memory that a batch is made with."""
+class _BatchJudge:
+    """The judge and memory of a batch."""
 
     def __init__(
         self,
@@ -296,28 +294,26 @@ class _Batch:
         answers: Mapping[str, Row] | None = None,
     ) -> None:
         self.judge = judge
-        self.exchange = Exchange(answers or {})
+        self.io = _OfflineIO(answers or {})
         self._chat = Clients(judge.embeddings).judge_model(judge)
-        offline = self.exchange.connect(self._chat)
+        offline = self.io.offline_model(self._chat)
         self._resources = JudgeResources(judge.but(model=offline, keep_judgments=None))
         labels = list(check_namespace(namespace))
         self._settings = {**self._resources.defaults, "namespace": labels}
         self.access = self._resources.memory(store, self._settings)
-        self._header: Row = {}
-        self._pinned = self.access
 
-    def described(self) -> Row:
-        """Tell what else a batch is made with."""
+    def fingerprint(self) -> Row:
+        """Return what has to be the same when the batch is collected."""
         options = {
-            name: str(part) for name, part in dict(self.judge).items() if name not in _UNSAID
+            name: str(part) for name, part in dict(self.judge).items() if name not in _NOT_COMPARED
         }
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
         own = {"criterion": criterion, "namespace": self._settings["namespace"]}
         return {**options, **names, **own}
 
-    async def embedded(self, io: IO, rows: list[Row]) -> list[Row]:
-        """Give examples their vectors, in as few requests as there can be."""
+    async def with_vectors(self, io: IO, rows: list[Row]) -> list[Row]:
+        """Add the examples' vectors, embedded in as few requests as possible."""
         texts = {}
         for row in rows:
             try:
@@ -343,92 +339,75 @@ class _Batch:
             row |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
         return rows
 
-    async def resume(self, io: IO, header: Row, cases: Path, again: TextIO | None) -> None:
-        """Have the memory as it was when the batch was prepared, and note where prompts go."""
-        now, then = self.described(), header["judge"]
+    async def load(self, header: Row, cases: Path, again: TextIO | None) -> MemoryAccess:
+        """Return the memory as of the batch, and record the file that prompts are written to."""
+        now, then = self.fingerprint(), header["judge"]
         if differ := sorted(name for name in now if now[name] != then.get(name)):
             raise InvalidInputError(
                 f"{differ[0]}: {cases} was prepared by a judge that differs in "
                 f"{', '.join(differ)}: give the one that prepared it."
             )
-        self._header = header
-        if again is not None and header["newest"]:
-            await record_batch_file(io, self.access, Path(again.name))
-        self._pinned = await pin_memory(
-            io, self.access, newest=header["newest"], version=header["version"]
-        )
+        newest = header["newest"]
+        if again is not None and newest:
+            await record_batch_file(SYNC, self.access, Path(again.name))
+        return await pin_memory(SYNC, self.access, newest=newest, version=header["version"])
 
-    async def judgment(self, io: IO, case: Row) -> Judgment:
-        """Judge a case."""
+    async def judge_case(self, access: MemoryAccess, case: Row, judgment_id: str) -> Judgment:
         if "invalid" in case:
             raise InvalidInputError(case["invalid"])
-        runtime, state = Runtime(store=self._pinned.store), case["example"]
-        call = NodeCall(
-            self.exchange, self._resources, runtime, self._settings, self._pinned, state
-        )
+        runtime = Runtime(store=access.store)
+        call = NodeCall(self.io, self._resources, runtime, self._settings, access, case["example"])
         example, failed = prepare_example(call), case["failed"]
         vector = EmbeddingError(failed) if failed else decode_optional_vector(case["vector"])
         retrieved = await retrieve(call, example, vector)
-        _, guidelines = await self._pinned.guidelines_at(io, retrieved.version)
+        _, guidelines = await access.guidelines_at(SYNC, retrieved.version)
         retrieved = retrieved.with_guidelines(guidelines, call)
         judgment = await run_judge(Case(call, example, retrieved))
-        key = digest([self._header["batch"], case["number"]])
-        judgment = judgment.model_copy(update={"id": key})
+        judgment = judgment.model_copy(update={"id": judgment_id})
         keep_for = self.judge.keep_judgments
-        return await keep_judgment(io, self.access, judgment, example, retrieved.vector, keep_for)
+        return await keep_judgment(SYNC, self.access, judgment, example, retrieved.vector, keep_for)
 
 
 def _judged(
-    batch: _Batch, cases: Path, again: TextIO | None
+    batch: _BatchJudge, cases: Path, again: TextIO | None
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
-    """Judge the cases of a file, and write requests that have no answer."""
-    lines = _lines(cases, "cases")
-    header = _row_of(next(lines, (1, ""))[1], "batch", "version", "newest", "judge")
-    if not header:
+    """Judge the cases of a file, and write requests without an answer."""
+    rows = _read_rows(cases, "cases")
+    _, header = next(rows, (1, {}))
+    if not {"batch", "version", "newest", "judge"} <= header.keys():
         raise InvalidInputError(
-            f"cases: {cases} was not written beside a batch: give the file that ends in "
-            ".cases.jsonl."
+            f"cases: {cases} was not written with a batch. Give the file that ends in .cases.jsonl."
         )
-    exchange = batch.exchange
-    run_sync(batch.resume(SYNC, header, cases, again))
-    for number, line in lines:
-        case = _row_of(line, "number", "row")
-        if not case:
-            raise InvalidInputError(f"cases: {cases} is damaged in line {number}: give it whole.")
-        exchange.begin(case["number"])
+    access = run_sync(batch.load(header, cases, again))
+    for number, case in rows:
+        if not {"number", "row"} <= case.keys():
+            raise InvalidInputError(f"cases: {cases} is damaged in line {number}.")
+        batch.io.start_case(case["number"])
         outcome: Judgment | MemAlignError
         try:
-            # Nothing is sent: a trace would tell of calls that never were.
+            # Nothing is sent, so there are no calls to trace.
             with tracing_context(enabled=False):
-                outcome = run_sync(batch.judgment(SYNC, case))
+                judgment_id = digest([header["batch"], case["number"]])
+                outcome = run_sync(batch.judge_case(access, case, judgment_id))
         except UnansweredError as error:
             outcome = error
-            exchange.requested += len(exchange.requests)
-            for request in exchange.requests if again else ():
+            batch.io.requested += len(batch.io.requests)
+            for request in batch.io.requests if again else ():
                 _write(again, request)
         except MemAlignError as error:
             outcome = error
         yield case["row"], outcome
 
 
-def _row_of(line: str, *names: str) -> Row:
-    """Read a line; empty where it is no object that has some fields."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) and row.keys() >= {*names} else {}
-
-
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Write a file: all of it or none, and none in the place of another."""
+    """Create a file, and delete it again if the block fails."""
     try:
         file = path.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise InvalidInputError(
-            f"path: {path} is there already, and answers to it may be under way: name another "
-            "file, or delete it."
+            f"path: {path} already exists and may belong to a running batch. Choose another path "
+            "or delete the file."
         ) from error
     except OSError as error:
         raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
@@ -440,12 +419,18 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         raise
 
 
-def _lines(path: str | Path, name: str) -> Iterator[tuple[int, str]]:
+def _read_rows(path: str | Path, name: str) -> Iterator[tuple[int, Row]]:
+    """Yield the numbers and objects of a file's lines; `{}` for a line that is not an object."""
     try:
         with Path(path).open(encoding="utf-8-sig") as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    row = None
+                    with suppress(ValueError, RecursionError):
+                        row = json.loads(line)
+                    yield number, row if isinstance(row, dict) else {}
     except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InvalidInputError(f"{name}: {path} can't be read: {problem}.") from error
 
 
@@ -454,7 +439,7 @@ def _write(file: Any, line: Row) -> None:
 
 
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
-    """Read examples, each with its further fields."""
+    """Yield numbered examples, with their further fields in `row`."""
     for number, value in enumerate(examples, start=1):
         example: Any = value.to_json() if isinstance(value, Example) else value
         rest = {}

@@ -86,10 +86,10 @@ class Bench:
     awaits: bool
 
     def judge_graph(self, criterion: Criterion = CRITERION, **options: Any) -> Graph:
-        return self.compile(create_judge_graph(criterion, **self._models(options)))
+        return self.compile(create_judge_graph(criterion, **self.models(**options)))
 
     def review_graph(self, criterion: Criterion = CRITERION, **options: Any) -> Graph:
-        return self.compile(create_review_graph(criterion, **self._models(options)))
+        return self.compile(create_review_graph(criterion, **self.models(**options)))
 
     def compile(self, builder: StateGraph[Any, Any, Any, Any]) -> Graph:
         return builder.compile(store=self.store, checkpointer=self.saver)
@@ -144,7 +144,8 @@ class Bench:
         memory = self.memory(**options)
         return await memory.aadd_guideline(text) if self.awaits else memory.add_guideline(text)
 
-    def _models(self, options: dict[str, Any]) -> dict[str, Any]:
+    def models(self, **options: Any) -> dict[str, Any]:
+        """Return the server's models as options, with others."""
         return {
             "model": self.server.chat_model(),
             "embeddings": self.server.embedder(),

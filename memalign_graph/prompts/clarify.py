@@ -1,4 +1,4 @@
-"""The prompt that asks whether an expert's words make a rule, and the question if they do not."""
+"""The prompt that writes a clarifying question to an expert whose comment is too vague."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,14 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.memory.operations import (
-    normalize_text,
-)
+from memalign_graph.memory.operations import normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Feedback, Guideline
 
 MAX_QUESTION_CHARS = 300
 
-_FIELD_TOKENS = 600  # of one text that the model reads
+_FIELD_TOKENS = 600  # of one text
 
 _ASKED_BACK = '\n(Asked back: "'
 
@@ -39,10 +37,10 @@ _CLOSING = "Do the expert's words name something that can be checked on a new ca
 
 
 class ClarifyPrompt(NamedTuple):
-    """The prompt, and what its answer is compared with."""
+    """The prompt, and the texts in it that a question may not repeat."""
 
     messages: list[BaseMessage]
-    shown: list[str]  # no question repeats a text of the case, or a line that stands around it
+    shown: list[str]
 
 
 def clarify_schema() -> dict[str, Any]:
@@ -95,7 +93,7 @@ def _case(criterion: Criterion, feedback: Feedback, room: int) -> list[str]:
 
 
 def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
-    """Return the question on one line; None if the words can be applied."""
+    """Return the question on one line; None if the comment is clear."""
     given = answer.get("question")
     if not isinstance(given, str):
         raise ValueError('it has no "question" that is text: ask one, or leave it empty')
@@ -116,7 +114,7 @@ def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
 
 
 def merge_clarification(feedback: Feedback, question: str, answer: Mapping[str, Any]) -> Feedback:
-    """Join the answer to the words it makes clear."""
+    """Append the question and its answer to the comment."""
     fields = {
         name: value
         for name, value in answer.items()
@@ -129,7 +127,7 @@ def merge_clarification(feedback: Feedback, question: str, answer: Mapping[str, 
 
 
 def already_clarified(feedback: Feedback, stored: Episode | None) -> Feedback | None:
-    """Return what an expert said earlier in the same words on the same example, if so."""
+    """Return the feedback as clarified before, or unchanged if distilled; otherwise None."""
     if stored is None or stored.rationale is None or feedback.value not in (None, stored.value):
         return None
     if stored.rationale.startswith(f"{feedback.rationale}{_ASKED_BACK}"):

@@ -1,4 +1,4 @@
-"""The prompt to compare guidelines: which say the same, and which contradict each other."""
+"""The prompt that finds duplicate and contradictory guidelines."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -28,14 +28,14 @@ near in words and opposite in meaning; most rules that sound alike are neither.
 Answer with a JSON object: "duplicates" is a list of groups of numbers, in each the best worded \
 first; "contradictions" is a list of pairs of numbers. Empty lists where there are none."""
 
-# No numbers as an example: a small model gives them back.
+# Without an example of numbers, which a small model would repeat.
 _CLOSING = """\
 Answer with a JSON object that has "duplicates" and "contradictions", each a list of lists of \
 numbers, empty where there are none."""
 
 
 class Relations(NamedTuple):
-    """How rules are related, by their places in the list that was shown, from 0 on."""
+    """Related rules, by their index in the list."""
 
     duplicates: list[list[int]]
     contradictions: list[tuple[int, int]]

@@ -1,7 +1,7 @@
 """The distiller's prompt: feedback and guidelines in, operations out.
 
-The model sees guidelines and feedback under short handles (`G1`, `F1`). Only the code knows which
-guideline and which episodes they stand for, and so keeps the provenance.
+The model sees guidelines and feedback under short handles (`G1`, `F1`). The code maps them to ids,
+and so keeps the provenance.
 """
 
 import json
@@ -16,7 +16,7 @@ from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Guideline
 
-_FIELD_TOKENS = 600  # of one text of an example that the distiller reads
+_FIELD_TOKENS = 600  # of one text of an example
 _FRAME_TOKENS = 40  # around one piece of feedback: its handle, tags and labels
 
 _SYSTEM = """\
@@ -55,7 +55,7 @@ _CLOSING = (
     "expert's terms. Answer in this shape: {shape}"
 )
 
-# A small model that is shown a shape beside much feedback gives the shape back.
+# Without an example of the shape, which a small model would repeat after much feedback.
 _CLOSING_OF_SEVERAL = (
     "Write the rules by which these experts judge, one sentence each, in their own terms: what a "
     "case must have or must not have, and which value follows. Write a rule of its own for each "
@@ -66,23 +66,23 @@ _CLOSING_OF_SEVERAL = (
 
 @dataclass(frozen=True)
 class DistillPrompt:
-    """A distiller's prompt, and what its answer is read with."""
+    """A distiller's prompt, and what is needed to read its answer."""
 
     messages: list[BaseMessage]
     criterion: Criterion
     prompt_wording: str
-    """How guidelines have to be, and the closing. A guideline that says the same is refused."""
+    """Instructions that a guideline may not repeat."""
     comments: str
-    """All that the experts say in it."""
+    """All comments in it."""
     max_operations: int
     episodes: dict[str, Episode] = field(default_factory=dict)
-    """The feedback that is shown, by handle. What did not fit is missing."""
+    """The feedback in it by handle, without what did not fit."""
     guidelines: dict[str, Guideline] = field(default_factory=dict)
     """The guidelines that can be changed, by handle."""
     truncated_ids: list[str] = field(default_factory=list)
-    """The episodes of which a text is shown without its middle."""
+    """The episodes with a shortened text."""
     is_for_questions: bool = False
-    """Whether a small model is asked for questions in place of operations."""
+    """Whether a small model writes questions instead of operations."""
 
 
 def distill_prompt(
@@ -93,7 +93,7 @@ def distill_prompt(
     max_input_tokens: int,
     max_operations: int | None = None,
 ) -> DistillPrompt:
-    """Show as much feedback as fits, oldest first; of the first case at least a part."""
+    """Return a prompt with as much feedback as fits, oldest first, and at least one case."""
     handles, system, guideline_list, budget = _prompt_frame(
         criterion, guidelines, max_input_tokens, several=len(episodes) > 1
     )
@@ -115,8 +115,8 @@ def distill_prompt(
         blocks.append(block)
         by_handle |= named
         truncated_ids += [episode.id for episode in case] if is_cut else []
-    # With a small window a model goes on until its answer is cut off, most of all where there are
-    # labels and no reasons: it is asked for one operation for so many tokens of its window at most.
+    # With a small window, models write until their answer is truncated, most of all for labels
+    # without comments: the window bounds the number of operations.
     limit = max(min(2 * len(by_handle), max_input_tokens // 700), 2)
     closing = _closing(handles, by_handle)
     human = "\n\n".join([guideline_list, "Feedback to learn from:", *blocks, closing])
@@ -143,13 +143,13 @@ def group_by_example(episodes: Iterable[Episode]) -> list[list[Episode]]:
 def feedback_budget(
     criterion: Criterion, guidelines: Sequence[Guideline], *, max_input_tokens: int
 ) -> int:
-    """Return how many tokens of a prompt are left for feedback."""
+    """Return the tokens of a prompt that are left for feedback."""
     *_, budget = _prompt_frame(criterion, guidelines, max_input_tokens, several=True)
     return budget
 
 
 def feedback_tokens(case: Sequence[Episode]) -> int:
-    """Estimate how much of a prompt the feedback on one case takes, with what its answer takes."""
+    """Estimate the tokens of the feedback on one case, in the prompt and in the answer."""
     example = case[0].example
     texts = [example.inputs, example.outputs, example.reference_outputs]
     of_example = sum(
@@ -165,7 +165,7 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
 def _prompt_frame(
     criterion: Criterion, guidelines: Sequence[Guideline], max_input_tokens: int, *, several: bool
 ) -> tuple[dict[str, Guideline], str, str, int]:
-    """Return the guidelines by handle, the system prompt, their list, and the tokens left."""
+    """Return guidelines by handle, the system prompt, the list of guidelines, and tokens left."""
     chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
     changeable = [guideline for guideline in chosen if guideline.origin == "distilled"]
     handles = {f"G{number}": guideline for number, guideline in enumerate(changeable, start=1)}
@@ -192,7 +192,7 @@ def _prompt_frame(
 
 
 def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
-    """Say once more what is asked for, and how, for models that do not see the schema."""
+    """Repeat the task and the shape, for models that do not see the schema."""
     operation = {"text": "the rule", "action": "add"}
     if guidelines:
         operation["guideline"] = "none"
@@ -205,7 +205,7 @@ def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode
 def _render_case(
     named: Mapping[str, Episode], criterion: Criterion, *, alone: bool, max_tokens: int
 ) -> tuple[str, bool]:
-    """Write the feedback on one case, and tell whether something of it was cut."""
+    """Return the feedback on one case as text, and whether something was cut."""
     episodes = list(named.values())
     limit = min(3 * _FIELD_TOKENS, max_tokens * 2 // 3)
     words_limit = min(_FIELD_TOKENS, max_tokens // 3 // len(episodes))
@@ -220,8 +220,7 @@ def _render_case(
 
 
 def operations_schema(prompt: DistillPrompt) -> dict[str, Any]:
-    # The text comes first: a small model that has to choose the action first tends to copy the
-    # guideline it has chosen.
+    # The text comes first: small models that choose the action first tend to copy the guideline.
     description = "The guideline, one sentence; empty if one is only retired."
     properties: dict[str, Any] = {
         "text": {"type": "string", "description": description},

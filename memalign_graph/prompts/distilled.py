@@ -1,7 +1,7 @@
-"""Read what a model distilled: operations of a large model, questions of a small one.
+"""Read a distiller's answer: operations of a large model, questions of a small one.
 
-What teaches nothing is refused: the model is asked once more, and then it is left out with a
-warning. Models repeat what they are shown, and a judged text may try to become a guideline.
+Guidelines that teach nothing are rejected: the model is asked once more, then they are left out
+with a warning. Models repeat their prompt, and a judged text may try to become a guideline.
 """
 
 import json
@@ -26,7 +26,7 @@ ModelError = ChatModelError | ModelAnswerError
 
 _MAX_SOURCES = 3  # of a question
 
-# The labels that the prompt puts on what experts say: a guideline never needs them.
+# The prompt's labels of feedback, which a guideline never needs.
 _EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b", re.IGNORECASE)
 _SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
@@ -35,17 +35,17 @@ _STOP_WORDS = frozenset(fences.split_words(fences.STOP_WORDS))
 
 @dataclass
 class DistillResult:
-    """What was made of feedback; the results of several prompts add up."""
+    """Operations distilled from feedback; results of several prompts are added."""
 
     operations: list[GuidelineOperation] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """What was not kept, and what could not be distilled, a sentence each."""
+    """What was rejected, and what could not be distilled."""
     read: dict[str, str] = field(default_factory=dict)
-    """The feedback that was read: its hash by episode id."""
+    """The feedback that was read: its hashes by episode id."""
     truncated_ids: list[str] = field(default_factory=list)
-    """The episodes that were too long to be read whole."""
+    """The episodes with a text that was shortened."""
     failed_attempts: list[str] = field(default_factory=list)
-    """What `learn` counts as failed attempts."""
+    """Failed attempts, as `learn` counts them."""
     errors: list[ModelError] = field(default_factory=list)
     """Why a piece of feedback, or a guideline, could not be distilled."""
 
@@ -59,11 +59,11 @@ class DistillResult:
 def read_distilled(
     answer: dict[str, Any], prompt: DistillPrompt, *, drop_rejected: bool = False
 ) -> DistillResult:
-    """Check a distiller's answer, and put ids for its handles.
+    """Check a distiller's answer, and replace its handles by ids.
 
     Raises:
-        ValueError: What is wrong, for the model to be told. With `drop_rejected` what teaches
-            nothing is left out, with a warning.
+        ValueError: What is wrong, to be shown to the model. With `drop_rejected`, guidelines that
+            teach nothing are left out with a warning instead.
     """
     read = _read_questions if prompt.is_for_questions else _read_operations
     shown_cases, accepted, rejected = _shown_cases(prompt), [], dict[str, tuple[str, str]]()
@@ -72,7 +72,7 @@ def read_distilled(
             rejected.setdefault(operation.text or "", reason)
         else:
             accepted.append(operation)
-    # A small model's other questions are kept; each guideline of a large model is worth a call.
+    # One good question of a small model is enough; a large model is asked again for each guideline.
     is_unusable = not accepted if prompt.is_for_questions else bool(rejected)
     if is_unusable and not drop_rejected:
         first = next(iter(rejected.values()), ('it has no text in "questions"', ""))
@@ -90,7 +90,7 @@ def not_kept(text: str, reason: str) -> str:
 
 
 def _shown_cases(prompt: DistillPrompt) -> str:
-    """Return what the prompt shows of cases; their texts can't close the tags around them."""
+    """Return the texts of cases in the prompt; they can't contain the closing tags."""
     text = prompt.messages[-1].text
     return "\n\n".join(part.replace("\\n", "\n") for _, part in _SHOWN_PART.findall(text))
 
@@ -116,9 +116,9 @@ def _read_questions(
 
 
 def _sources_of(question: str, episodes: list[Episode]) -> list[str]:
-    """Return the feedback that shares most of a question's words, the newest first; or all of it.
+    """Return the episodes that share most words with a question; all if none shares any.
 
-    What shares no word with any, such as a translation, may come from each.
+    A translation, for example, shares no words with its source.
     """
     content = _content_words(question)
     shared = {
@@ -161,10 +161,10 @@ def _read_operation(
     if len(text) > MAX_GUIDELINE_CHARS:
         raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
-        text = ""  # a model that fills in whatever there is repeats what it retires
+        text = ""  # models that fill in every field repeat what they retire
     question = read_question(operation.get("question"))
     if not text or not copies.isdisjoint(fences.word_ngrams(question)):
-        question = ""  # it stays text: what is asked of other cases says nothing of this one
+        question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
         guideline_id=guideline.id if guideline else None,
@@ -176,7 +176,7 @@ def _read_operation(
 
 
 def _read_text(value: Any, name: str) -> str:
-    """Put a text on one line; an object in its place, such as `{"rule": ...}`, is refused."""
+    """Return a text on one line; a `ValueError` for an object such as `{"rule": ...}`."""
     if not isinstance(value, str | None):
         raise ValueError(f"the {name} is {excerpt(json.dumps(value), 80)}: give it as plain text")
     return one_line(value or "")
@@ -209,7 +209,7 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
 def _rejection_reason(
     operation: GuidelineOperation, prompt: DistillPrompt, shown_cases: str
 ) -> tuple[str, str] | None:
-    """Return why an operation teaches nothing, if so, and what would."""
+    """Return why an operation teaches nothing, with a hint to the model; None if it does."""
     text, comments = operation.text, prompt.comments
     if text is None:
         return None

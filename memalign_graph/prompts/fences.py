@@ -1,8 +1,8 @@
-"""What prompts are made of: untrusted text in tags it cannot close, kept to a length.
+"""Parts of prompts: untrusted text in tags that it cannot close, shortened to a token budget.
 
-What two texts share is told in any script, with blanks between the words or without, and never by
-how long a text or a word is. A script without blanks is read in overlapping pieces of a few
-characters, Hangul by the beginnings of its words, since endings hang on them.
+Also n-grams, to find what two texts share in any script. Scripts without spaces are split into
+overlapping pieces of a few characters; of a Hangul word only the beginning counts, as its ending is
+a particle.
 """
 
 import json
@@ -14,9 +14,7 @@ from typing import Any
 
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.operations import (
-    normalize_text,
-)
+from memalign_graph.memory.operations import normalize_text
 from memalign_graph.transcript import (
     Step,
     goal_tools_answer,
@@ -28,13 +26,13 @@ from memalign_graph.transcript import (
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-# Possessive, so that what stands after one "<" is read once.
+# Possessive, so that the text after a "<" is read once.
 _TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=[\s/]*+(?:{_TAGS})\b|\|)", re.IGNORECASE)
 _MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a text has, rather too many than too few."""
+    """Estimate a text's tokens, rather too many than too few."""
     # English has about four bytes a token, code and other scripts about three.
     data = text.encode()
     others = len(data.translate(None, b"0123456789"))
@@ -47,7 +45,7 @@ def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
 
 
 def as_text(value: Any, max_chars: int | None = None) -> str:
-    """Write a value as text: messages as numbered steps, of about so many characters at most."""
+    """Return a value as text: messages as numbered steps, within about `max_chars`."""
     if transcripts := transcripts_in(value):
         return _render_all(transcripts, max_chars)
     if isinstance(value, dict) and len(value) == 1:
@@ -63,13 +61,13 @@ def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None
 
 
 def headline(value: Any, max_chars: int) -> str:
-    """Return the first words of a value on one line; a transcript's answer, if it has one."""
+    """Return the beginning of a value, or of a transcript's answer, on one line."""
     answer = goal_tools_answer(steps_of(value))[2] if is_messages(value) else ""
     return excerpt(" ".join((answer or as_text(value)).split()), max_chars)
 
 
 def fit(value: Any, max_tokens: int, *, tries: int = 8) -> str:
-    """Write a value within a budget, and take from it what a prompt would read as its own."""
+    """Return a value as text within a budget, with the prompt's tags escaped."""
     transcripts = transcripts_in(value)
     if not transcripts:
         return clip(as_text(value), max_tokens)
@@ -84,12 +82,12 @@ def fit(value: Any, max_tokens: int, *, tries: int = 8) -> str:
 
 
 def escape_tags(text: str) -> str:
-    """Take from a text what a prompt would read as its own structure."""
+    """Escape the prompt's tags and control tokens in a text."""
     return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
 
 
 def clip(text: str, max_tokens: int) -> str:
-    """Shorten a text, and then take from it what a prompt would read as its own structure."""
+    """Shorten a text, then escape it, which is linear in the budget; shorten what that adds."""
     return shorten(escape_tags(shorten(text, max_tokens)), max_tokens)
 
 
@@ -115,11 +113,11 @@ def render_criterion(criterion: Criterion) -> str:
 
 
 def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tuple[str, bool]:
-    """Render an example with each of its parts fenced; returns whether something was cut, too."""
+    """Return an example with each part in its tag, and whether something was cut."""
     values = {"inputs": example.inputs, "outputs": example.outputs}
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
-    # Of what is too long by far only what can be shown is escaped.
+    # Shorten first, so that of a huge text only what can be shown is escaped.
     escaped = {name: fit(value, 2 * max_tokens, tries=1) for name, value in values.items()}
     sizes = {
         name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
@@ -133,7 +131,7 @@ def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tup
 
 
 def _split_budget(sizes: dict[str, int], budget: int) -> dict[str, int]:
-    """Divide a budget: the smallest parts get what they need, the largest share the rest."""
+    """Divide a budget: small parts get what they need, large ones share the rest."""
     limits: dict[str, int] = {}
     for done, name in enumerate(sorted(sizes, key=lambda name: sizes[name])):
         limits[name] = min(sizes[name], budget // (len(sizes) - done))
@@ -149,7 +147,7 @@ def render_feedback(
     has_label: bool = True,
     max_tokens: int,
 ) -> tuple[list[str], bool]:
-    """Write what experts said on one example, and tell whether something of it was cut."""
+    """Return lines with the experts' feedback on one example, and whether something was cut."""
     lines: list[str] = []
     several = len(episodes) > 1
     label = "The expert's reason:\n" if has_label else ""
@@ -167,7 +165,7 @@ def render_feedback(
 
 
 def strict_object_schema(properties: Mapping[str, Any], **head: str) -> dict[str, Any]:
-    """Make the JSON Schema of an object that has all of these properties and no other."""
+    """Return the JSON Schema of an object with exactly these properties."""
     return {
         **head,
         "type": "object",
@@ -184,9 +182,9 @@ _STRETCH = (
     f"([{_HANGUL}]{{1,2}})[{_HANGUL}]*|(?P<han>[{_HAN}]+)|(?P<thai>[{_THAI}]+)"
     f"|([^ {_HANGUL}{_HAN}{_THAI}]+)"
 )
-_PIECE_CHARS = {"han": 2, "thai": 3}  # that say about what a word says
-_NGRAM_SIZE = 6  # in a row that two texts have are no coincidence
-_MIN_REPEATED_WORDS = 4  # of a whole text, for it to be told where it was copied from
+_PIECE_CHARS = {"han": 2, "thai": 3}  # about as informative as a word
+_NGRAM_SIZE = 6  # words in a row that two texts do not share by chance
+_MIN_REPEATED_WORDS = 4  # shorter texts may match by chance
 
 STOP_WORDS = """\
 a an and are as at be but by case criterion do does for guideline has have if in is it its must no \
@@ -198,8 +196,8 @@ with
 ค่า คือ เป็น ต้อง ควร ถ้า หาก ไม่ แล้ว และ ที่ จะ มี เกณฑ์ กฎ
 يجب أن إذا هو هي هذا هذه في من على لا لم ليس كان كانت تكون يكون القيمة المعيار القاعدة
 """
-"""Words that say nothing of what a rule is about. Where a language is missing, its own count as
-content: a rule is rather kept than refused."""
+"""Words without content. In a language that is missing here all words count as content, so that a
+rule is kept rather than refused."""
 
 
 def split_words(text: str) -> list[str]:
@@ -211,13 +209,13 @@ def split_words(text: str) -> list[str]:
 
 
 def word_ngrams(text: str, size: int = _NGRAM_SIZE) -> set[tuple[str, ...]]:
-    """Return what two texts share only where one repeats the other: runs of several words."""
+    """Return the runs of `size` words; two texts share one only if one repeats the other."""
     pieces = split_words(text)
     return {tuple(pieces[at : at + size]) for at in range(len(pieces) - size + 1)}
 
 
 def repeats(text: str, source: str, known: str) -> bool:
-    """Return whether a text repeats words in a row of a source that are not in what is known."""
+    """Return whether a text repeats a run of words of a source that is not in `known`."""
     size = min(_NGRAM_SIZE, len(split_words(text)))
     if size < _MIN_REPEATED_WORDS:
         return False
@@ -226,7 +224,7 @@ def repeats(text: str, source: str, known: str) -> bool:
 
 
 def adds_information(text: str, known: str) -> bool:
-    """Tell whether a text has a word, or without blanks a character, that is in no known piece."""
+    """Return whether a text has a word (or character, without spaces) that `known` lacks."""
     pieces = set(split_words(known))
     for stretch, size in _tokenize(text):
         known_places = {
@@ -242,7 +240,7 @@ def adds_information(text: str, known: str) -> bool:
 
 
 def _tokenize(text: str) -> Iterator[tuple[str, int]]:
-    """Divide a text into words, and stretches without blanks with the size of their pieces."""
+    """Yield words with 0, and runs of a script without spaces with the size of their pieces."""
     characters = (
         character if unicodedata.category(character)[0] in "LMN" else " "
         for character in normalize_text(text)

@@ -19,11 +19,7 @@ from memalign_graph import (
     Judgment,
     ModelAnswerError,
 )
-from memalign_graph.bulk import (
-    UnansweredError,
-    collect_batch,
-    prepare_batch,
-)
+from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.memory.access import MemoryAccess
@@ -250,7 +246,7 @@ async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
     [warning] = [one for one in gone.purged.warnings if "Prompts were written" in one]
     assert str(tmp_path / "batch0.jsonl") in warning
     *anew, made = batch.collect()
-    assert "some of that was purged" in caplog.text
+    assert "were purged since" in caplog.text
     assert {type(one) for one in anew} == {UnansweredError}
     assert isinstance(made, Judgment)
     asked = batch.round()
@@ -266,7 +262,7 @@ async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
 async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: Path) -> None:
     batch = Batch(bench, tmp_path)
     batch.prepare(CASES)
-    with pytest.raises(InvalidInputError, match=r"path: .*cases.jsonl is there already"):
+    with pytest.raises(InvalidInputError, match=r"path: .*cases.jsonl already exists"):
         batch.prepare(CASES)
     batch.judge = batch.judge.but(k=1)
     with pytest.raises(InvalidInputError, match="differs in k: give the one that prepared it"):
@@ -274,13 +270,15 @@ async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: 
     assert not again.exists()
     with pytest.raises(InvalidInputError, match="differs in k, namespace: give"):
         batch.collect(again=None, namespace="elsewhere")
-    with pytest.raises(InvalidInputError, match=r"cases: .*batch0.jsonl was not written beside"):
+    with pytest.raises(
+        InvalidInputError, match=r"cases: .*batch0.jsonl was not written with a batch"
+    ):
         list(collect_batch(batch.judge, tmp_path / "batch0.jsonl", [], store=bench.store))
     cut = tmp_path / "cut.cases.jsonl"
     cut.write_text((tmp_path / "batch0.cases.jsonl").read_text()[:-5])
     batch.judge = batch.judge.but(k=5)
     collecting = collect_batch(batch.judge, cut, [], store=bench.store)
-    with pytest.raises(InvalidInputError, match=r"cut.cases.jsonl is damaged in line 5: give it"):
+    with pytest.raises(InvalidInputError, match=r"cut.cases.jsonl is damaged in line 5"):
         list(collecting)
     batch.answers = [tmp_path / "none.jsonl"]
     with pytest.raises(InvalidInputError, match=r"answers: .*none.jsonl can't be read: No such"):
@@ -325,7 +323,7 @@ def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: P
 async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on: bool) -> None:
     await taught(bench)
     memory = bench.memory()
-    judge = Judge(criterion=CRITERION, model="local", embeddings=bench.server.embedder())
+    judge = Judge(criterion=CRITERION, **bench.models())
     layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))
     access = MemoryAccess(bench.store, CRITERION, layout, Embedder(judge.embeddings))
     told = run_sync(prepare_memory(SYNC, judge, access))

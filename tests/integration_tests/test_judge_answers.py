@@ -1,10 +1,11 @@
 """What becomes of bad answers and models that fail; the nodes in a graph of one's own."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from memalign_graph import (
@@ -13,7 +14,6 @@ from memalign_graph import (
     InvalidInputError,
     JudgeNodes,
     ModelAnswerError,
-    create_review_graph,
 )
 from memalign_graph.state import ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, operations, thread
@@ -111,6 +111,12 @@ async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> 
     assert bench.server.chats == []
     given = await bench.invoke(graph, None)
     assert len(given["judgment"]["episode_ids"]) == 1
+    await bench.add_guideline("Say sorry first.")
+    bench.server.script_embeddings(DOWN)
+    graph = bench.judge_graph(on_embedding_error="guidelines", embeddings=embedder)
+    judgment = (await bench.invoke(graph, OTHER, "k"))["judgment"]
+    assert (len(judgment["guideline_ids"]), judgment["episode_ids"]) == (1, [])
+    assert "without similar examples" in judgment["warnings"][0]
 
 
 class Support(ReviewState):
@@ -136,21 +142,23 @@ class BareDataclass:
     judgment: dict[str, Any] = field(default_factory=dict)
 
 
-def own_graph(bench: Bench, state: Any, *names: str) -> Any:
-    nodes = JudgeNodes(
-        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
-    )
+JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge")
+REVIEW_NODES = (*JUDGE_NODES, "collect_feedback", "distill_feedback", "commit_memory")
+
+
+def nodes_graph(bench: Bench, state: Any, *names: str, **changed: Any) -> Any:
+    """Compile a graph of the judge's nodes; a function of node and state can wrap a node."""
+    nodes = JudgeNodes(CRITERION, **bench.models())
     builder: Any = StateGraph(state)
-    for before, name in zip((START, *names), (*names, END), strict=True):
-        if name != END:
-            builder.add_node(name, getattr(nodes, name))
+    for before, name in zip((START, *names), names, strict=False):
+        node = getattr(nodes, name)
+        builder.add_node(name, partial(changed[name], node) if name in changed else node)
         builder.add_edge(before, name)
     return bench.compile(builder)
 
 
 async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) -> None:
-    names = ("retrieve_episodes", "assemble_guidelines", "judge", "collect_feedback")
-    graph = own_graph(bench, Support, *names, "distill_feedback", "commit_memory")
+    graph = nodes_graph(bench, Support, *REVIEW_NODES)
     await bench.add_guideline("Begin with a word of regret.")
     asked = await bench.invoke(graph, {**CASE, "customer": "carol"})
     assert "Begin with a word of regret." in bench.server.chats[-1].text
@@ -164,42 +172,28 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
 async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_with(
     bench: Bench,
 ) -> None:
-    nodes = JudgeNodes(
-        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
-    )
+    def without_guidelines(node: Any, state: Any) -> Any:
+        update = node.invoke(state)
+        update["judge_memory"]["guidelines"].clear()
+        return update
 
-    def without_guidelines(state: Any) -> Any:
-        state["judge_memory"]["guidelines"].clear()
-        return {"judge_memory": state["judge_memory"]}
-
-    steps = [nodes.retrieve_episodes, nodes.assemble_guidelines, without_guidelines, nodes.judge]
-    builder: Any = StateGraph(Support)
-    builder.add_sequence([(str(number), step) for number, step in enumerate(steps)])
-    builder.add_edge(START, "0")
+    graph = nodes_graph(bench, Support, *JUDGE_NODES, assemble_guidelines=without_guidelines)
     await bench.add_guideline("Begin with a word of regret.")
-    judged = await bench.invoke(bench.compile(builder), CASE)
+    judged = await bench.invoke(graph, CASE)
     assert judged["judgment"]["guideline_ids"] == []
 
 
 async def test_a_model_with_a_fallback_judges_measures_and_distils(bench: Bench) -> None:
     first: Any = bench.server.chat_model(model="first", max_retries=0)
     model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
-    graph = create_review_graph(
-        CRITERION,
-        model=model,
-        embeddings=bench.server.embedder(),
-        review="always",
-        confidence=True,
-        samples=2,
-        checks=True,
+    graph = bench.review_graph(
+        model=model, review="always", confidence=True, samples=2, checks=True
     )
     bench.server.responder = lambda request: (
         DOWN if request.body["model"] == "first" else bench.server.judge(request)
     )
     await bench.add_guideline("Begin with a word of regret.")
-    compiled = bench.compile(graph)
-    await bench.invoke(compiled, CASE)
-    done = await bench.resume(compiled, {"value": False, "rationale": "Say sorry first."})
+    done = await bench.review(graph, {"value": False, "rationale": "Say sorry first."})
     assert done["judgment"]["confidence_source"] is not None
     assert done["learned"]["episode_ids"]
     models = [request.body["model"] for request in bench.server.chats]
@@ -216,15 +210,12 @@ class SlotsState:
 
 
 async def test_a_dataclass_with_slots_is_a_state(bench: Bench) -> None:
-    names = ("retrieve_episodes", "assemble_guidelines", "judge")
-    judged = await bench.invoke(own_graph(bench, SlotsState, *names), CASE)
+    judged = await bench.invoke(nodes_graph(bench, SlotsState, *JUDGE_NODES), CASE)
     assert judged["judgment"]["value"] is True
 
 
 async def test_a_node_outside_of_a_graph_says_so(bench: Bench) -> None:
-    nodes: Any = JudgeNodes(
-        CRITERION, model=bench.server.chat_model(), embeddings=bench.server.embedder()
-    )
+    nodes: Any = JudgeNodes(CRITERION, **bench.models())
     with pytest.raises(InvalidInputError, match="there is no graph around this"):
         await bench.invoke(nodes.retrieve_episodes, CASE)
 
@@ -237,7 +228,7 @@ async def test_state_without_the_channels_is_refused(
 ) -> None:
     await bench.add_guideline("Begin with a word of regret.")
     with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
-        await bench.invoke(own_graph(bench, state, *names), CASE)
+        await bench.invoke(nodes_graph(bench, state, *names), CASE)
     assert bench.server.chats == []
 
 

@@ -46,10 +46,7 @@ async def test_a_run_is_judged_reviewed_learned_from_and_shown_again(bench: Benc
 async def test_panels_batches_alignments_and_evaluations_take_runs(
     bench: Bench, tmp_path: Path
 ) -> None:
-    models: dict[str, Any] = {
-        "model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-    }
+    models = bench.models()
     panel = bench.compile(create_panel_graph([CRITERION, LENGTH], **models))
     assert set((await bench.invoke(panel, CASE))["judgments"]) == {"support_tone", "length"}
     judge = Judge(criterion=CRITERION, **models)

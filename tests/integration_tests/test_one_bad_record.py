@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -70,23 +71,27 @@ async def test_reviews_after_a_refused_one_learn(
     assert [count > 0 for count in counts] == [True, True, False, False, False]
 
 
-PROSE = "Well."
-SEVERAL = [FILTERED, PROSE]
+SEVERAL = [FILTERED, "Well.", {"guidelines": "none"}]
 
 
 @pytest.mark.parametrize("reply", SEVERAL)
-@pytest.mark.parametrize(("count", "batch_size"), [(1, 50), (6, 50), (7, 4), (12, 50)])
-async def test_refused_records_ahead_of_all_others_do_not_stop_these(
-    bench: Bench, reply: Any, count: int, batch_size: int
+@pytest.mark.parametrize(
+    ("numbers", "batch_size"),
+    [
+        *[(range(-1, 0), 50), (range(-6, 0), 50), (range(-7, 0), 4), (range(-12, 0), 50)],
+        *[((-1, 91), 1), ((-1, 91), 4), ((-1, 91), 20)],
+    ],
+)
+async def test_refused_records_do_not_stop_others(
+    bench: Bench, reply: Any, numbers: Sequence[int], batch_size: int
 ) -> None:
+    """Batches are packed oldest first: those with a negative number come first."""
     bench.server.responder = Filter(reply)
     model = bench.server.chat_model(max_retries=0)
     graph = alignment(bench, model=model, batch_size=batch_size)
-    # Batches are packed oldest first.
-    refused = [bad(-number) for number in range(1, count + 1)]
-    report = await align(bench, [*refused, *records(6)], graph)
+    report = await align(bench, [*map(bad, numbers), *records(6, topics=3)], graph)
     waits = waiting(await bench.episodes())
-    assert len(waits) == count
+    assert len(waits) == len(numbers)
     assert sum(len(rule.episode_ids) for rule in await bench.guidelines()) == 6
     warnings = "\n".join(report["warnings"])
     assert all(f"Feedback {key} could not be distilled" in warnings for key in waits)
@@ -128,11 +133,15 @@ async def test_a_review_of_a_refused_record_alone_counts(bench: Bench) -> None:
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
 
 
-async def test_a_guideline_that_is_never_worded_anew_is_given_up_and_named(bench: Bench) -> None:
+async def test_a_guideline_that_is_never_worded_anew_stays_is_given_up_and_named(
+    bench: Bench,
+) -> None:
     bench.server.responder = rules_by_topic
     await align(bench, [said(1, "#tone It says sorry."), said(2, "#tone Sorry.", author="bob")])
+    [before] = await bench.guidelines()
     bench.memory().forget(author="ann")
     [guideline] = await bench.guidelines()
+    assert (guideline.id, guideline.text, guideline.status) == (before.id, before.text, "pending")
     bench.server.responder = lambda _: operations()
     calls = []
     for night in range(4):
@@ -195,20 +204,9 @@ async def test_a_comment_that_changes_is_tried_again(bench: Bench) -> None:
     assert waiting(await bench.episodes()) == []
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 20])
-async def test_an_alignment_learns_from_all_others(bench: Bench, batch_size: int) -> None:
-    bench.server.responder = Filter()
-    chat = bench.server.chat_model(max_retries=0)
-    graph = alignment(bench, model=chat, batch_size=batch_size)
-    report = await align(bench, [bad(), *records(9, topics=3), bad(91)], graph)
-    waits = waiting(await bench.episodes())
-    assert len(waits) == 2
-    assert sum(len(rule.episode_ids) for rule in await bench.guidelines()) == 9
-    warnings = "\n".join(report["warnings"])
-    assert all(f"Feedback {key} could not be distilled" in warnings for key in waits)
-
-
-async def test_an_alignment_names_what_it_tries_no_more(bench: Bench) -> None:
+async def test_an_alignment_names_what_it_tries_no_more_and_another_model_tries_it(
+    bench: Bench,
+) -> None:
     bench.server.responder = Filter()
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
     for number in range(3):
@@ -220,20 +218,11 @@ async def test_an_alignment_names_what_it_tries_no_more(bench: Bench) -> None:
     assert "could not be distilled in 3 attempts, and are not tried again" in warning
     assert warning.endswith(f"{key}.")
     assert not any(REFUSED in chat.text for chat in bench.server.chats[asked:])
-    bench.memory().forget(key)
-    assert waiting(await bench.episodes()) == []
-
-
-async def test_another_model_tries_what_one_has_given_up(bench: Bench) -> None:
-    bench.server.responder = Filter()
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
-    for number in range(3):
-        await align(bench, [bad(), record(number)], graph, str(number))
     bench.server.responder = Model()
-    await align(bench, [record(3)], graph, "3")
-    assert len(waiting(await bench.episodes())) == 1
+    await align(bench, [record(4)], graph, "4")
+    assert waiting(await bench.episodes()) == [key]
     other = alignment(bench, model=bench.server.chat_model(model="other"))
-    await align(bench, [record(4)], other, "4")
+    await align(bench, [record(5)], other, "5")
     assert waiting(await bench.episodes()) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from langgraph.store.base import SearchOp
 from langgraph.store.sqlite import SqliteStore
 
-from memalign_graph import Categorical, Criterion, EmbeddingError, JudgeMemory
+from memalign_graph import Categorical, Criterion, JudgeMemory
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, CRITERION, Bench, judgings, thread
 from tests.integration_tests.alignment_model import DISTIL, Model, each_its_words
@@ -27,7 +27,6 @@ from tests.integration_tests.alignment_support import (
     said,
     sources,
 )
-from tests.loopback import error
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,30 +105,6 @@ async def test_labels_keep_their_letters(bench: Bench) -> None:
     assert "Very Good" in chat.text.partition("<case>")[0]
 
 
-async def test_failed_distilling_is_no_success(bench: Bench) -> None:
-    bench.server.responder = Model(distil=lambda _: {"guidelines": "none"})
-    warnings = (await align(bench, records(4)))["warnings"]
-    assert len(warnings) == 4
-    assert all("gave no answer that can be used to distil" in warning for warning in warnings)
-    assert await bench.guidelines() == []
-    assert [one.status for one in await bench.episodes()] == ["pending"] * 4
-
-
-async def test_embedding_outage_at_judging_has_a_way_on(bench: Bench) -> None:
-    bench.server.responder = Model()
-    await align(bench, records(3, topics=1))
-    broken: Any = {"embeddings": bench.server.embedder(max_retries=0)}
-    down = error(500, "It broke.", retry_after=0)
-    bench.server.script_embeddings(down, down)
-    with pytest.raises(EmbeddingError, match="It broke"):
-        await bench.invoke(bench.judge_graph(**broken), case(7), "j")
-    graph = bench.judge_graph(on_embedding_error="guidelines", **broken)
-    judgment = (await bench.invoke(graph, case(7), "k"))["judgment"]
-    assert len(judgment["guideline_ids"]) == 1
-    assert judgment["episode_ids"] == []
-    assert "without similar examples" in judgment["warnings"][0]
-
-
 async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
     bench.server.responder = Model()
     giant = "word " * 168_000
@@ -162,16 +137,6 @@ async def test_another_answer_to_the_same_question_finds_another_episode(bench: 
     for answer, value in ((right[:-7], True), (wrong[:-7], False)):
         [found] = bench.memory().recall({"inputs": question, "outputs": answer}, k=1)
         assert [one.value for one in found.episodes] == [value]
-
-
-async def test_one_unlabelled_record_rejects_itself_alone(bench: Bench) -> None:
-    bench.server.responder = Model()
-    given = records(5, topics=5)
-    given[2] |= {"value": None, "rationale": None}
-    report = await align(bench, given)
-    assert report["feedback"] == {"new": 4, "changed": 0, "unchanged": 0, "rejected": 1}
-    assert report["rejected"][0]["index"] == 2
-    assert len(await bench.guidelines()) == 4
 
 
 async def test_no_thread_is_left_behind(bench: Bench) -> None:

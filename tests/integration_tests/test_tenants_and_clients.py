@@ -28,6 +28,7 @@ from memalign_graph import (
 from memalign_graph.models import OncePerLoop, embedder_id
 from memalign_graph.state import JudgeState, ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
+from tests.integration_tests.test_judge_answers import REVIEW_NODES, nodes_graph
 from tests.loopback import ChatRequest, LoopbackServer
 
 ACME = {"namespace": ["acme"]}
@@ -37,8 +38,7 @@ def gated(bench: Bench, **options: Any) -> Any:
     builder: Any = StateGraph(MessagesState)
     builder.add_node("write", lambda _: {"messages": [AIMessage("Check the page.")]})
     builder.add_edge(START, "write")
-    models = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    add_quality_gate(builder, CRITERION, after="write", **{**models, **options})
+    add_quality_gate(builder, CRITERION, after="write", **bench.models(**options))
     return bench.compile(builder)
 
 
@@ -171,13 +171,12 @@ class Support(ReviewState):
 
 def own_graph(bench: Bench, **options: Any) -> Any:
     """A graph with a writer before the judge's nodes, and two judges one after the other."""
-    models = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     builder: Any = StateGraph(Support)
     builder.add_node("write", lambda state: {"outputs": f"Check the page for {state['inputs']}"})
     names = ["write"]
     for name in ("tone", "facts"):
         criterion = Criterion(name=name, instructions="Is it right?")
-        nodes = JudgeNodes(criterion, **{**models, **options})
+        nodes = JudgeNodes(criterion, **bench.models(**options))
         for step in ("retrieve_episodes", "assemble_guidelines", "judge"):
             builder.add_node(f"{name}_{step}", getattr(nodes, step))
             names.append(f"{name}_{step}")
@@ -238,35 +237,13 @@ class Answered(JudgeState):
     feedback: Any
 
 
-REVIEW_NODES = (
-    "retrieve_episodes",
-    "assemble_guidelines",
-    "judge",
-    "collect_feedback",
-    "distill_feedback",
-    "commit_memory",
-)
-
-
-def reviewed(bench: Bench, state: Any, **changed: Any) -> Any:
-    """A graph of the nodes of a review, some of them changed."""
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    nodes = JudgeNodes(CRITERION, **models)
-    builder: Any = StateGraph(state)
-    for before, name in zip([START, *REVIEW_NODES], REVIEW_NODES, strict=False):
-        node = getattr(nodes, name)
-        builder.add_node(name, partial(changed[name], node) if name in changed else node)
-        builder.add_edge(before, name)
-    return bench.compile(builder)
-
-
 @pytest.mark.parametrize(
     ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
 )
 async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert_is_asked(
     bench: Bench, state: Any, missing: str
 ) -> None:
-    graph = reviewed(bench, state)
+    graph = nodes_graph(bench, state, *REVIEW_NODES)
     with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is not there"):
         await bench.invoke(graph, CASE)
     assert (await bench.state(graph)).interrupts == ()
@@ -281,10 +258,11 @@ async def test_a_question_of_an_earlier_release_is_still_answered(bench: Bench) 
     def ask(node: Any, state: Any) -> Any:
         return node.invoke({**state, "judge_lesson": {}})
 
-    earlier = reviewed(bench, ReviewState, retrieve_episodes=retrieve, collect_feedback=ask)
+    changed = {"retrieve_episodes": retrieve, "collect_feedback": ask}
+    earlier = nodes_graph(bench, ReviewState, *REVIEW_NODES, **changed)
     await bench.invoke(earlier, CASE)
     assert "judge_lesson" not in (await bench.state(earlier)).values
-    done = await bench.resume(reviewed(bench, ReviewState), COLD)
+    done = await bench.resume(nodes_graph(bench, ReviewState, *REVIEW_NODES), COLD)
     assert done["learned"]["episode_ids"]
 
 
@@ -301,9 +279,8 @@ async def test_an_approval_is_not_taken_for_a_later_judgment(
     bench: Bench, *, by_interrupt_id: bool
 ) -> None:
     """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     builder = StateGraph(Judged)
-    inner = create_review_graph(CRITERION, **models).compile(checkpointer=False)
+    inner = create_review_graph(CRITERION, **bench.models()).compile(checkpointer=False)
     builder.add_node("review", inner)
     builder.add_edge(START, "review")
     graph = bench.compile(builder)
@@ -397,8 +374,8 @@ async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
 
     bench.server.responder = count
     criteria = [Criterion(name=f"c{number}", instructions="?") for number in range(4)]
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    graph = bench.compile(create_panel_graph(criteria, confidence=True, samples=4, **models))
+    options = bench.models(confidence=True, samples=4)
+    graph = bench.compile(create_panel_graph(criteria, **options))
     config: Any = {**thread("t"), "max_concurrency": 2}
     if bench.awaits:
         await graph.ainvoke(CASE, config)

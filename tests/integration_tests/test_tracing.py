@@ -39,9 +39,6 @@ async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Ben
         config: Any = {"configurable": {"thread_id": on}, "callbacks": [ledger]}
         await graph.abatch([*given], config) if bench.awaits else graph.batch([*given], config)
 
-    def models(**more: Any) -> dict[str, Any]:
-        return {"model": server.chat_model(**more), "embeddings": server.embedder()}
-
     await run(bench.judge_graph(confidence=True, samples=2), CASE, OTHER)
     known = counted(ledger)
     assert known == {(TONE, "judge"): 2, (TONE, "confidence"): len(server.chats) - 2}
@@ -52,7 +49,8 @@ async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Ben
     known |= {(TONE, "judge"): 3, (TONE, "distil"): 1}
     assert counted(ledger) == known
 
-    panel = bench.compile(create_panel_graph([CRITERION, ANSWERS], **models(cache=InMemoryCache())))
+    cached = server.chat_model(cache=InMemoryCache())
+    panel = bench.compile(create_panel_graph([CRITERION, ANSWERS], **bench.models(model=cached)))
     known |= {(TONE, "judge"): 4, (ANSWER, "judge"): 1}
     for _ in ("asked", "answered from the cache"):
         await run(panel, CASE)
@@ -61,14 +59,14 @@ async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Ben
     builder = StateGraph(MessagesState)
     builder.add_node("writer", lambda _: {"messages": [("ai", "Sorry to hear that.")]})
     builder.add_edge(START, "writer")
-    add_quality_gate(builder, ANSWERS, after="writer", revise="writer", **models())
+    add_quality_gate(builder, ANSWERS, after="writer", revise="writer", **bench.models())
     await run(bench.compile(builder), {"messages": [("human", "My order never came.")]}, on="gate")
     known |= {(ANSWER, "judge"): 2}
     assert counted(ledger) == known
 
     server.script(error(429, "Slow down."))
     with pytest.raises(ChatModelError):
-        await run(bench.judge_graph(**models(max_retries=0)), OTHER)
+        await run(bench.judge_graph(model=server.chat_model(max_retries=0)), OTHER)
     server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # no judge's
     assert counted(ledger) == known
 

@@ -203,7 +203,7 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
     report = memory.review_report()
     assert (report.asked.asked, report.unasked, report.unasked_wrong) == (0, 1, 0)
     [kept] = memory.judgments(waiting=True)
-    later = bench.compile(create_feedback_graph(CRITERION, **bench._models({})))
+    later = bench.compile(create_feedback_graph(CRITERION, **bench.models()))
     word = {"value": False, "rationale": "The order is a year old.", "author": "ann"}
     given = {"judgment_id": kept.judgment.id, "reply": word}
     result = await bench.invoke(later, given, "later")
