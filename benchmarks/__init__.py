@@ -1,1 +1,1 @@
-"""The package and MLflow's MemAlign side by side, on one model server with fixed latency."""
+"""This package and MLflow's MemAlign side by side, on one model server with fixed latency."""

@@ -9,7 +9,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from benchmarks.plan import (
     SCALE,
     SIZES,
     Results,
+    markdown_table,
     peer_python,
     run_side,
     serving,
@@ -26,18 +26,18 @@ from benchmarks.plan import (
 
 
 class Row(NamedTuple):
-    """A quantity that both sides are measured by."""
+    """A row of the table."""
 
     group: str
-    title: str  # sizes are filled in
-    source: str  # which measurements it is read off
-    key: str = "wall_s"  # and which of their numbers
+    title: str  # a format of the sizes
+    source: str  # the measurements
+    key: str = "wall_s"  # the number in them
     unit: str = "s"
     digits: int = 2
     best: Callable[[list[float]], float] = min
 
     def show(self, results: Results) -> str:
-        """Write the median of one side's measurements, and the best of them in brackets."""
+        """Return the median of one side's measurements, with the best in brackets."""
         values = [float(measured[self.key]) for measured in results.get(self.source, [])]
         if not values:
             return ""
@@ -74,97 +74,87 @@ ROWS = (
     Row("panel", "one example, {criteria} criteria", "panel"),
 )
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS))
-"""The groups of rows."""
 
 
 def as_markdown(groups: Sequence[str], sizes: dict[str, int], *sides: Results) -> str:
-    """Write what was asked for and measured of ours, the peer, and the peer with a warm cache."""
+    """Return the rows of some groups: ours, the peer, and the peer with a warm cache."""
     for results in sides:
-        _work_out(results, sizes)
-    lines = ["| | ours | peer | peer, cache warm |", "|---|---:|---:|---:|"]
-    filled = {name: f"{value:,}" for name, value in sizes.items()}
-    for row in ROWS:
-        if row.group in groups:
-            cells = [row.title.format(**filled), *map(row.show, sides)]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        _derive(results, sizes)
+    titles = {name: f"{value:,}" for name, value in sizes.items()}
+    rows = [
+        [row.title.format(**titles), *(row.show(results) for results in sides)]
+        for row in ROWS
+        if row.group in groups
+    ]
+    return markdown_table(["", "ours", "peer", "peer, cache warm"], rows)
 
 
-def _work_out(results: Results, sizes: dict[str, int]) -> None:
-    """Add what is worked out from several measurements; see the README."""
+def _derive(results: Results, sizes: dict[str, int]) -> None:
+    """Add the numbers that come from several measurements; see the README."""
     judged = results.get("judge", [])
-    for one in judged:
-        one["overhead"] = 1_000 * (one["wall_s"] - one["held_s"])
     if not judged:
         return
-    prompts = [prompt for one in judged for prompt in one["prompts"]]
-    # What the first and the last in order have in common, all between them have, too.
-    pairs = zip(min(prompts), max(prompts), strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    for one in judged:
-        one["prefix"] = common / statistics.mean(map(len, prompts))
-    latency = statistics.median(one["held_s"] for one in judged)
-    for one in (*results.get("concurrent", []), *results.get("concurrent_async", [])):
-        one["share"] = sizes["concurrent"] / sizes["at_once"] * latency / one["wall_s"]
+    prompts = [prompt for measured in judged for prompt in measured["prompts"]]
+    # What the first and the last in order share, all between them share, too.
+    prefix = len(os.path.commonprefix([min(prompts), max(prompts)]))  # noqa: RUF071 - of texts
+    for measured in judged:
+        measured["overhead"] = 1_000 * (measured["wall_s"] - measured["held_s"])
+        measured["prefix"] = prefix / statistics.mean(map(len, prompts))
+    latency = statistics.median(measured["held_s"] for measured in judged)
+    for key in ("concurrent", "concurrent_async"):
+        for measured in results.get(key, []):
+            bound = sizes["concurrent"] / sizes["at_once"] * latency
+            measured["share"] = bound / measured["wall_s"]
 
 
-class Bench:
-    """One run of the benchmark: which rows, at which sizes, against which server."""
+def run_sides(options: argparse.Namespace, sizes: dict[str, int], server: str) -> list[Results]:
+    """Measure ours, the peer, and the peer with a warm cache, one after the other."""
+    peer = None if options.no_peer else peer_python(options.peer_venv)
 
-    def __init__(self, options: argparse.Namespace, sizes: dict[str, int], server: str) -> None:
-        self.groups, self.sizes, self.server = options.rows, sizes, server
-        self.folder: Path = options.results.absolute() / "work"
-        self.peer = None if options.no_peer else peer_python(options.peer_venv)
-
-    def run(self) -> list[Results]:
-        """Measure ours, the peer, and the peer with a warm cache, one after the other."""
-        sides = [("ours", False), ("peer", False), ("peer", True)]
-        found = []
-        for side, cache in sides:
-            results = self._job(side, "session", cache=cache)
-            for attempt in range(self.sizes["repeats"] if "reopen" in self.groups else 0):
-                reopened = self._job(side, "reopen", attempt=attempt, cache=cache)
-                results["reopen"] = results.get("reopen", []) + reopened.get("reopen", [])
-            found.append(results)
-        return found
-
-    def _job(self, side: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
-        """Run one part in its own process; nothing comes of a side that is left out."""
-        python = self.peer if side == "peer" else sys.executable
-        # A cache changes nothing where nothing is done again.
-        groups = [it for it in self.groups if not cache or it in ("change", "reopen")]
+    def run(side: str, what: str, *, attempt: int = 0, cache: bool = False) -> Results:
+        """Run one part in its own process; returns nothing for a side that is left out."""
+        python = peer if side == "peer" else sys.executable
+        # A cache only changes rows in which something is done again.
+        groups = [it for it in options.rows if not cache or it in ("change", "reopen")]
         if python is None or not groups:
             return {}
-        folder = self.folder / f"{side}{'-cached' if cache else ''}"
+        folder = options.results.absolute() / "work" / f"{side}{'-cached' if cache else ''}"
         folder.mkdir(parents=True, exist_ok=True)
-        job: dict[str, Any] = {"what": what, "server": self.server, "folder": str(folder)}
-        job |= {"groups": groups, "attempt": attempt, "cache": cache, **self.sizes}
+        job: dict[str, Any] = {"what": what, "server": server, "folder": str(folder)}
+        job |= {"groups": groups, "attempt": attempt, "cache": cache, **sizes}
         print(f"{folder.name}: {what} ...", end="", flush=True)
-        began, file = time.perf_counter(), folder / f"{what}.json"
-        run_side(python, side, [json.dumps(job), str(file)], self.server, folder)
-        print(f" {time.perf_counter() - began:.0f} s", flush=True)
+        start, file = time.perf_counter(), folder / f"{what}.json"
+        run_side(python, side, [json.dumps(job), str(file)], server, folder)
+        print(f" {time.perf_counter() - start:.0f} s", flush=True)
         results: Results = json.loads(file.read_text())
         return results
+
+    measured = []
+    for side, cache in (("ours", False), ("peer", False), ("peer", True)):
+        results = run(side, "session", cache=cache)
+        for attempt in range(sizes["repeats"] if "reopen" in options.rows else 0):
+            reopened = run(side, "reopen", attempt=attempt, cache=cache)
+            results["reopen"] = results.get("reopen", []) + reopened.get("reopen", [])
+        measured.append(results)
+    return measured
 
 
 def main() -> None:
     """Measure both sides, and write a table and all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     add, here = parser.add_argument, Path(__file__).parent
-    scaled = f"one memory and many workers: {','.join(SCALE)}, or all"
-    add("--scale", nargs="?", const=",".join(SCALE), help=scaled)
-    add("--quick", action="store_true", help="small sizes: only that it runs")
+    parts = f"one memory and many workers: {','.join(SCALE)}, or all"
+    add("--scale", nargs="?", const=",".join(SCALE), help=parts)
+    add("--quick", action="store_true", help="small sizes, which only show that it runs")
     add("--no-peer", action="store_true", help="measure this package alone")
-    add("--rows", type=_groups, default=GROUPS, help=f"some groups of rows: {','.join(GROUPS)}")
-    add("--repeats", type=int, help="how often each thing is timed")
-    add("--peer-venv", type=Path, default=PEER_VENV, help="made where it is not there")
+    add("--rows", type=_groups, default=GROUPS, help=f"groups of rows: {','.join(GROUPS)}")
+    add("--peer-venv", type=Path, default=PEER_VENV, help="created if it is missing")
     add("--results", type=Path, default=here / "results", help="the folder to write to")
     options = parser.parse_args()
     work = options.results / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     sizes = SIZES | (QUICK if options.quick else {})
-    sizes["repeats"] = options.repeats or sizes["repeats"]
     load = os.getloadavg()[0]
     if options.scale:
         from benchmarks import scale
@@ -175,7 +165,7 @@ def main() -> None:
                 print(f"{table}\n", flush=True)
         return
     with serving() as server:
-        sides = Bench(options, sizes, server).run()
+        sides = run_sides(options, sizes, server)
     title = "Quick run: the sizes are too small to say anything" if options.quick else "Benchmark"
     text = (
         f"# {title}\n\n`{' '.join(['python -m benchmarks', *sys.argv[1:]])}` on {os.cpu_count()} "

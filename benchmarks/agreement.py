@@ -1,7 +1,7 @@
 """Ours and the peer on the same labelled rows: `python -m benchmarks.agreement --data DIR`.
 
-`DIR` holds a JSONL file a criterion; see the README. Each is one call of `evaluate`, with the peer
-as one more judge, whose verdicts come from its own environment.
+`DIR` has a JSONL file for each criterion; see the README. Each is one call of `evaluate`, with the
+peer as one more judge, whose verdicts come from its own environment.
 """
 
 import argparse
@@ -46,12 +46,12 @@ def scale_of(row: Row) -> Scale:
 
 def feedback_of(row: Row) -> dict[str, Any]:
     """Return a row as feedback."""
-    said = {"value": row["label"], "rationale": row["feedback"], "author": "expert"}
-    return {**{name: row[name] for name in _EXAMPLE}, **said}
+    example = {name: row[name] for name in _EXAMPLE}
+    return {**example, "value": row["label"], "rationale": row["feedback"], "author": "expert"}
 
 
 def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
-    """Return a judge without memory, by its verdict, and weighed without checks and with."""
+    """Return the judge without memory, by its verdict, and by evidence without and with checks."""
     return {
         "base": judge.but(decide="verdict", use_guidelines=False, use_episodes=False),
         "verdict": judge.but(decide="verdict"),
@@ -61,13 +61,13 @@ def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
 
 
 def with_peer(report: Report, values: dict[str, Any]) -> Report:
-    """Return the report with the peer's verdicts, by example id, as one more judge."""
+    """Add the peer's verdicts, by example id, to a report as one more judge."""
     scale = report.criterion.scale
     cases = []
     for case in report.cases:
         value = values.get(case.example.id)
-        said = Prediction(value=None if value is None else scale.validate_value(value))
-        update = {"predictions": {**case.predictions, "peer": said}}
+        verdict = Prediction(value=None if value is None else scale.validate_value(value))
+        update = {"predictions": {**case.predictions, "peer": verdict}}
         cases.append(case.model_copy(update=update))
     names = [*(scores.judge for scores in report.scores), "peer"]
     pairs = [(pair.judge, pair.against) for pair in report.comparisons]
@@ -77,7 +77,7 @@ def with_peer(report: Report, values: dict[str, Any]) -> Report:
 
 
 def compare(name: str, server: str, options: argparse.Namespace) -> Report:
-    """Learn a criterion's training rows and judge its test rows, by both sides."""
+    """Let both sides learn a criterion's training rows and judge its test rows."""
     folder: Path = options.results.absolute() / name
     folder.mkdir(parents=True, exist_ok=True)
     lines = (options.data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -85,7 +85,7 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]
-    # A dot parts the labels of a namespace.
+    # A namespace's labels can't have a dot.
     criterion = Criterion(
         name=test[0]["criterion"].replace(".", "_"),
         instructions=test[0]["instructions"],
@@ -126,14 +126,14 @@ def compare(name: str, server: str, options: argparse.Namespace) -> Report:
 
 
 def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str, Any]:
-    """Have the peer judge in its own environment; what it said before is not asked again."""
-    file, said, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
-    known = said.read_text(encoding="utf-8").splitlines() if said.exists() else []
+    """Let the peer judge in its own environment; keeps the verdicts on a task in files."""
+    file, verdicts, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
+    known = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
     if len(known) < len(task["test"]) or file.read_text(encoding="utf-8") != text:
-        said.unlink(missing_ok=True)
+        verdicts.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")
-        run_side(peer_python(venv), "peer", [str(file), str(said)], server, folder)
-    lines = map(json.loads, said.read_text(encoding="utf-8").splitlines())
+        run_side(peer_python(venv), "peer", [str(file), str(verdicts)], server, folder)
+    lines = map(json.loads, verdicts.read_text(encoding="utf-8").splitlines())
     values = {line["id"]: line["value"] for line in lines}
     return {
         parse_example({name: row[name] for name in _EXAMPLE}).id: values.get(row["id"])
@@ -142,18 +142,18 @@ def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str,
 
 
 def main() -> None:
-    """Compare both sides, and write a report a criterion, and all their tables."""
+    """Compare both sides; writes a report for each criterion, and all tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="the folder of labelled rows")
-    add("--sets", required=True, help="criteria, with commas between: names of files there")
+    add("--sets", required=True, help="criteria: names of files there, with commas between")
     add("--no-peer", action="store_true", help="ours alone")
-    add("--train", type=int, default=50, help="how many training rows are learned from")
-    add("--test", type=int, default=50, help="how many test rows are judged")
+    add("--train", type=int, default=50, help="training rows that are learned")
+    add("--test", type=int, default=50, help="test rows that are judged")
     add("--seed", type=int, default=1, help="chooses the rows")
-    add("--k", type=int, default=5, help="how many similar cases a judge is shown")
-    add("--base-url", help="an OpenAI-compatible server; the embedded model unless given")
-    add("--port", type=int, default=18765, help="where both are served: answers are kept by it")
+    add("--k", type=int, default=5, help="similar cases in a judge's prompt")
+    add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
+    add("--port", type=int, default=18765, help="the server's port; the cache's keys depend on it")
     add("--model", default="qwen2.5-coder-1.5b-instruct", help="the chat model's name there")
     add("--window", type=int, default=8_192, help="its context window, in tokens")
     add("--peer-venv", type=Path, default=PEER_VENV)

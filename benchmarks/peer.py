@@ -1,6 +1,6 @@
-"""The peer's part: MLflow's MemAlign, run in its own environment and by its public interface.
+"""The peer's side: MLflow's MemAlign, in its own environment, by its public interface.
 
-Nothing of this project's package is imported here, and nothing that its environment lacks.
+Nothing of this project's package is imported here.
 """
 
 import json
@@ -18,13 +18,13 @@ from mlflow.genai.judges import make_judge
 from mlflow.genai.judges.optimizers import MemAlignOptimizer
 from mlflow.genai.scorers import get_scorer
 
-from benchmarks import data, plan
+from benchmarks import plan
 from benchmarks.plan import Job, Results
 
 _EXPERT = AssessmentSource(source_type="HUMAN", source_id="ann")
 _FIELDS = "The inputs: {{ inputs }}\nThe outputs: {{ outputs }}"
 _REFERENCE = "reference"
-_BATCH = 50  # how many records it distils by one call
+_BATCH = 50  # records that it distils by one call
 
 
 class Peer:
@@ -50,13 +50,17 @@ class Peer:
         """Return the peer of the speed program."""
         if not job.cache:
             dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
-        instructions = f"{data.INSTRUCTIONS} {_FIELDS}"
-        return cls(data.NAME, instructions, plan.MODEL, feedback_value_type=bool)
+        instructions = f"{plan.INSTRUCTIONS} {_FIELDS}"
+        return cls(plan.NAME, instructions, plan.MODEL, feedback_value_type=bool)
 
-    def prepare(self, records: Sequence[data.Record]) -> list[Any]:
+    def to_feedback(self, records: Sequence[plan.Record]) -> list[Any]:
         """Store records as traces."""
-        said = [{"label": record.value, "feedback": record.rationale} for record in records]
-        return self.store([one.case | more for one, more in zip(records, said, strict=True)])
+        return self.store(
+            [
+                {**record.case, "label": record.value, "feedback": record.rationale}
+                for record in records
+            ]
+        )
 
     def store(self, rows: Sequence[dict[str, Any]]) -> list[Trace]:
         """Store rows as traces with an expert's assessment, and read them back."""
@@ -68,32 +72,32 @@ class Peer:
             ids.append(span.trace_id)
         mlflow.flush_trace_async_logging()
         for trace_id, row in zip(ids, rows, strict=True):
-            said = {"name": self.empty.name, "value": row["label"], "rationale": row["feedback"]}
-            mlflow.log_feedback(trace_id=trace_id, source=_EXPERT, **said)
+            fields = {"name": self.empty.name, "value": row["label"], "rationale": row["feedback"]}
+            mlflow.log_feedback(trace_id=trace_id, source=_EXPERT, **fields)
             if row.get("reference_outputs") is not None:
                 expected = {"name": _REFERENCE, "value": row["reference_outputs"]}
                 mlflow.log_expectation(trace_id=trace_id, source=_EXPERT, **expected)
         return list(map(mlflow.get_trace, ids))
 
-    def begin(self) -> None:
-        """Begin with the judge that learned nothing."""
+    def reset(self) -> None:
+        """Start with the judge that learned nothing."""
         self.aligned = self.empty
 
-    def align(self, given: list[Any]) -> None:
-        """Align the judge, and make sure that it learned what the speed program's server taught."""
+    def align(self, feedback: list[Any]) -> None:
+        """Align the judge, and check that it learned what the benchmark's server taught."""
         before = len(getattr(self.aligned, "_semantic_memory", []))
-        self.aligned = self.aligned.align(traces=given, optimizer=self.optimizer)
+        self.aligned = self.aligned.align(traces=feedback, optimizer=self.optimizer)
         learned = len(self.aligned._semantic_memory) - before  # noqa: SLF001 - it has no public name
-        full, rest = divmod(len(given), _BATCH)
-        if self.empty.name == data.NAME and learned != (taught := 5 * full + min(5, 2 * rest)):
+        full, rest = divmod(len(feedback), _BATCH)
+        if self.empty.name == plan.NAME and learned != (taught := 5 * full + min(5, 2 * rest)):
             raise RuntimeError(f"The peer learned {learned} guidelines of {taught}.")
 
-    def remove(self, given: Any) -> None:
+    def remove(self, trace: Any) -> None:
         """Forget a record."""
-        self.aligned.unalign(traces=[given])
+        self.aligned.unalign(traces=[trace])
 
     def judge(self, case: dict[str, Any]) -> None:
-        """Judge a case, and make sure that the answer was understood."""
+        """Judge a case, and check that the answer was understood."""
         answer = self.aligned(**case)
         if answer.value is not True:
             raise RuntimeError(f"The peer's judge did not understand the answer: {answer}")
@@ -103,24 +107,24 @@ class Peer:
         with ThreadPoolExecutor(at_once) as executor:
             list(executor.map(self.judge, cases))
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Register the judge."""
         self.aligned.register(experiment_id=self.experiment.experiment_id)
 
 
 def reopen(job: Job) -> Results:
     """Measure loading the judge that a session registered, and its first judgment."""
-    peer, unseen = Peer.of(job), data.records(job.attempt + 1, seed=5)[-1].case
+    peer, unseen = Peer.of(job), plan.records(job.attempt + 1, seed=5)[-1].case
 
     def work() -> None:
-        peer.aligned = get_scorer(name=data.NAME, experiment_id=peer.experiment.experiment_id)
+        peer.aligned = get_scorer(name=plan.NAME, experiment_id=peer.experiment.experiment_id)
         peer.judge(unseen)
 
-    return {"reopen": [plan.Remote(job.server).measure(work)]}
+    return {"reopen": [plan.ServerControl(job.server).measure(work)]}
 
 
 def judge_rows(task: dict[str, Any], results: Path) -> None:
-    """Learn from labelled rows and judge others, a line each as they come; see `agreement`."""
+    """Learn from labelled rows, judge others, and write a line for each; see `agreement`."""
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=False)
     first, has_reference = task["test"][0], task["test"][0]["reference_outputs"] is not None
     low, high = first["range"] or (0, 0)
@@ -139,14 +143,14 @@ def judge_rows(task: dict[str, Any], results: Path) -> None:
     learned = [rule.guideline_text for rule in getattr(peer.aligned, "_semantic_memory", [])]
     for row in task["test"]:
         expected = {_REFERENCE: row["reference_outputs"]}
-        given = {name: row[name] for name in ("inputs", "outputs")}
-        began = time.perf_counter()
+        case = {name: row[name] for name in ("inputs", "outputs")}
+        start = time.perf_counter()
         try:
-            answer = peer.aligned(**given, **({"expectations": expected} if has_reference else {}))
+            answer = peer.aligned(**case, **({"expectations": expected} if has_reference else {}))
             verdict = {"value": answer.value, "rationale": answer.rationale}
         except mlflow.MlflowException as error:
             verdict = {"value": None, "rationale": str(error)}
-        measured = {"seconds": time.perf_counter() - began, "learned": learned}
+        measured = {"seconds": time.perf_counter() - start, "learned": learned}
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"id": row["id"], **verdict, **measured}) + "\n")
 
@@ -155,4 +159,4 @@ if __name__ == "__main__":
     if sys.argv[1].endswith(".json"):
         judge_rows(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
     else:
-        plan.do_job(session=lambda job: plan.session(Peer.of(job), job), reopen=reopen)
+        plan.run_job(session=lambda job: plan.session(Peer.of(job), job), reopen=reopen)

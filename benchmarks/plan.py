@@ -1,62 +1,127 @@
-"""What a run measures, at which sizes, how, and in which processes: the same for both sides.
+"""What both sides measure: the records, the sizes, the measurements and the processes.
 
-Only the standard library, since the peer's runs import this from another environment.
+Only the standard library, because the peer's environment imports this, too.
 """
 
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 import urllib.request
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from benchmarks.data import records
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_VENV = ROOT / ".venv-peer"
-"""The peer's environment, made where it is not there."""
+"""The peer's environment; created if it is missing."""
 
 _REQUIREMENTS = Path(__file__).with_name("peer-requirements.txt")
 
-MODEL = "gpt-4o-mini"  # both sides know that its window has 128,000 tokens
+MODEL = "gpt-4o-mini"  # both sides know its window of 128,000 tokens
 EMBEDDINGS = "text-embedding-3-small"
 DIMENSIONS = 512  # the peer's default
 
 SIZES = {
     "small": 50,  # records of the small alignment: one batch of the peer
-    "large": 1_000,  # of the large one, and of the memory that the other rows work on
+    "large": 1_000,  # records of the large one, and of the memory of the other rows
     "judgments": 30,  # whose overhead is measured, after two that are not
     "concurrent": 200,
-    "at_once": 64,  # how many of them are under way at a time
+    "at_once": 64,  # how many of them run concurrently
     "criteria": 9,  # of the panel
-    "repeats": 3,  # how often whatever is timed once is timed
+    "repeats": 3,  # of what is not a single judgment
 }
 _FEW = {"large": 120, "judgments": 5, "concurrent": 24, "at_once": 8, "repeats": 1}
 QUICK = {"small": 10, **_FEW}
-"""Sizes that show only that everything runs."""
+"""Sizes that only show that everything runs."""
 
 SCALE = ("stores", "workers")
-"""What `--scale` measures of one memory and many workers."""
+"""The parts of `--scale`."""
+
+NAME = "support_reply"
+INSTRUCTIONS = "Is the reply one that our support desk would send to this customer?"
+_GOODS = ("espresso machine", "rain jacket", "desk lamp", "bread knife", "tent pole", "chess set")
+_FAULTS = (
+    "stopped working after two days", "arrived with a crack along the side",
+    "was delivered to a neighbour", "came in the wrong colour", "was charged twice to my card",
+    "has a part missing that the manual shows", "smells of burnt plastic", "leaks at the bottom",
+)  # fmt: skip
+_DEMANDS = (
+    "names the day by which it is settled", "says sorry before it asks for anything",
+    "gives the amount in the customer's currency", "offers a person to call",
+    "links the form instead of describing it", "does not blame the carrier",
+    "repeats the order number", "keeps to five sentences", "says who pays the postage",
+)  # fmt: skip
+_STEPS = (
+    "A new {goods} leaves our warehouse tomorrow and reaches you by Friday.",
+    "The amount goes back to the card you paid with within five working days.",
+    "Send the {goods} back in its first packing, with the form that you find on our pages.",
+    "We need a photo of the {goods} and of the label on the parcel before anything can be done.",
+)
+
+
+class Record(NamedTuple):
+    """An expert's feedback on a reply of a shop's support desk: synthetic, seeded, distinct."""
+
+    question: str  # about 185 characters
+    answer: str  # about 300
+    value: bool
+    rationale: str  # about 110
+
+    @property
+    def case(self) -> dict[str, object]:
+        """The example."""
+        return {"inputs": {"question": self.question}, "outputs": self.answer}
+
+    def feedback(self, author: str = "ann") -> dict[str, object]:
+        """Return it as this package's feedback."""
+        return {**self.case, "value": self.value, "rationale": self.rationale, "author": author}
+
+
+def records(count: int, seed: int = 1) -> list[Record]:
+    """Return distinct records; a longer list begins with the shorter one of the same seed."""
+    rng = random.Random(seed)  # noqa: S311 - data, not secrets
+    return [_record(rng, seed * 1_000_000 + number) for number in range(count)]
+
+
+def _record(rng: random.Random, number: int) -> Record:
+    goods, demand, value = rng.choice(_GOODS), rng.choice(_DEMANDS), rng.random() < 1 / 2
+    faults, steps = rng.sample(_FAULTS, 3), " ".join(rng.sample(_STEPS, 2))
+    return Record(
+        question=f"Hello, my {goods} from order {number} {faults[0]}, and now it also {faults[1]}. "
+        f"I wonder what becomes of that now, since somebody else's {faults[2]}, too.",
+        answer=f"Thank you for your message and for the number. {steps.format(goods=goods)} "
+        f"If anything is unclear, just answer and ask for the file {number}.",
+        value=value,
+        rationale=f"It takes up that the {goods} {faults[0]}, and it "
+        f"{'' if value else 'should be one that '}{demand}.",
+    )
+
+
+def guideline_text(number: int) -> str:
+    """Return a guideline of 60 to 130 characters, a different one for each number."""
+    fault, demand = (texts[number % len(texts)] for texts in (_FAULTS, _DEMANDS))
+    return f"A reply on order {number} that {fault} {demand}, else it is false."
+
 
 Measured = dict[str, Any]
-"""What one stretch of work took (`wall_s`), and the server's counters for it."""
+"""The time of some work (`wall_s`), and the server's counters for it."""
 
 Results = dict[str, list[Measured]]
-"""One side's measurements by what was measured."""
+"""One side's measurements, by row."""
 
 Job = Namespace
-"""One run of one side: `what`, `server`, `folder`, `groups` of rows, `attempt`, `cache`, sizes."""
+"""A run of one side: `what`, `server`, `folder`, `groups` of rows, `attempt`, `cache`, sizes."""
 
 
-class Remote:
-    """The model server as the runs see it: reset, slowed down and read out."""
+class ServerControl:
+    """The model server as the runs see it: reset, without latency, or read out."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
@@ -64,17 +129,17 @@ class Remote:
 
     @contextmanager
     def without_latency(self) -> Iterator[None]:
-        """Let the server answer at once for as long as the block lasts."""
+        """Let the server answer at once during the block."""
         self._call("latency", {"chat": 0.0, "token": 0.0, "embedding": 0.0})
         yield
         self._call("latency", {})
 
     def measure(self, work: Callable[[], object]) -> Measured:
-        """Measure some work: its time, and what it asked the server for."""
+        """Measure the time of some work and its requests."""
         self._call("reset", {})
-        began = time.perf_counter()
+        start = time.perf_counter()
         work()
-        wall_s = time.perf_counter() - began
+        wall_s = time.perf_counter() - start
         return {**self._call("counters", {}), "wall_s": wall_s}
 
     def _call(self, name: str, body: dict[str, Any]) -> Any:
@@ -85,46 +150,57 @@ class Remote:
 
 def session(side: Any, job: Job) -> Results:
     """Measure what one process does with `Ours` or `Peer`, from aligning to forgetting."""
-    remote, results, wanted = Remote(job.server), Results(), set(job.groups)
+    server, results, wanted = ServerControl(job.server), Results(), set(job.groups)
 
-    def align(key: str, given: list[Any], repeats: int) -> None:
-        results[key] = []
+    def repeat(work: Callable[[], object], repeats: int = job.repeats) -> list[Measured]:
+        return [server.measure(work) for _ in range(repeats)]
+
+    def align(feedback: list[Any], repeats: int = job.repeats) -> list[Measured]:
+        measured = []
         for _ in range(repeats):
-            side.begin()
-            results[key].append(remote.measure(partial(side.align, given)))
+            side.reset()
+            measured.append(server.measure(partial(side.align, feedback)))
+        return measured
 
-    large = side.prepare(records(job.large))
+    large = side.to_feedback(records(job.large))
     if "align" in wanted:
-        align("align_small", side.prepare(records(job.small, seed=3)), job.repeats)
-        with remote.without_latency():
-            align("align_zero", large, job.repeats)
-    align("align_large", large, job.repeats if "align" in wanted else 1)
+        results["align_small"] = align(side.to_feedback(records(job.small, seed=3)))
+        with server.without_latency():
+            results["align_zero"] = align(large)
+    results["align_large"] = align(large, job.repeats if "align" in wanted else 1)
     cases = [record.case for record in records(job.concurrent + 50, seed=2)]
     if wanted & {"judge", "concurrency"}:
         work = [partial(side.judge, case) for case in cases[: job.judgments + 2]]
-        results["judge"] = list(map(remote.measure, work))[2:]  # the first two only warm up
+        results["judge"] = list(map(server.measure, work))[2:]  # the first two warm up
     if "concurrency" in wanted:
-        judge_all = partial(side.judge_all, cases[: job.concurrent], job.at_once)
-        results["concurrent"] = [remote.measure(judge_all) for _ in range(job.repeats)]
+        results["concurrent"] = repeat(
+            partial(side.judge_all, cases[: job.concurrent], job.at_once)
+        )
     if "change" in wanted:
-        fresh = side.prepare(records(job.repeats, seed=4))
-        results["one_more"] = [remote.measure(partial(side.align, [one])) for one in fresh]
-        gone = large[:: max(1, len(large) // job.repeats)][: job.repeats]
-        results["remove_one"] = [remote.measure(partial(side.remove, one)) for one in gone]
-    side.keep()
+        fresh = side.to_feedback(records(job.repeats, seed=4))
+        results["one_more"] = [server.measure(partial(side.align, [item])) for item in fresh]
+        removed = large[:: max(1, len(large) // job.repeats)][: job.repeats]
+        results["remove_one"] = [server.measure(partial(side.remove, item)) for item in removed]
+    side.persist()
     return results
 
 
-def do_job(**parts: Callable[[Job], Results]) -> None:
-    """Do the job that the command line tells, and write down what was measured."""
+def run_job(**parts: Callable[[Job], Results]) -> None:
+    """Run the job of the command line, and write its measurements."""
     job, results = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
     os.chdir(job.folder)
     results.write_text(json.dumps(parts[job.what](job)), encoding="utf-8")
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, numbers to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 @contextmanager
 def serving(*options: str) -> Iterator[str]:
-    """Run the model server for as long as the block lasts; yields its base URL."""
+    """Run the model server during the block; yields its base URL."""
     command = [sys.executable, "-m", "benchmarks.server", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -137,7 +213,7 @@ def serving(*options: str) -> Iterator[str]:
 
 
 def peer_python(folder: Path) -> str:
-    """Return the interpreter of the peer's environment, which is made where it is not there."""
+    """Return the interpreter of the peer's environment; creates it if it is missing."""
     # Not resolved: an environment's interpreter is often a link to another.
     python, mark = str(folder.absolute() / "bin" / "python"), folder / ".requirements"
     wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
@@ -149,7 +225,7 @@ def peer_python(folder: Path) -> str:
 
 
 def run_side(python: str, side: str, arguments: Sequence[str], server: str, folder: Path) -> None:
-    """Run a side's program, with models on this machine, and nothing that reaches further."""
+    """Run a side's program with the models of this machine, and without the internet."""
     variables = {
         **os.environ,
         **dict.fromkeys(("OPENAI_API_BASE", "OPENAI_BASE_URL"), server),
@@ -158,8 +234,8 @@ def run_side(python: str, side: str, arguments: Sequence[str], server: str, fold
         "LANGSMITH_TRACING": "false",
         "TQDM_DISABLE": "1",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
-        # Without the first two, the peer reaches for the internet; where there is none, fetching
-        # the catalogue alone costs the first judgment of a process six seconds of retries.
+        # The peer would otherwise reach for the internet. Without one, fetching the catalogue alone
+        # costs the first judgment of a process six seconds of retries.
         "MLFLOW_MODEL_CATALOG_URI": "",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         # Its queue drops traces when a thousand are logged in a row.

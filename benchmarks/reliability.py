@@ -1,9 +1,9 @@
-"""How far the figures on a judge in production hold: `python -m benchmarks.reliability [--runs N]`.
+"""Simulate the statistics of a judge in production: `python -m benchmarks.reliability [--runs N]`.
 
-Simulated streams with fixed seeds, and no model: the coverage of the pass rate's interval and its
-width, as a share of that of the labels alone; false alarms and delay of the test for drift, beside
-a z-test of each week against the first answers; and how often agreement on what nobody is asked
-about stays at 0.9 after a change to a worse model whose verdicts on memory were stored.
+Streams have fixed seeds and no model. The tables show the coverage of the pass rate's interval and
+its width, as a share of that of the labels alone; how often agreement on unasked cases stays at 0.9
+after a change to a worse model whose verdicts on memory were stored; and false alarms and delay of
+the drift test, compared with a z-test of each week against the first answers.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.plan import markdown_table
 from memalign_graph.evidence.drift import LEVEL, bets
 from memalign_graph.evidence.ppi import estimate_mean
 from memalign_graph.evidence.threshold import find_threshold_by_verdict
@@ -42,14 +43,14 @@ def coverage(runs: int) -> list[list[str]]:
 
 
 def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> int | None:
-    """Return after how many answers a look at the end of a day sees a fall; None for never."""
+    """Return after how many answers the drift test alarms at the end of a day; None for never."""
     worth = np.array(bets(agreed, draws)).reshape(-1, _A_DAY)
     days = np.flatnonzero(worth.max(axis=1) >= 1 / LEVEL)
     return int(days[0] + 1) * _A_DAY if len(days) else None
 
 
 def weekly_alarm(agreed: Sequence[bool]) -> int | None:
-    """Return after how many answers a week differs from the first answers at 5 %, one-sided."""
+    """Return after how many answers a one-sided z-test of a week alarms at 5 %; None for never."""
     week, base = 7 * _A_DAY, sum(agreed[:_BASE]) / _BASE
     for end in range(_BASE + week, len(agreed) + 1, week):
         now = sum(agreed[end - week : end]) / week
@@ -61,7 +62,7 @@ def weekly_alarm(agreed: Sequence[bool]) -> int | None:
 
 
 def drift(runs: int) -> list[list[str]]:
-    """Return a row for each fall: alarms before it, after it, and the median days until then."""
+    """Return a row for each fall: false alarms, alarms after it, and the median delay in days."""
     rows = []
     for before in (0.8, 0.9, 0.95):
         for fall in (0.0, 0.05, 0.1, 0.2):
@@ -95,15 +96,15 @@ SWAPS: dict[str, dict[str, Any]] = {
     "is sure of everything": {"is_overconfident": True},
     "errs where the old one was sure": {"overlap": -0.8},
 }
-"""What the new model is like, which is right on 80 % where the old one was on 88 %."""
+"""Kinds of the new model, which is right on 80 %; the old one was on 88 %."""
 
 
 def swapped(
     seed: int, *, overlap: float = 0.0, is_overconfident: bool = False, is_sampled: bool = True
 ) -> tuple[float | None, float]:
-    """Change to a worse model; returns the agreement where nobody is asked, and how often that is.
+    """Change to a worse model; returns the agreement on unasked cases, and their share.
 
-    Memory has 300 cases: drawn at random, or those that the old judge doubted and 5 % of the rest.
+    Memory has 300 cases: a random sample, or those that the old judge doubted and 5 % of the rest.
     """
     rng, count, memory = np.random.default_rng(seed), 30_000, 300
     was_hard = rng.random(count) < _HARD
@@ -148,21 +149,18 @@ def swaps(runs: int) -> list[list[str]]:
     return rows
 
 
-def table(header: str, rows: Sequence[Sequence[str]]) -> str:
-    names = [name.strip() for name in header.split("|")]
-    lines = [names, ["---:"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--runs", type=int, default=1_000)
     runs = parser.parse_args().runs
-    print(table("rate | labels | judge .6 | judge .8 | judge .95", coverage(runs)))
-    print("\n" + table("new model | memory drawn | at 0.9 or above | unasked", swaps(runs // 5)))
-    ways = "false alarms | seen | days | z-test: false alarms | seen | days"
-    print("\n" + table(f"agreement | fall | {ways}", drift(runs)))
+    tables = {
+        "rate|labels|judge .6|judge .8|judge .95": coverage(runs),
+        "new model|memory drawn|at 0.9 or above|unasked": swaps(runs // 5),
+        "agreement|fall|false alarms|seen|days|z-test: false alarms|seen|days": drift(runs),
+    }
+    for head, rows in tables.items():
+        print(f"{markdown_table(head.split('|'), rows)}\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The model server both sides speak to, as a process of its own: `python -m benchmarks.server`.
+"""The model server of both sides, in its own process: `python -m benchmarks.server`.
 
-It speaks OpenAI's protocol. By itself it takes a fixed time for an answer, and counts what it is
-asked; with `--upstream` it passes chat on to a real model's server, and embeds with the embedded
-model. It shares its cores with the clients it measures, so it does as little as it can.
+It has OpenAI's API. By default it answers after a fixed time and counts requests. With `--upstream`
+it passes chat requests on to a real model's server and embeds with the embedded model. It shares
+its cores with the clients that are measured, so it does as little as it can.
 """
 
 import argparse
@@ -25,34 +25,33 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from benchmarks.data import guideline_text
-from benchmarks.plan import DIMENSIONS
+from benchmarks.plan import DIMENSIONS, guideline_text
 from tests.loopback.judge_double import instance
 from tests.loopback.recording import recorded_line
 from tests.loopback.requests import ChatRequest, EmbeddingRequest
 from tests.loopback.wire import count_tokens
 
-_GUIDELINES_PER_CALL = 5  # that a call to distil brings
-_GUIDELINES_PER_RECORD = 2  # at most: one record alone does not teach five rules
+_GUIDELINES_PER_CALL = 5  # of a distilling call
+_GUIDELINES_PER_RECORD = 2  # at most; a single record does not teach five
 _RATIONALE = (
     "The reply names what was asked for and the step that follows, but leaves out the date by "
     "which the customer can expect it."
 )
 _COUNTED = ("held_s", "chat_calls", "prompt_tokens", "embedding_calls", "texts_embedded")
-_KEPT_PROMPTS = 64  # how many prompts since the last reset can be read back
+_KEPT_PROMPTS = 64  # prompts that can be read since the last reset
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TIMEOUT_S = 1_800
 
 
 _LATENCY = {
     "chat": 0.4,  # seconds for any answer
-    "token": 0.005,  # for each token of it, besides; a token is four characters
-    "embedding": 0.08,  # for a request of embeddings, however many texts it has
+    "token": 0.005,  # more for each of its tokens; a token is four characters
+    "embedding": 0.08,  # for a request of embeddings, with any number of texts
 }
 
 
 class ModelServer:
-    """Answers requests by the shape of the schema they bring, each call to distil anew."""
+    """Answers each request in the shape of its schema; guidelines always differ."""
 
     def __init__(
         self, upstream: str | None = None, key: str = "none", record: Path | None = None
@@ -69,7 +68,7 @@ class ModelServer:
             self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0.0), LocalEmbeddings()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection, one after another."""
+        """Answer the requests of one connection."""
         clock = asyncio.get_running_loop().time
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -78,7 +77,7 @@ class ModelServer:
                 body = await reader.readexactly(int(length[1]) if length else 0)
                 arrived, counters = clock(), self.counters
                 status, answer, delay_s = await self.respond(head.split(b" ", 2)[1].decode(), body)
-                # However long it took to answer, it is held for exactly that long.
+                # The delay includes the time it took to make the answer.
                 await asyncio.sleep(max(0.0, arrived + delay_s - clock()))
                 counters["held_s"] += clock() - arrived if delay_s else 0.0  # as it really was
                 writer.write(
@@ -88,7 +87,7 @@ class ModelServer:
         writer.close()
 
     async def respond(self, path: str, body: bytes) -> tuple[int, bytes, float]:
-        """Return the status, JSON, and how long after its arrival a request is answered."""
+        """Return the status, the JSON, and the delay after the request's arrival."""
         match path.partition("?")[0]:
             case "/v1/chat/completions":
                 if self._upstream:
@@ -136,18 +135,18 @@ class ModelServer:
         return 200, orjson.dumps(reply), delay_s
 
     def _content(self, schema: dict[str, Any] | None, prompt: str) -> Any:
-        """Return a JSON value that the schema allows."""
+        """Return a JSON value that fits the schema."""
         content: Any = instance(schema) if schema else {"rationale": "", "value": True}
         properties = schema.get("properties", {}) if schema else {}
         if "rationale" in content:
             content["rationale"] = _RATIONALE
-        if "operations" in properties:  # as our distiller asks for them
+        if "operations" in properties:  # of our distiller
             items = properties["operations"]["items"]["properties"]
             handles = items.get("feedback", {}).get("items", {}).get("enum", [])
             add = {"action": "add", "guideline": "none", "question": ""}
-            made = [{**add, "text": text, "feedback": ids} for text, ids in self._taught(handles)]
-            content["operations"] = [{name: one[name] for name in items} for one in made]
-        if "guidelines" in properties:  # as the peer's does
+            added = [{**add, "text": text, "feedback": ids} for text, ids in self._taught(handles)]
+            content["operations"] = [{name: item[name] for name in items} for item in added]
+        if "guidelines" in properties:  # of the peer's
             handles = list(map(int, re.findall(r'^\s*"id": (\d+),', prompt, re.MULTILINE)))
             taught = self._taught(handles)
             content["guidelines"] = [
@@ -156,11 +155,11 @@ class ModelServer:
         return content
 
     def _taught(self, handles: list[Any]) -> list[tuple[str, list[Any]]]:
-        """Write guidelines, each with two sources at most, spread over all there are."""
+        """Return guidelines, each with two sources at most, spread over all handles."""
         count = min(_GUIDELINES_PER_CALL, _GUIDELINES_PER_RECORD * max(1, len(handles)))
         step = max(1, len(handles) // (2 * _GUIDELINES_PER_CALL))
-        spread = [handles[at * step % len(handles)] for at in range(2 * count) if handles]
-        sources = [list(dict.fromkeys(spread[2 * at : 2 * at + 2])) for at in range(count)]
+        spread = [handles[n * step % len(handles)] for n in range(2 * count) if handles]
+        sources = [list(dict.fromkeys(spread[2 * n : 2 * n + 2])) for n in range(count)]
         return [(guideline_text(next(self._numbers)), ids) for ids in sources]
 
     def _embed(self, body: bytes) -> tuple[int, bytes, float]:
@@ -169,11 +168,13 @@ class ModelServer:
         vectors = [_embedded(text, size) for text in request.texts if not self._embeddings]
         if self._embeddings:
             vectors = list(np.array(self._embeddings.embed_documents(request.texts), np.float32))
-        shown: list[Any] = [vector.tolist() for vector in vectors]
+        encoded: list[Any] = [vector.tolist() for vector in vectors]
         if request.body.get("encoding_format") == "base64":
-            shown = [base64.b64encode(one.astype("<f4").tobytes()).decode() for one in vectors]
-        kind = {"object": "embedding"}
-        data = [{**kind, "index": at, "embedding": vector} for at, vector in enumerate(shown)]
+            encoded = [base64.b64encode(it.astype("<f4").tobytes()).decode() for it in vectors]
+        data = [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(encoded)
+        ]
         usage = _usage(sum(map(count_tokens, request.texts)), 0)
         reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
         self.counters.update(embedding_calls=1, texts_embedded=len(vectors))
@@ -187,19 +188,19 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 @lru_cache(maxsize=200_000)
 def _embedded(text: str, dimension: int) -> NDArray[np.float32]:
-    """Draw a text's direction; the same text has the same one in every process."""
+    """Draw a text's vector, the same one in every process."""
     seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
     vector = np.random.default_rng(seed).standard_normal(dimension, dtype=np.float32)
     return vector / np.float32(np.linalg.norm(vector))
 
 
 async def main() -> None:
-    """Serve until told to stop; the base URL is the only line written."""
+    """Serve until the process ends; the base URL is the only line of output."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.server", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--upstream", help="an OpenAI-compatible server that answers chat")
     parser.add_argument("--key", default="none", help="its key")
-    parser.add_argument("--record", type=Path, help="where its answers are written, a line each")
+    parser.add_argument("--record", type=Path, help="a file for its answers, one a line")
     options = parser.parse_args()
     model = ModelServer(options.upstream, options.key, options.record)
     server = await asyncio.start_server(
