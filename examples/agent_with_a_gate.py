@@ -1,7 +1,7 @@
-"""`create_agent` with a gate: the agent's answer is judged before anyone sees it.
+"""`create_agent` with a gate: each answer of the agent is judged before anyone sees it.
 
-What does not pass goes back to the model; when revisions run out the expert is asked, and memory
-learns from the word. Needs the extra `agents`.
+An answer that does not pass goes back to the model. When no revision is left, the expert is asked,
+and the memory learns from the reply. Needs the extra `agents`.
 """
 
 from langchain.agents import create_agent
@@ -29,7 +29,7 @@ def main() -> None:
         embeddings=embeddings,
         max_revisions=1,
         review="exhausted",
-        fallback="There is no query for this that I can stand by.",
+        fallback="I have no reliable query for this.",
     )
     agent = create_agent(
         resolve_chat_model(model),
@@ -44,8 +44,8 @@ def main() -> None:
         print(result["__interrupt__"][0].value["action_requests"][0]["description"])
         is_right = "<> 'cancelled'" in result["messages"][-1].text
         reason = "A query that says status <> 'cancelled' leaves cancelled orders out."
-        word = {"value": is_right, "rationale": reason, "author": "ann"}
-        result = agent.invoke(Command(resume=word), thread)
+        reply = {"value": is_right, "rationale": reason, "author": "ann"}
+        result = agent.invoke(Command(resume=reply), thread)
     for message in result["messages"]:
         print(f"\n{message.type}: {message.text}")
     verdict = result["quality_gate"]

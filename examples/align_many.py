@@ -1,7 +1,7 @@
 """Learn from many comments at once, with a progress bar: three experts, some of whom disagree.
 
-Run it twice on one file (`python examples/align_many.py memory.sqlite`): the second time nothing is
-new, and it costs nothing.
+Run it twice on one file (`python examples/align_many.py memory.sqlite`): the second run has no new
+feedback and calls no model.
 """
 
 import sys
@@ -24,11 +24,11 @@ FEEDBACK = [
     {
         "inputs": inputs,
         "outputs": outputs,
-        "value": words is None,
-        "rationale": words,
-        "author": who,
+        "value": comment is None,
+        "rationale": comment,
+        "author": author,
     }
-    for inputs, outputs, who, words in (
+    for inputs, outputs, author, comment in (
         ("My order never came.", "Check the tracking page.", "ann", SORRY),
         ("My order never came.", "Check the tracking page.", "bob", "Too cold."),
         ("The cup arrived broken.", "Send us a photo.", "ann", SORRY),
@@ -38,11 +38,11 @@ FEEDBACK = [
         ("How do I reset my password?", "Click on 'Forgot it?'.", "ann", None),
     )
 ]
-"""An expert without words only says that the reply is right."""
+"""Feedback without a comment says that the reply is right."""
 
 
 def align(path: Path) -> dict[str, Any]:
-    """Align the memory in a file, and show how far it is."""
+    """Align the memory in a file, with a progress bar."""
     model, embeddings = models_from_environment()
     builder = create_alignment_graph(CRITERION, model=model, embeddings=embeddings)
     report: dict[str, Any] = {}
@@ -59,17 +59,17 @@ def align(path: Path) -> dict[str, Any]:
 
 
 def main(path: Path) -> None:
-    """Align, and say what came of it."""
+    """Align, and print the report."""
     report = align(path)
     print("feedback:", report["feedback"])
     agreement = report["agreement"]
     print(
-        f"experts: {len(agreement['disagreements'])} of {agreement['examples']} case(s) that "
-        f"several of them judged are in dispute, Krippendorff's alpha {agreement['alpha']}"
+        f"experts: they disagree on {len(agreement['disagreements'])} of {agreement['examples']} "
+        f"case(s) that several of them judged, Krippendorff's alpha {agreement['alpha']}"
     )
     for action, changes in report["guidelines"].items():
-        for one in changes:
-            print(f"{action}: {one['text']} (from {len(one['episode_ids'])} comment(s))")
+        for change in changes:
+            print(f"{action}: {change['text']} (from {len(change['episode_ids'])} comment(s))")
     cost = report["cost"]
     print(f"{cost['chat_calls']} chat call(s), {cost['texts_embedded']} text(s) embedded")
 

@@ -1,8 +1,8 @@
 """Approvals that teach: a person decides on refunds, and a judge learns which ones may run.
 
-The agent is a node without a model that calls `refund` with what the user asks for. At first each
-call is asked about; later those run that are like calls which were approved. Needs the extra
-`agents`. In an agent made with `create_agent`, use `ApprovalMiddleware`.
+The agent is a node without a model that calls `refund` with what the user asks for. At first the
+person is asked about each call. Later, calls similar to approved ones run without a question. Needs
+the extra `agents`. In an agent made with `create_agent`, use `ApprovalMiddleware`.
 """
 
 from itertools import product
@@ -42,7 +42,7 @@ def agent(state: MessagesState) -> dict[str, Any]:
 
 
 def decide(question: dict[str, Any]) -> dict[str, Any]:
-    """Say what the person decides."""
+    """Decide as the person does."""
     if question["args"]["amount"] <= LIMIT:
         return {"type": "approve"}
     return {"type": "reject", "message": f"The team approves refunds above {LIMIT} EUR itself."}

@@ -1,8 +1,8 @@
-"""A judge that decides by all its memory knows, and asks the expert only where it is not sure.
+"""A judge that decides by its memory and asks the expert only if it is unsure.
 
-A judge of some 40 replies is compared with the expert of a team that
-wants an apology where something went wrong. First it asks about each, since nobody knows yet how
-far it can be trusted; then only where it has to.
+The expert wants an apology if something went wrong. The judge asks about each of the first replies,
+because its agreement with the expert is unknown. Then it asks only about those that are likely to
+be wrong.
 """
 
 from itertools import product
@@ -24,12 +24,12 @@ REPLIES = ("Sorry! We send a new one today.", "Please fill in the form on our si
 
 
 def expert(reply: str) -> bool:
-    """Say what the expert thinks of a reply."""
+    """Judge a reply as the expert does."""
     return reply.startswith("Sorry")
 
 
 def main() -> None:
-    """Review all replies, asking where the judge is not sure, and report."""
+    """Review all replies, and print how many the expert was asked about."""
     model, embeddings = models_from_environment()
     store = InMemoryStore()
     graph = create_review_graph(
@@ -44,8 +44,8 @@ def main() -> None:
     cases = product(THINGS, TROUBLES, REPLIES)
     for number, (thing, trouble, reply) in enumerate(cases):
         config: Any = {"configurable": {"thread_id": str(number)}}
-        given = {"inputs": f"The {thing}: my {trouble}.", "outputs": reply}
-        result = graph.invoke(given, config)
+        example = {"inputs": f"The {thing}: my {trouble}.", "outputs": reply}
+        result = graph.invoke(example, config)
         if "__interrupt__" in result:
             questions += 1
             result = graph.invoke(Command(resume={"value": expert(reply)}), config)

@@ -1,7 +1,7 @@
-"""Does the judge agree with the experts? A report on feedback that is there already.
+"""Does the judge agree with the experts? A report on existing feedback.
 
-It needs the extra `evaluation`. Answers are kept beside the report: run it twice, and the second
-time no model is called. For files of your own there is `memalign evaluate`.
+Needs the extras `evaluation` and `local`. Models' answers are kept in a file next to the report, so
+a second run calls no model. For files of your own, use `memalign evaluate`.
 """
 
 import sys
@@ -21,15 +21,16 @@ QUESTIONS = ("When do you open?", "Do you ship to Norway?")
 
 
 def sample_feedback() -> list[dict[str, Any]]:
-    """Write what an expert says of replies to troubles, with and without an apology."""
+    """Return an expert's feedback on replies with and without an apology."""
     feedback: list[dict[str, Any]] = []
     for trouble in TROUBLES:
-        given = f"My {trouble}."
+        request = f"My {trouble}."
         cold, warm = f"Tell us more about the {trouble.split()[0]}.", "Sorry! We send a new one."
-        feedback.append({"inputs": given, "outputs": cold, "value": False, "rationale": SORRY})
-        feedback.append({"inputs": given, "outputs": warm, "value": True})
+        feedback.append({"inputs": request, "outputs": cold, "value": False, "rationale": SORRY})
+        feedback.append({"inputs": request, "outputs": warm, "value": True})
     feedback += [
-        {"inputs": one, "outputs": "Yes, see the site.", "value": True} for one in QUESTIONS
+        {"inputs": question, "outputs": "Yes, see the site.", "value": True}
+        for question in QUESTIONS
     ]
     return feedback
 
@@ -48,8 +49,8 @@ def main() -> None:
         embeddings=embeddings,
     )
     for judge in ("majority", "kNN", "evidence", "base", "aligned"):
-        found = report.metric(judge, "agreement")
-        print(f"{judge:8}  agreement {found.value:.2f} ({found.low:.2f} to {found.high:.2f})")
+        it = report.metric(judge, "agreement")
+        print(f"{judge:8}  agreement {it.value:.2f} ({it.low:.2f} to {it.high:.2f})")
     print("The report:", report.save(report_file))
 
 

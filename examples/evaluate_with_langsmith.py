@@ -1,8 +1,7 @@
-"""Evaluate an application with LangSmith, by a judge that an expert has taught: offline, no key.
+"""Evaluate an application with LangSmith and a judge that learned from an expert: offline, no key.
 
-The same evaluator goes into any of LangSmith's evaluations. With `upload_results=True`, the
-default, and a key, the results are in LangSmith; people's feedback there comes back with
-`feedback_from_langsmith`.
+The evaluator works in any of LangSmith's evaluations. With a key and `upload_results=True` (the
+default) the results are in LangSmith, and `feedback_from_langsmith` imports people's feedback.
 """
 
 import warnings
@@ -31,7 +30,7 @@ DATA = [
 
 
 def application(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Answer a customer; your application stands here."""
+    """Answer a customer. Your application goes here."""
     return {"answer": f"About '{inputs['question']}': look at the tracking page."}
 
 
@@ -40,17 +39,17 @@ def evaluate(evaluator: Any) -> None:
     rows = langsmith.evaluate(application, data=DATA, evaluators=[evaluator], upload_results=False)
     for row in rows:
         for result in row["evaluation_results"]["results"]:
-            told = result.metadata or {}
+            metadata = result.metadata or {}
             question = (row["example"].inputs or {})["question"]
             print(
                 f"  {question:26} {result.key} = {result.score}, with "
-                f"{len(told['guideline_ids'])} guideline(s) and "
-                f"{len(told['episode_ids'])} expert's word(s)"
+                f"{len(metadata['guideline_ids'])} guideline(s) and "
+                f"{len(metadata['episode_ids'])} episode(s)"
             )
 
 
 def main() -> None:
-    """Evaluate before and after an expert has said something."""
+    """Evaluate before and after an expert's feedback."""
     model, embeddings = models_from_environment()
     store = InMemoryStore()
     graph = create_judge_graph(CRITERION, model=model, embeddings=embeddings).compile(store=store)
@@ -59,9 +58,9 @@ def main() -> None:
     evaluate(evaluator)
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
     question = {"question": QUESTIONS[0]}
-    said = {"value": False, "rationale": "Too cold: it must say sorry before anything else."}
+    comment = {"value": False, "rationale": "Too cold: it must say sorry before anything else."}
     memory.remember(
-        Feedback.model_validate({"inputs": question, "outputs": application(question), **said})
+        Feedback.model_validate({"inputs": question, "outputs": application(question), **comment})
     )
     memory.add_guideline("A reply about something lost or broken says sorry first.", author="ann")
     print("After:")

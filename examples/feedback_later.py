@@ -1,6 +1,6 @@
-"""An expert who answers later: a judgment is kept, and the word on it comes by its id.
+"""An expert who answers later: the judgment is kept, and the feedback names its id.
 
-Nothing waits meanwhile: the judge's graph has no interrupt.
+The judge graph has no interrupt, so nothing waits for the expert.
 """
 
 from datetime import timedelta
@@ -17,7 +17,7 @@ CASE = {"inputs": "My order never came.", "outputs": "Check the tracking page."}
 
 
 def main() -> None:
-    """Judge now, and learn from what is said afterwards."""
+    """Judge now, and learn from the feedback that comes later."""
     model, embeddings = models_from_environment()
     store = InMemoryStore()
     judge = create_judge_graph(
@@ -27,14 +27,14 @@ def main() -> None:
     print("Judged:", judgment["value"])
 
     waiting = JudgeMemory(store, CRITERION, embeddings=embeddings).judgments(waiting=True)
-    print("Waiting for a word:", [one.judgment.id == judgment["id"] for one in waiting])
+    print("Waiting for feedback:", [kept.judgment.id == judgment["id"] for kept in waiting])
 
     feedback = create_feedback_graph(CRITERION, model=model, embeddings=embeddings).compile(
         store=store
     )
-    word = {"value": False, "rationale": "The reply must begin with an apology.", "author": "ann"}
-    result = feedback.invoke({"judgment_id": judgment["id"], "reply": word})
-    print("Learned:", [one["text"] for one in result["learned"]["guidelines"]])
+    reply = {"value": False, "rationale": "The reply must begin with an apology.", "author": "ann"}
+    result = feedback.invoke({"judgment_id": judgment["id"], "reply": reply})
+    print("Learned:", [rule["text"] for rule in result["learned"]["guidelines"]])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Judge what an agent did: the last sentence is right, and the call before it is not.
+"""Judge what an agent did: its answer is right, but the tool call before it is wrong.
 
-An expert says of one run why it is wrong. The next run is judged by that: the judge reads each tool
-call with its result.
+An expert explains why one run is wrong, and the next runs are judged by that. The judge reads each
+tool call with its result.
 """
 
 from typing import Any
@@ -45,7 +45,7 @@ CAREFUL = [
 
 
 def main() -> None:
-    """Judge a run, hear the expert, and judge two more."""
+    """Judge a run, learn from the expert, and judge two more."""
     model, embeddings = models_from_environment()
     builder = create_review_graph(CRITERION, model=model, embeddings=embeddings)
     graph = builder.compile(store=InMemoryStore(), checkpointer=InMemorySaver())

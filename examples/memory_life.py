@@ -1,4 +1,4 @@
-"""What can be done to a memory after it has learned: look back, go back, take back, move."""
+"""History, rollback, purge, export and import of a memory."""
 
 import tempfile
 from pathlib import Path
@@ -14,10 +14,10 @@ CRITERION = Criterion(
 )
 
 
-def said(inputs: str, words: str, author: str) -> Feedback:
-    """Write an expert's word."""
+def expert_feedback(inputs: str, comment: str, author: str) -> Feedback:
+    """Return an expert's feedback."""
     return Feedback.model_validate(
-        {"inputs": inputs, "outputs": "We know.", "rationale": words, "author": author}
+        {"inputs": inputs, "outputs": "We know.", "rationale": comment, "author": author}
     )
 
 
@@ -28,8 +28,10 @@ def main(folder: Path) -> None:
     with open_local_store(folder / "memory.sqlite") as store:
         memory = JudgeMemory(store, CRITERION, embeddings=embeddings, model=model)
         feedback = [
-            said("My order never came.", "It must say sorry first.", "ann"),
-            said("Call me, Jo Doe, 555-0199.", "It repeats the customer's number.", "bob"),
+            expert_feedback("My order never came.", "It must say sorry first.", "ann"),
+            expert_feedback(
+                "Call me, Jo Doe, 555-0199.", "It repeats the customer's number.", "bob"
+            ),
         ]
         graph.compile(store=store).invoke({"feedback": feedback})
         learned = memory.version()

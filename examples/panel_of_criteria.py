@@ -1,7 +1,7 @@
 """Many criteria on one example: a data agent's notebook, graded from 1 to 3 on nine of them.
 
-They are judged side by side, each with a memory of its own. The expert sees one form for all, and
-fills in what is not right.
+They are judged concurrently, each with its own memory. The expert gets one form for all criteria
+and corrects what is wrong.
 """
 
 from langchain_core.runnables import RunnableConfig
@@ -35,7 +35,7 @@ print(model.score(train[["rooms", "area"]], train["price"]))
 
 
 def main() -> None:
-    """Grade one notebook, and have an expert correct two of the grades."""
+    """Grade one notebook, and let an expert correct two of the grades."""
     model, embeddings = models_from_environment()
     scale = Numeric(minimum=1, maximum=3, integer=True)
     criteria = [Criterion(name=name, instructions=f"{asked} From 1 (no) to 3 (yes).", scale=scale)
@@ -59,7 +59,7 @@ def main() -> None:
     result = graph.invoke(Command(resume=corrected), thread)
     print("\nLearned:")
     for name, learned in result["learned"].items():
-        print(f"- {name}: {[one['text'] for one in learned['guidelines']]}")
+        print(f"- {name}: {[rule['text'] for rule in learned['guidelines']]}")
     whole = result["aggregate"]
     print(f"\nScore {whole['score']:.2f}, passed: {whole['passed']}, veto: {whole['vetoed_by']}")
 

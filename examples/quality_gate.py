@@ -1,6 +1,6 @@
-"""A judge in a graph of one's own: what does not pass goes back to the writer with the critique.
+"""A gate in a graph of your own: an answer that does not pass goes back with a critique.
 
-The writer here is a function; it stands for whatever your graph does.
+The writer here is a function without a model. Your agent goes there.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ DRAFTS = (
 
 
 def write(state: MessagesState) -> dict[str, Any]:
-    """Write a reply: another one where a critique has come back."""
+    """Write a reply; a better one after a critique."""
     drafts = sum(isinstance(message, AIMessage) for message in state["messages"])
     return {"messages": [AIMessage(DRAFTS[min(drafts, 1)])]}
 
 
 def call_a_person(state: MessagesState) -> dict[str, Any]:
-    """Stand for whoever takes over what the writer can't get right."""
+    """Hand over to a person, if no revision passes."""
     asked = state["messages"][0].text
     return {"messages": [AIMessage(f"A colleague will write to you today about: {asked}")]}
 

@@ -1,4 +1,4 @@
-"""Judge a reply, hear the expert, and judge the next reply by what was learned."""
+"""Judge a reply, learn from the expert's comment, and judge the next reply."""
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver

@@ -1,7 +1,7 @@
-"""An expert in the loop: the graph stops and asks, and goes on whenever the answer comes.
+"""An expert in the loop: the graph stops and asks, and continues when the reply comes.
 
-The interrupt holds the judge's verdict in a form that inboxes show; here its description is
-printed. An answer that can't be used leaves the question open.
+The interrupt has the judge's verdict in a form that inboxes show; this example prints its
+description. An invalid reply leaves the interrupt pending.
 """
 
 from langchain_core.runnables import RunnableConfig
@@ -26,7 +26,7 @@ CASE = {
 
 
 def main() -> None:
-    """Judge, answer wrongly, answer rightly, and look at what was learned."""
+    """Judge, send an invalid reply and a valid one, and print what was learned."""
     model, embeddings = models_from_environment()
     store = InMemoryStore()
     graph = create_review_graph(CRITERION, model=model, embeddings=embeddings).compile(
@@ -44,13 +44,13 @@ def main() -> None:
             raise
         print("\nNot taken:", error.errors()[0]["msg"])
 
-    answer = {
+    reply = {
         "value": "poor",
         "rationale": "A refund reply names the next step the customer has to take.",
         "author": "ann",
     }
-    result = graph.invoke(Command(resume=answer), thread)
-    print("\nLearned:", [one["text"] for one in result["learned"]["guidelines"]])
+    result = graph.invoke(Command(resume=reply), thread)
+    print("\nLearned:", [rule["text"] for rule in result["learned"]["guidelines"]])
 
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
     for guideline in memory.guidelines():

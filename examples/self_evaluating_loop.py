@@ -1,8 +1,8 @@
-"""An agent that checks its own work, asks an expert when it can't get it right, and learns.
+"""An agent that checks its own work, asks an expert if it fails, and learns.
 
-It writes an SQL query; a judge checks it; what does not pass is written again with the critique.
-When revisions run out, the expert is asked. What the expert says becomes a guideline, which the
-judge heeds from then on, and the writer, too: the second question is answered right away.
+It writes an SQL query. If the judge rejects the query, the agent writes another with the critique.
+When no revision is left, the expert is asked. The comment becomes a guideline for the judge and for
+the agent, so the second question is answered at the first attempt.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def main() -> None:
 
     def write(state: State) -> dict[str, str]:
         asked = state["question"]
-        rules = "\n".join(f"- {one.text}" for one in memory.guidelines())
+        rules = "\n".join(f"- {rule.text}" for rule in memory.guidelines())
         if rules:
             asked += f"\n\nOur experts say:\n{rules}"
         if state.get("critique"):
@@ -80,21 +80,21 @@ def main() -> None:
     for question in QUESTIONS:
         print(f"\n== {question}")
         answer(agent, question)
-    print("\nGuidelines:", *(f"\n- {one.text}" for one in memory.guidelines()))
+    print("\nGuidelines:", *(f"\n- {rule.text}" for rule in memory.guidelines()))
 
 
 def answer(agent: Any, question: str) -> None:
-    """Have one question answered, and put the gate's question to the expert if there is one."""
+    """Answer one question; if the gate asks, reply as the expert."""
     thread: RunnableConfig = {"configurable": {"thread_id": question}}
-    given: Any = {"question": question}
+    graph_input: Any = {"question": question}
     while True:
-        for event in agent.stream(given, thread, stream_mode="custom"):
+        for event in agent.stream(graph_input, thread, stream_mode="custom"):
             if event["status"] not in ("judging", "asking"):
                 print(f"{event['status']}: {event['critique'] or 'it passed.'}")
         if not agent.get_state(thread).interrupts:
             return
         print(f"\nasks the expert, who says: {EXPERT['rationale']}")
-        given = Command(resume=EXPERT)
+        graph_input = Command(resume=EXPERT)
 
 
 if __name__ == "__main__":

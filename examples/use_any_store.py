@@ -1,6 +1,6 @@
-"""The same memory in any LangGraph store: in RAM, in an SQLite file, with sync and async calls.
+"""The same memory in any LangGraph store: in memory or in an SQLite file, sync or async.
 
-What one graph learned, another finds again in the file: nothing but the new case is embedded.
+Another graph finds in the file what was learned; only the new case is embedded.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from memalign_graph.local import open_local_store
 from memalign_graph.models import models_from_environment
 
 CRITERION = Criterion(name="support_tone", instructions="Is the reply appropriate?")
-SAID = {
+FEEDBACK = {
     "inputs": "My order never came.",
     "outputs": "Check the tracking page.",
     "value": False,
@@ -27,15 +27,15 @@ CASE = {"inputs": "My parcel is lost.", "outputs": "Check the tracking page agai
 
 
 def teach(store: BaseStore) -> None:
-    """Keep feedback, and write a guideline by hand."""
+    """Store feedback, and add a guideline by hand."""
     _, embeddings = models_from_environment()
     memory = JudgeMemory(store, CRITERION, namespace=("shop", "emea"), embeddings=embeddings)
-    memory.remember(Feedback.model_validate(SAID))
+    memory.remember(Feedback.model_validate(FEEDBACK))
     memory.add_guideline("A reply about a loss begins with a word of regret.", author="ann")
 
 
 async def judge(store: BaseStore) -> None:
-    """Judge a case with what the store holds."""
+    """Judge a case with the memory in the store."""
     model, embeddings = models_from_environment()
     builder = create_judge_graph(CRITERION, model=model, embeddings=embeddings, k=1)
     graph = builder.compile(store=store)
@@ -48,7 +48,7 @@ async def judge(store: BaseStore) -> None:
 
 
 def main(path: Path) -> None:
-    """Use a store in RAM, then one in a file that is closed and opened again."""
+    """Use a store in memory, then one in a file that is closed and opened again."""
     in_memory = InMemoryStore()
     teach(in_memory)
     asyncio.run(judge(in_memory))

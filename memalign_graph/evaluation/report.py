@@ -8,7 +8,6 @@ import base64
 import hashlib
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import product
@@ -30,7 +29,7 @@ from memalign_graph.evaluation.metrics import (
     score,
 )
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline, Judgment
+from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
 
 MAX_CHARS = 65_000
 """Maximum length of the Markdown; GitHub accepts comments of up to 65,536 characters."""
@@ -203,15 +202,14 @@ class Report(FrozenModel):
         with require_extra("evaluation", "an HTML report"):
             from markdown_it import MarkdownIt
         markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
-        sources = [_render(name).strip() for name in ("page.css", "page.js")]
-        hashes = [hashlib.sha256(text.encode()).digest() for text in sources]
+        style = _render("page.css").strip()
         return _render(
             "report.html.jinja",
             report=self,
             shown=_ReportText(self),
             documents=[markdown.render(text) for text in self._document(for_page=True)],
-            sources=sources,
-            hashes=[base64.b64encode(digest).decode() for digest in hashes],
+            style=style,
+            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         )
 
     def _document(self, *, for_page: bool = False) -> tuple[str, str]:
@@ -328,11 +326,6 @@ class _ReportText:
         # `exact_match` differs from `agreement` only on a continuous scale.
         self.metrics = [name for name in names if name != "exact_match" or not self.scores.labels]
         self.numbers = {case.example.id: at for at, case in enumerate(report.cases, 1)}
-        self.number_of = {
-            expert.episode_id: self.numbers[case.example.id]
-            for case in report.cases
-            for expert in case.experts
-        }
         # Wrong ones first, among them those that the first judge has right.
         order = (False, None, True)
         self.ranked = sorted(
@@ -390,22 +383,7 @@ class _ReportText:
             yield f"⚪ {text}: a judge can hardly agree more."
         yield from (f"🟡 {warning}" for warning in self.report.warnings[:5])
 
-    def retrieved(self, judgment: Judgment) -> Iterable[int | str]:
-        """Return the numbers of the cases shown to the judge; for others the episode's id."""
-        return dict.fromkeys(self.number_of.get(key, key) for key in judgment.episode_ids)
-
     def comments(self, guideline: Guideline) -> list[str]:
         """Return the first two comments that a guideline was distilled from."""
         comments = {episode.id: episode.rationale for episode in self.report.sources}
         return [text for key in guideline.episode_ids if (text := comments.get(key))][:2]
-
-    def by_author(self) -> list[tuple[tuple[str, str], list[bool]]]:
-        """Return for each expert and judge whether they agree, a value for each case."""
-        tallies: dict[tuple[str, str], list[bool]] = defaultdict(list)
-        for case, name in product(self.report.cases, self.report.judges):
-            value = case.value_of(name)
-            for expert in case.experts:
-                if value is not None and expert.value is not None:
-                    right = values_agree(self.scale, value, expert.value)
-                    tallies[expert.author or "anonymous", name].append(right)
-        return sorted(tallies.items())

@@ -53,9 +53,9 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
     "evaluate_with_langsmith": (
         [Rule(when=lambda chat: "says sorry first" in chat.text, value=False)],
         [
-            *["support_tone = True, with 0 guideline(s) and 0 expert's word(s)"] * 3,
+            *["support_tone = True, with 0 guideline(s) and 0 episode(s)"] * 3,
             "After:",
-            *["support_tone = False, with 1 guideline(s) and 1 expert's word(s)"] * 3,
+            *["support_tone = False, with 1 guideline(s) and 1 episode(s)"] * 3,
         ],
     ),
     "align_many": (
@@ -63,7 +63,7 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
         [
             "distill: 100%|",
             "feedback: {'new': 7, 'changed': 0, 'unchanged': 0, 'rejected': 0}",
-            "1 of 2 case(s)",
+            "disagree on 1 of 2 case(s)",
         ],
     ),
     "memory_life": (
@@ -127,7 +127,7 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
     ),
     "feedback_later": (
         [],
-        ["Judged: True\n", "Waiting for a word: [True]\n", "must begin with an apology"],
+        ["Judged: True\n", "Waiting for feedback: [True]\n", "must begin with an apology"],
     ),
     "self_evaluating_loop": (
         [

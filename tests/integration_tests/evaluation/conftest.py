@@ -8,6 +8,5 @@ from tests.loopback import LoopbackServer
 
 @pytest.fixture
 def call(server: LoopbackServer) -> Caller:
-    """Evaluations called with blocking calls."""
     server.responder = Model()
-    return Caller(server, awaits=False)
+    return Caller(server)

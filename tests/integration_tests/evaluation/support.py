@@ -1,11 +1,10 @@
-"""What the tests of evaluations share: words on cases, a model that follows them, two ways to call.
+"""What the tests of evaluations share: feedback, a model that follows it, and results compared.
 
-The words of each case hold strings that nothing else holds, so that a prompt shows what it was made
-with.
+Each case's feedback has text of its own, so that a prompt shows which feedback it was made with.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -87,11 +86,6 @@ def words(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
     return given
 
 
-def marker(number: int) -> str:
-    """What only the expert's words on a case hold."""
-    return f"because{number}so"
-
-
 def judged(chat: ChatRequest) -> int:
     """The number of the case that a judge is to judge."""
     found = _CASE.search(chat.text.rpartition("<case>")[2])
@@ -167,23 +161,17 @@ def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
     return judge
 
 
-def memory_of(server: LoopbackServer, **options: Any) -> JudgeMemory:
-    return JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder(), **options)
+def memory_of(server: LoopbackServer, given: Iterable[Any] = (), *guidelines: str) -> JudgeMemory:
+    """A memory with some feedback and guidelines."""
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
+    remember(memory, *given)
+    for text in guidelines:
+        memory.add_guideline(text)
+    return memory
 
 
 def remember(memory: JudgeMemory, *given: Any) -> None:
     memory.remember([Feedback.model_validate(one) for one in given])
-
-
-def remembered(
-    server: LoopbackServer, given: Iterable[Any], *guidelines: str
-) -> tuple[JudgeMemory, str]:
-    """A memory with some words and guidelines, and its version."""
-    memory = memory_of(server)
-    remember(memory, *given)
-    for text in guidelines:
-        memory.add_guideline(text)
-    return memory, memory.version()
 
 
 def contents(memory: JudgeMemory) -> Any:
@@ -200,24 +188,17 @@ def nothing_to_learn(_: ChatRequest) -> ReplyLike:
     return {"operations": []}
 
 
-def perfect(given: Iterable[Mapping[str, Any]]) -> Model:
-    """A judge that knows what the expert says."""
-    known = {int(_CASE.findall(str(one["inputs"]))[0]): one["value"] for one in given}
-    return Model(judge=lambda chat: known[judged(chat)])
-
-
 @dataclass
 class Caller:
-    """Calls evaluations, blocking or awaited."""
+    """Calls evaluations with the loopback's models, blocking or awaited."""
 
     server: LoopbackServer
-    awaits: bool
     defaults: dict[str, Any] = field(default_factory=dict)
 
-    async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+    async def __call__(self, name: str, *args: Any, awaits: bool = False, **options: Any) -> Any:
         models = {} if "judges" in options else self.models()
         given = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
-        if self.awaits:
+        if awaits:
             return await getattr(evaluation, f"a{name}")(*args, **given)
         return getattr(evaluation, name)(*args, **given)
 
@@ -265,8 +246,3 @@ def calls(found: Any, *kinds: str, **of: str) -> int:
 def answers(found: Any, **of: str) -> int:
     """How many answers a report needed, those from the cache included."""
     return calls(found, "chat_calls", "cached_calls", **of)
-
-
-def named(found: Any) -> tuple[int, int]:
-    """How many chat and embedding calls a report names."""
-    return calls(found), calls(found, "embedding_calls")

@@ -1,6 +1,5 @@
-"""Answers that are cached: nothing is paid for twice, nothing stale is found."""
+"""The cache: nothing is paid for twice, and no stale answer is used."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from tests.integration_tests.evaluation.support import (
 from tests.loopback import (
     ChatRequest,
     LoopbackServer,
-    Reply,
     refusal,
     truncated,
 )
@@ -37,39 +35,27 @@ from tests.loopback.replies import as_reply
 WORDS = words(9)
 
 
-async def test_a_model_with_a_fallback_is_evaluated(
-    call: Caller, server: LoopbackServer, tmp_path: Path
-) -> None:
-    model = server.chat_model().with_fallbacks([server.chat_model(model="other")])
-    options: Any = {"model": model, "cache": tmp_path / "kept.db"}
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
-    report = await call.evaluate(CRITERION, WORDS, **options)
-    assert asked(server) > (18, 0)
-    again = await call.evaluate(CRITERION, WORDS, **options)
-    assert asked(server) == (0, 0)
-    assert plain(report) == plain(again)
-
-
-@pytest.mark.parametrize("kind", ["file", "store"])
+@pytest.mark.parametrize("kind", ["file", "store", "fallback"])
 async def test_repeated_run_costs_nothing(
     call: Caller, server: LoopbackServer, tmp_path: Path, kind: str
 ) -> None:
-    cache: Any = {"file": tmp_path / "new" / "kept.db", "store": InMemoryStore()}[kind]
+    options: dict[str, Any] = {"cache": InMemoryStore() if kind == "store" else tmp_path / "a/b.db"}
+    if kind == "fallback":
+        models = server.chat_model(), server.chat_model(model="other")
+        options["model"] = models[0].with_fallbacks([models[1]])
     server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
-    without = await call.evaluate(CRITERION, WORDS)
+    without = await call.evaluate(CRITERION, WORDS, **{**options, "cache": None})
     assert asked(server) > (18, 0)
-    first = await call.evaluate(CRITERION, WORDS, cache=cache)
+    first = await call.evaluate(CRITERION, WORDS, **options)
     assert asked(server) > (18, 0)
-    again = await call.evaluate(CRITERION, WORDS, cache=cache)
+    again = await call.evaluate(CRITERION, WORDS, **options)
+    awaited = await call.evaluate(CRITERION, WORDS, awaits=True, **options)
     assert asked(server) == (0, 0)
-    assert plain(first) == plain(again) == plain(without)
+    assert plain(first) == plain(again) == plain(awaited) == plain(without)
     assert calls(again) == 0
     assert sum(row.cached_calls for row in again.usage) == calls(first) > 18
     tokens = [sum(row.input_tokens for row in report.usage) for report in (first, again)]
     assert tokens[0] > 0 == tokens[1], "answers from the cache are not paid for"
-    other = Caller(server, awaits=not call.awaits)
-    await other.evaluate(CRITERION, WORDS, cache=cache)
-    assert asked(server) == (0, 0)
 
 
 async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServer) -> None:
@@ -173,17 +159,21 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
     assert calls(reseeded, judge="base") == 0
 
 
-def failing(reply: Reply) -> Callable[[ChatRequest], Any]:
-    """A judge that gives one reply to case 4."""
-    return lambda chat: reply if judged(chat) == 4 else True
-
-
 async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: LoopbackServer) -> None:
-    """The next run asks again, and may fare better."""
-    broken: list[Any] = ["I would say yes.", refusal(), truncated('{"rationale": "Se'), "{}"]
-    for reply in [*broken, {"rationale": "x", "value": "perhaps"}, '{"rationale": "Seen."}']:
+    """The next run asks again."""
+    broken = [
+        "I would say yes.",
+        refusal(),
+        truncated('{"rationale": "Se'),
+        '{"rationale": "Seen."}',
+    ]
+    for reply in [*broken, '{"rationale": "x", "value": "perhaps"}']:
         store = InMemoryStore()
-        server.responder = Model(judge=failing(as_reply(reply)), distil=nothing_to_learn)
+        unusable = as_reply(reply)
+        server.responder = Model(
+            judge=lambda chat, unusable=unusable: unusable if judged(chat) == 4 else True,
+            distil=nothing_to_learn,
+        )
         report = await call.evaluate(CRITERION, WORDS, cache=store)
         assert report.of("base").failed == 1, reply
         asked(server)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph import InvalidInputError, JudgeMemory
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import (
     Caller,
@@ -16,15 +16,20 @@ from tests.integration_tests.evaluation.support import (
     contents,
     judged,
     judgings,
+    memory_of,
     remember,
-    remembered,
     shown,
     word,
-    words,
 )
 from tests.loopback import LoopbackServer, Together, answer
 
 TRUE = [word(number, values=(True,)) for number in range(8)]
+
+
+def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[JudgeMemory, str]:
+    """A memory with some feedback and guidelines, and its version."""
+    memory = memory_of(server, given, *guidelines)
+    return memory, memory.version()
 
 
 async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
@@ -33,7 +38,6 @@ async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
         memory.add_guideline(f"On #{number} it is false of cases {number} 4, indeed.")
     server.responder = Together(2, Model(judge=by_rules()))
     await call("flips", memory, since=since, max_concurrency=2)
-    await call.evaluate(CRITERION, words(6), max_concurrency=2, batch_size=1)
     assert server.peak_chats == 2
 
 
@@ -70,25 +74,14 @@ async def test_flip_by_a_guideline_that_went(
     assert len(flip.guidelines) == besides
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("flips", {"since": "nonsense"}, "never had the version"),
-        ("flips", {"since": None}, "never had the version"),
-        (
-            "flips",
-            {"memory": InMemoryStore(), "since": "x"},
-            "^memory: expected a JudgeMemory",
-        ),
-    ],
-)
-async def test_what_can_not_be_used(
-    call: Caller, server: LoopbackServer, name: str, options: dict[str, Any], says: str
-) -> None:
-    memory, _ = remembered(server, TRUE[:5])
+async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
+    memory, version = remembered(server, TRUE[:5])
     asked(server)
-    with pytest.raises(InvalidInputError, match=says):
-        await call(name, **{"memory": memory, **options})
+    for since in ("nonsense", None):
+        with pytest.raises(InvalidInputError, match="never had the version"):
+            await call("flips", memory, since=since)
+    with pytest.raises(InvalidInputError, match=r"^memory: expected a JudgeMemory"):
+        await call("flips", InMemoryStore(), since=version)
     assert asked(server) == (0, 0)
 
 

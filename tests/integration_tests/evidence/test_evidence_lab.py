@@ -102,7 +102,7 @@ def lab(server: LoopbackServer) -> Caller:
         value=wrong_half, belief=lambda number: 0.9 if wrong_half(number) else 0.1
     )
     shared = {"decide": "evidence", "use_guidelines": False, "k": 3}
-    return Caller(server, awaits=False, defaults=shared)
+    return Caller(server, defaults=shared)
 
 
 async def test_base_verdict_and_evidence_stand_beside_each_other(

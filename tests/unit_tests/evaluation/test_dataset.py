@@ -117,7 +117,7 @@ def test_folds_are_as_alike_as_those_of_scikit_learn() -> None:
     assert len(spreads) > 50
 
 
-def test_most_experts_decide_and_the_newest_word_of_each() -> None:
+def test_the_majority_of_experts_decides_by_their_newest_feedback() -> None:
     given = [word(0, author=one, value=one != "b", said=said) for said, one in enumerate("abc")]
     [case] = labelled_cases(read(given), CRITERION)
     assert case.expected is True

@@ -186,23 +186,18 @@ def test_failures_count_for_neither_judge() -> None:
     assert other.confusion == [[1, 0], [1, 1]]
 
 
-def test_an_interval_is_of_95_percent() -> None:
+def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:
     expected = [True] * 100
     [one], _ = scored(Boolean(), expected, [True] * 80 + [False] * 20, resamples=5_000)
     normal = 2 * 1.96 * (0.8 * 0.2 / 100) ** 0.5
     assert width(one.metrics["agreement"]) == pytest.approx(normal, rel=0.08)
-
-
-def test_calibration_has_ten_bins() -> None:
     for sure, error in (([0.65, 0.75], (0.35 + 0.75) / 2), ([0.62, 0.68], (0.68 - 0.38) / 2)):
         found = numbers(Boolean(), [True, False], [True, True], sure=sure)
         assert found["ece"] == pytest.approx(error)
-
-
-def test_no_interval_where_most_draws_leave_a_number_undefined() -> None:
-    expected, sure = [True, False, *[True] * 8], [0.9, 0.8, *[None] * 8]
-    [one], _ = scored(Boolean(), expected, expected, sure=sure)
-    assert one.metrics["auc"] == Estimate(value=1)  # two draws in five have both cases
+    # No interval where most draws leave a number undefined: two draws in five have both cases.
+    expected, some = [True, False, *[True] * 8], [0.9, 0.8, *[None] * 8]
+    [one], _ = scored(Boolean(), expected, expected, sure=some)
+    assert one.metrics["auc"] == Estimate(value=1)
 
 
 @pytest.mark.parametrize(

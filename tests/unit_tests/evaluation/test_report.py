@@ -164,37 +164,29 @@ def test_every_scale(kind: str) -> None:
     report = make_report(kind)
     text, page = report.to_markdown(), Page(report.to_html())
     assert text.startswith("## ")
-    assert "### Guidelines learned: 1" in text
-    assert " New: “" in text
-    assert " Gone: “" in text
-    assert "7 chat calls" in text
+    for part in ("### Guidelines learned: 1", " New: “", " Gone: “", "7 chat calls"):
+        assert part in text
     assert not re.search(r"\bnan\b|\binf\b", text)
     assert text.startswith(report.summary().rstrip())
     assert report.summary().count("| aligned |") == 1
-    # Every case stands there, the retrieved ones by number.
     assert len(page.named("tr")) > len(report.cases)
-    assert "retrieved cases: 24 elsewher…" in page.text
     earlier = {**report.model_dump(mode="json"), "credit": []}  # as 0.2 wrote it
     assert Report.model_validate_json(json.dumps(earlier)) == report
 
 
-def test_a_case_without_a_verdict_is_not_called_wrong() -> None:
+def test_a_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> None:
     report = make_report()
-    wrong = report.wrong("aligned")
+    written, wrong = report.to_html(), report.wrong("aligned")
     assert report.of("aligned").failed == 1
     assert f"### Cases that aligned has wrong: {len(wrong)}\n" in report.to_markdown()
-    assert f"wrong: {len(wrong)}, which come first" in report.to_html()
-
-
-def test_no_network_and_only_our_script() -> None:
-    written = make_report().to_html()
+    assert f"wrong: {len(wrong)}, which come first" in written
     page = Page(written)
     assert not re.search(r"https?:|url\(|@import", written)
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', written)
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     counts = [len(page.named(tag)) for tag in ("script", "link", "iframe", "img")]
-    assert counts == [1, 0, 0, 0]
+    assert counts == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("text", EVIL)
@@ -207,10 +199,8 @@ def test_texts_of_others_stay_text(text: str) -> None:
     assert outside.count("<details>") == outside.count("</details>")
     assert not re.search(r"@octocat|<script|<img|www\.evil|://", outside)
     page = Page(report.to_html())
-    assert len(page.named("script")) == 1
     assert not [tag for tag, attributes in page.tags if "onerror" in attributes]
-    assert all(str(link["href"]).startswith("#case-") for link in page.named("a"))
-    assert not page.named("img")
+    assert not [*page.named("script"), *page.named("a"), *page.named("img")]
 
 
 @pytest.mark.parametrize(
@@ -230,35 +220,27 @@ def test_a_line(text: str, written: str) -> None:
     assert clean("x" * 20, 10) == "x" * 10 + "… [10 more characters]"
 
 
-def test_whatever_is_missing() -> None:
-    whole = make_report()
+def test_a_report_with_parts_missing() -> None:
     missing = ("guidelines", "usage", "warnings", "comparisons")
-    bare = whole.model_copy(update={**{name: [] for name in missing}, "curve": None})
+    bare = make_report().model_copy(update={**{name: [] for name in missing}, "curve": None})
     assert "### Guidelines learned: 0" in bare.to_markdown()
-    alone = bare.model_copy(update={"judges": ["aligned"]})
-    for report in (bare, alone):
+    for report in (bare, bare.model_copy(update={"judges": ["aligned"]})):
         assert "tone" in report.to_html()
         assert "measured" in report.to_markdown()
 
 
-@pytest.mark.parametrize(
-    ("right", "number", "verdict"),
-    [
-        (1.0, 60, "better than base"),
-        (0.0, 60, "worse than base"),
+def test_the_headline() -> None:
+    for right, number, verdict in (
+        (1.0, 60, "better"),
+        (0.0, 60, "worse"),
         (0.5, 8, "may be chance"),
-    ],
-)
-def test_the_headline(right: float, number: int, verdict: str) -> None:
-    text = make_report(number=number, right=right).to_markdown()
-    assert f"{verdict}: tone" in text.split("\n")[0]
-    assert ("are few cases" in text) == (number < 20)
-    assert ("baseline" in text.split("| judge")[0]) == (right < 1)
-
-
-def test_the_same_number_is_no_change() -> None:
-    report = make_report()
-    base = report.of("base")
+    ):
+        text = make_report(number=number, right=right).to_markdown()
+        than = "" if number < 20 else " than base"
+        assert f"{verdict}{than}: tone" in text.split("\n")[0]
+        assert ("are few cases" in text) == (number < 20)
+        assert ("baseline" in text.split("| judge")[0]) == (right < 1)
+    base = (report := make_report()).of("base")
     scores = [base, base.model_copy(update={"judge": "aligned"})]
     same = report.model_copy(update={"scores": scores})
     assert "no change: tone" in same.summary().split("\n")[0]

@@ -36,27 +36,9 @@ def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
     return feedback_from_mlflow(traces, criterion)
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        ("yes", True),
-        (0, False),
-        (0.6, "off"),
-        ({"value": True}, "off"),
-    ],
-)
-def test_values_are_read_onto_the_scale(given: Any, value: Any) -> None:
-    found = read(trace(assessment(feedback={"value": given})))
-    if value == "off":
-        [one] = found.rejected
-        assert (one.id, "is not on the scale" in one.reason) == ("a-1", True)
-    else:
-        assert [one.value for one in found.feedback] == [value]
-
-
 def test_what_is_overridden_or_no_person_s_does_not_count() -> None:
-    older = assessment(feedback={"value": False})
-    newer = assessment(assessment_id="a-2", overrides="a-1")
+    older = assessment(feedback={"value": 0})
+    newer = assessment(assessment_id="a-2", overrides="a-1", feedback={"value": "yes"})
     words = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
     unnamed = assessment(**words, source={"source_type": "HUMAN"})
     judged = assessment(source={"source_type": "LLM_JUDGE", "source_id": "ann"})
@@ -85,11 +67,13 @@ def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
         ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no root span"),
         (trace(assessment(span_id="beef")), "it has no span beef"),
         (trace(assessment(feedback={"error": {"error_code": "x"}})), "the assessment is an error"),
+        (trace(assessment(feedback={"value": 0.6})), "is not on the scale"),
+        (trace(assessment(feedback={"value": {"value": True}})), "is not on the scale"),
     ],
 )
-def test_a_trace_without_its_parts_is_rejected(given: Any, reason: str) -> None:
-    [one] = read(given).rejected
-    assert reason in one.reason
+def test_an_unusable_assessment_is_rejected(given: Any, reason: str) -> None:
+    [rejected] = read(given).rejected
+    assert (rejected.id, reason in rejected.reason) == ("a-1", True)
 
 
 def test_every_form_of_a_trace_is_read() -> None:
