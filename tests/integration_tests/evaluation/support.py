@@ -195,7 +195,8 @@ class Caller:
     server: LoopbackServer
     defaults: dict[str, Any] = field(default_factory=dict)
 
-    async def __call__(self, name: str, *args: Any, awaits: bool = False, **options: Any) -> Any:
+    async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
+        awaits = options.pop("awaits", False)
         models = {} if "judges" in options else self.models()
         given = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
         if awaits:

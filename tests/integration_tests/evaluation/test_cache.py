@@ -1,5 +1,6 @@
 """The cache: nothing is paid for twice, and no stale answer is used."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
 
 async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: LoopbackServer) -> None:
     """The next run asks again."""
-    broken = [
+    broken: list[Any] = [
         "I would say yes.",
         refusal(),
         truncated('{"rationale": "Se'),
@@ -169,11 +170,8 @@ async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: Loopba
     ]
     for reply in [*broken, '{"rationale": "x", "value": "perhaps"}']:
         store = InMemoryStore()
-        unusable = as_reply(reply)
-        server.responder = Model(
-            judge=lambda chat, unusable=unusable: unusable if judged(chat) == 4 else True,
-            distil=nothing_to_learn,
-        )
+        failing = partial(lambda reply, chat: reply if judged(chat) == 4 else True, as_reply(reply))
+        server.responder = Model(judge=failing, distil=nothing_to_learn)
         report = await call.evaluate(CRITERION, WORDS, cache=store)
         assert report.of("base").failed == 1, reply
         asked(server)
