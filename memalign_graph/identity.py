@@ -1,4 +1,4 @@
-"""JSON that stores take, the ids hashed from it, and names."""
+"""Check JSON for storage, hash it to ids, and check names."""
 
 import hashlib
 import json
@@ -9,43 +9,43 @@ _MAX_DEPTH = 100
 
 
 def check_json(value: Any, name: str, depth: int = 0) -> None:  # noqa: C901 - a case for each type of JSON
-    """Check that a value is JSON which every store can keep."""
+    """Check that a value is JSON that every store accepts."""
     if depth > _MAX_DEPTH:
         root = name.partition("[")[0]
-        raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels: flatten it.")
+        raise ValueError(f"{root} is nested deeper than {_MAX_DEPTH} levels. Flatten it.")
     match value:
         case str():
             _check_text(value, name)
         case int() if not -(2**63) <= value < 2**63:
-            raise ValueError(f"{name} holds an integer beyond 64 bits: pass it as a string.")
+            raise ValueError(f"{name} has an integer beyond 64 bits. Pass it as a string.")
         case float() if not math.isfinite(value):
-            raise ValueError(f"{name} holds {value}, which is no JSON: use null or a string.")
+            raise ValueError(f"{name} has {value}, which is not JSON. Use null or a string.")
         case list():
             for index, item in enumerate(value):
                 check_json(item, f"{name}[{index}]", depth + 1)
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise ValueError(f"{name} has the key {key!r}: JSON keys are strings.")
+                    raise ValueError(f"{name} has the key {key!r}. JSON keys are strings.")
                 _check_text(key, f"a key of {name}")
                 check_json(item, f"{name}[{key!r}]", depth + 1)
         case _ if not (value is None or isinstance(value, int | float)):
             raise ValueError(
-                f"{name} holds a value of type {type(value).__name__}, which is no JSON: pass "
-                "text, numbers, booleans, null, lists and dicts; messages in a list of their own, "
-                "a model as its `model_dump(mode='json')`."
+                f"{name} has a value of type {type(value).__name__}, which is not JSON. Pass text, "
+                "numbers, booleans, null, lists and dicts; messages in a list of their own, a "
+                "model as its `model_dump(mode='json')`."
             )
 
 
 def _check_text(text: str, name: str) -> None:
     if "\x00" in text:
-        raise ValueError(f"{name} holds a NUL character, which some stores refuse: remove it.")
+        raise ValueError(f"{name} has a NUL character, which some stores refuse. Remove it.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{name} holds half of a surrogate pair at position {error.start}, which is no "
-            "Unicode text: decode it again with errors='replace'."
+            f"{name} has half of a surrogate pair at position {error.start}, which is not valid "
+            "Unicode. Decode it again with errors='replace'."
         ) from error
 
 
@@ -58,7 +58,7 @@ def digest(value: Any) -> str:
 
 
 def draw(text: str) -> float:
-    """Draw a number from 0 to 1 by chance, but the same for the same text."""
+    """Return a pseudo-random number from 0 to 1, the same for the same text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / (1 << 48)
 
 
@@ -72,7 +72,7 @@ def episode_id(example_id: str, author: str | None, feedback_id: str | None) -> 
 
 
 def asked_id(question: str, model: str) -> str:
-    """Name a question as a model is asked it, without its words."""
+    """Hash a check question, and add the model's name."""
     return f"{digest(question)[:16]}:{model}"
 
 
@@ -81,13 +81,13 @@ def check_label(label: str, name: str) -> str:
     if not label.strip():
         raise ValueError(f"{name} must not be empty.")
     if label != label.strip():
-        raise ValueError(f"{name} must not begin or end with blanks: {label!r}.")
+        raise ValueError(f"{name} must not begin or end with spaces: {label!r}.")
     if "." in label:
         raise ValueError(
-            f"{name} must not hold a dot, which separates namespaces: write {label!r} as "
+            f"{name} must not contain a dot, which separates namespaces. Write {label!r} as "
             f"{label.replace('.', '_')!r}."
         )
     if not label.isprintable():
-        raise ValueError(f"{name} must not hold control characters: {label!r}.")
+        raise ValueError(f"{name} must not contain control characters: {label!r}.")
     check_json(label, name)
     return label

@@ -249,7 +249,7 @@ def _attempt_key(source: Episode | EpisodeRow | Guideline, chat: BaseChatModel) 
     if isinstance(source, Guideline):
         content: Any = [source.text, *source.episode_ids]
     else:
-        content = source.word
+        content = source.feedback_hash if isinstance(source, EpisodeRow) else source.word
     return digest(["attempt", source.id, content, model_key(chat)])
 
 

@@ -310,7 +310,7 @@ class ProposalMerger:
                 action="retire" if gone.by is None else "merge",
                 guideline_id=key,
                 superseded_by=None if gone.by is None else self._table.successor(key),
-                episode_ids=self._table.retirement_sources(key),
+                episode_ids=self._table.retirement_sources.get(key, []),
                 reason=gone.reason,
             )
             operations.append(operation)

@@ -18,7 +18,7 @@ from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_pro
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import index_missing, vector_key_of_example
-from memalign_graph.memory.guidelines import applied
+from memalign_graph.memory.guidelines import apply_operations
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.prompts.distill import group_by_example
 from memalign_graph.prompts.distilled import ModelError
@@ -132,7 +132,7 @@ class _Replay:
     """Why a case can't be judged, by example id; such a case counts nowhere."""
 
     def guidelines_after(self, operations: Sequence[GuidelineOperation]) -> list[Guideline]:
-        after = applied(self.active, operations)
+        after = apply_operations(self.active, operations)
         return sorted(after, key=lambda guideline: (guideline.position, guideline.id))
 
     async def agreeing(

@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.local import postgres
-from memalign_graph.local.postgres import is_postgres, without_secrets
+from memalign_graph.local.stores import has_postgres_table, is_postgres, without_secrets
 
 STDIN = "-"
 """What names the standard input, or output."""
@@ -63,7 +62,7 @@ def redacted_location(location: str | Path) -> str:
 def has_table(location: str | Path, name: str) -> bool:
     """Tell whether there is a database with a table, without changing it."""
     if is_postgres(location):
-        return postgres.has_table(str(location), name)
+        return has_postgres_table(str(location), name)
     path = Path(location)
     if not path.exists():
         return False

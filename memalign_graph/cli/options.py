@@ -14,7 +14,7 @@ from memalign_graph.cli.criterion import CriterionFile, load_criterion
 from memalign_graph.cli.files import check_database, has_table, redacted_location
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.local.postgres import is_postgres
+from memalign_graph.local.stores import is_postgres
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory

@@ -1,10 +1,10 @@
-"""Everything the judge needs on one machine (extra `local`): no API key, no server.
+"""A chat model, embeddings and storage on one machine (extra `local`), without an API key.
 
-`local_chat_model()` is a small chat model on the CPU, `LocalEmbeddings()` multilingual sentence
-embeddings, and `open_local_store(path)` and `open_local_checkpointer(path)`, with async twins, are
-LangGraph's store and checkpointer in one file; `open_store(place)`, `open_store_async(place)` and
-`open_checkpointer(place)` also take the URL of a Postgres database (extra `postgres`).
-Each is imported when it is first asked for.
+`local_chat_model()` is a small chat model on the CPU, `LocalEmbeddings()` are multilingual sentence
+embeddings. `open_local_store(path)` and `open_local_checkpointer(path)` open LangGraph's store and
+checkpointer in one file, also with `_async`. `open_store(place)`, `open_store_async(place)` and
+`open_checkpointer(place)` also accept the URL of a Postgres database (extra `postgres`). Each name
+is imported at first use.
 """
 
 from importlib import import_module
@@ -44,7 +44,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     modules = {"LocalEmbeddings": "embeddings", "local_chat_model": "chat"}

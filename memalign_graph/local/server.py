@@ -1,8 +1,8 @@
-"""The embedded model's server: one a process, on 127.0.0.1, OpenAI-compatible.
+"""The embedded model's OpenAI-compatible server on 127.0.0.1: one per process.
 
-llama.cpp runs in a process of its own, because inside ours it would hold Python's global lock while
-it loads (3 to 7 s in which no thread and no event loop moves), wait for ever when stopped during a
-request, and take us along if it crashes. It ends with us, even when we are killed.
+llama.cpp runs in a child process. In this one it would hold Python's global lock while it loads (3
+to 7 s), wait forever when it is stopped during a request, and crash the caller with itself. The
+child ends with its parent, even if that is killed.
 """
 
 import atexit
@@ -23,14 +23,14 @@ from memalign_graph.local.weights import MODEL, LocalModelError, find_weights
 
 MAX_INPUT_TOKENS = 8192
 MAX_OUTPUT_TOKENS = 1024
-"""The longest answer that fits beside the longest prompt."""
+"""The longest answer to the longest prompt."""
 
 _STOP_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
 class Endpoint(NamedTuple):
-    """Where the server is spoken to; nobody else on this machine has its key."""
+    """The server's address, and its key, which no other process of this machine has."""
 
     base_url: str
     api_key: str
@@ -46,14 +46,24 @@ _running: _Server | None = None
 
 
 def start_server(path: str | Path | None = None) -> Endpoint:
-    """Start the server if it is not running, with the weights that `find_weights(path)` finds."""
-    global _running  # noqa: PLW0603 - one server a process is what this module is for
+    """Start the server if it is not running.
+
+    Args:
+        path: The weights, as in `find_weights`.
+
+    Returns:
+        The server's address and key.
+
+    Raises:
+        LocalModelError: If the weights or the server cannot be used.
+    """
+    global _running  # noqa: PLW0603 - one server per process
     with _lock:
         if _running is not None:
             status = _running.process.poll()
             if status is None:
                 return _running.endpoint
-            _logger.warning("The embedded model's server ended (%s); starting anew.", status)
+            _logger.warning("The embedded model's server ended (%s). Restarting it.", status)
             _close(_running.process)
         _running = None
         with require_extra("local", "the embedded chat model"):
@@ -64,7 +74,7 @@ def start_server(path: str | Path | None = None) -> Endpoint:
 
 
 def stop_server() -> None:
-    """Stop the server if it is running; requests at work fail. The next call starts it anew."""
+    """Stop the server, if it runs: running requests fail, and the next call starts it again."""
     global _running  # noqa: PLW0603 - see start_server
     with _lock:
         if _running is not None:
@@ -81,28 +91,27 @@ def _launch(weights: Path) -> _Server:
         "window": MAX_INPUT_TOKENS + MAX_OUTPUT_TOKENS,
         "threads": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1,
     }
-    # -P: or this folder's modules would hide others of the same name.
+    # With -P this folder's modules do not hide others of the same name.
     command = [sys.executable, "-P", str(Path(__file__).with_name("serve.py"))]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603 - our own script, by this Python
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
-        answer = _greet(process, settings)
+        answer = _handshake(process, settings)
         if "address" in answer:
             return _Server(process, Endpoint(f"{answer['address']}/v1", str(settings["key"])))
         _close(process)
         reason = answer.get("error") or f"it ended with status {process.returncode}"
         log.seek(0)
-        # What follows the first line that names an error comes from it.
-        faults = [line.strip() for line in log if " E " in line or "Error" in line]
-        quoted = f" [{faults[0]}]" if faults else ""
+        errors = [line.strip() for line in log if " E " in line or "Error" in line]
+        quoted = f" [{errors[0]}]" if errors else ""
         raise LocalModelError(
             f"The embedded model's server did not start: {reason}{quoted} (weights: {weights})"
         )
 
 
-def _greet(process: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Send the settings and wait for the answer; empty if the process ended without one."""
+def _handshake(process: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Send the settings and return the answer; empty if the process ended without one."""
     try:
         process.stdin.write(json.dumps(settings) + "\n")
         process.stdin.flush()

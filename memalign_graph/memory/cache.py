@@ -1,4 +1,4 @@
-"""This process's cache of memories: those used last, within a bound on their bytes."""
+"""The process's cache of memories: those used last, up to `MEMALIGN_CACHE_BYTES`."""
 
 import os
 import threading
@@ -19,13 +19,13 @@ _DEFAULT_BYTES = 2 * 1024**3
 
 
 class _Cache:
-    """The views used last, within the bound, and all that are in use elsewhere."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.ticks = count(1)
         self.held = WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]()
+        """All views that are in use."""
         self.cached = WeakKeyDictionary[BaseStore, dict[Any, MemoryView]]()
+        """The views used last."""
 
 
 _cache = _Cache()
@@ -34,7 +34,7 @@ _cache = _Cache()
 def get_view(
     store: BaseStore, layout: MemoryLayout, embedder: str, made: MemoryView | None = None
 ) -> MemoryView:
-    """Return this process's view of a memory; it lives no longer than its store object."""
+    """Return the process's view of a memory; it lives no longer than its store object."""
     key = layout, embedder
     with _cache.lock:
         held = _cache.held.setdefault(store, WeakValueDictionary())
@@ -47,7 +47,7 @@ def get_view(
 
 
 def discard_view(store: BaseStore, view: MemoryView) -> None:
-    """Drop a view from the cache: the next caller loads the memory; holders keep their view."""
+    """Drop a view from the cache: the next caller loads the memory again."""
     with _cache.lock:
         for views in (_cache.held.get(store, {}), _cache.cached.get(store, {})):
             for key in [key for key, cached in views.items() if cached is view]:
@@ -55,8 +55,8 @@ def discard_view(store: BaseStore, view: MemoryView) -> None:
 
 
 def evict_views() -> None:
-    """Drop the views used longest ago until the rest fit; the last one stays, whatever its size."""
-    bound = _cache_bytes()
+    """Drop the views used longest ago until the rest fit; the last used one always stays."""
+    bound = _max_bytes()
     with _cache.lock:
         cached = [(views, key) for views in _cache.cached.values() for key in views]
         total = sum(views[key].nbytes for views, key in cached)
@@ -69,12 +69,12 @@ def evict_views() -> None:
                 return
 
 
-def _cache_bytes() -> int:
+def _max_bytes() -> int:
     text = os.environ.get(CACHE_BYTES, "").strip()
     if not text:
         return _DEFAULT_BYTES
     if not text.isdecimal():
         raise InvalidInputError(
-            f"{CACHE_BYTES}: {text!r} is no number of bytes: give one such as {_DEFAULT_BYTES}."
+            f"{CACHE_BYTES}: {text!r} is not a number of bytes. Use one such as {_DEFAULT_BYTES}."
         )
     return int(text)

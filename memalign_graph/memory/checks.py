@@ -1,6 +1,6 @@
-"""The measured worth of guidelines: the AUC of their checks on cases that experts valued.
+"""Measure guidelines: the AUC of their check answers on labeled cases.
 
-Its standard error is that of A. R. Jonckheere's test (1954); with two values, Mann and Whitney's.
+The standard error is that of Jonckheere's test (1954); with two values, of Mann and Whitney's.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,38 +20,38 @@ from memalign_graph.scales import Categorical, Pairwise, Scale, Value
 from memalign_graph.types import Guideline, Worth
 
 MIN_CASES = 8
-"""A guideline with fewer measured cases stands, whatever its AUC."""
+"""The fewest measured cases for a guideline to be `unproven`."""
 
 _Z_95 = 1.645
-"""Of a one-sided 95 % bound. A guideline whose AUC is below 0.5 by it states the opposite."""
+"""The one-sided 95 % bound: an AUC that is below 0.5 by it means the opposite of the guideline."""
 
 _NO_SEPARATION = 0.5
 
 CheckAnswers = Mapping[str, Mapping[str, float]]
-"""How likely examples meet guidelines, by `asked_id` and example id."""
+"""The probability that examples meet guidelines, by `asked_id` and example id."""
 
 T = TypeVar("T")
 
 
 def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
-    """Return the version, and the guidelines in it with their worth; not to be changed."""
+    """Return the version and its guidelines, with their worth; read-only."""
     version, guidelines = view.current
     compute = partial(_measured, view, guidelines, scale)
     return version, _derived(view, ("guidelines", scale), version, compute)
 
 
 def check_answers(view: MemoryView) -> CheckAnswers:
-    """Return how likely cases in memory meet guidelines, the latest answer of each; read-only."""
+    """Return the latest answer to each check question on cases in memory; read-only."""
     return _derived(view, "answers", view.version, partial(_answers, view))
 
 
 def is_answer_to(asked: str, question: str) -> bool:
-    """Tell whether an `asked_id` names this question, of whatever model it was asked."""
+    """Return whether an `asked_id` is of this question, asked of any model."""
     return asked.startswith(asked_id(question, ""))
 
 
 def _derived(view: MemoryView, key: object, version: str, compute: Callable[[], T]) -> T:
-    """Return what is computed from a version of a memory, once."""
+    """Compute a value once per version of a memory."""
     cached: tuple[str, T] | None = view.derived_cache.get(key)
     if cached is None or cached[0] != version:
         cached = view.derived_cache[key] = version, compute()
@@ -79,7 +79,7 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
     example_ids = {row.id: row.example_id for row in rows}
 
     def cases_of(guideline: Guideline) -> list[tuple[float, float]]:
-        # Not the cases that it comes from, which it was made to fit; of the model asked most.
+        # Without the cases that it was distilled from, and of the model with most answers.
         sources = {example_ids.get(key) for key in guideline.episode_ids}
         by_model = [
             [(values[key], by_case[key]) for key in by_case.keys() & values.keys() - sources]
@@ -92,7 +92,7 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
 
 
 def _values(rows: Iterable[EpisodeRow], scale: Scale) -> dict[str, float]:
-    """Return the experts' value of each example, the higher the better."""
+    """Return the consensus value of each example as a number, higher is better."""
     labels: defaultdict[str, list[Value]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.given_at, row.id)):
         if (value := value_or_none(row.value, scale)) is not None:
@@ -104,7 +104,7 @@ def _values(rows: Iterable[EpisodeRow], scale: Scale) -> dict[str, float]:
 
 
 def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> Guideline:
-    """Measure a guideline by values of cases and its check's answers on them."""
+    """Measure a guideline on pairs of a case's value and its check's answer."""
     lower: list[float] = []
     sizes, concordant = [], 0.0
     for _, group in groupby(sorted(cases), key=itemgetter(0)):
@@ -120,7 +120,7 @@ def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> G
     spread = sum(size**2 * (2 * size + 3) for size in sizes)
     standard_error = sqrt((count**2 * (2 * count + 3) - spread) / 72) / pairs
     auc, status = concordant / pairs, guideline.status
-    # What lost a source is worded again before it is measured; an expert's own guideline stands.
+    # A pending guideline is distilled again first; an expert's guideline is never `unproven`.
     can_drop = guideline.origin == "distilled" and status == "standing" and count >= MIN_CASES
     if can_drop and auc + _Z_95 * standard_error < _NO_SEPARATION:
         status = "unproven"

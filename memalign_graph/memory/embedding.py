@@ -1,4 +1,4 @@
-"""A memory's vectors: made once, kept in the store, and given to the index."""
+"""Embed examples once: vectors are stored, and added to the index."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,14 +17,14 @@ from memalign_graph.types import Example
 logger = logging.getLogger(__name__)
 
 _EMBED_TEXTS = 256
-"""How many texts go into one embedding request."""
+"""Texts per embedding request."""
 
 _EMBED_REQUESTS = 8
-"""How many embedding requests are under way at a time."""
+"""Concurrent embedding requests."""
 
 
 def vector_key_of_example(access: MemoryAccess, example: Example) -> str:
-    """Name the vector of an example; those with the same inputs and outputs have one."""
+    """Return the vector key of an example: the same for the same inputs and outputs."""
     return vector_key(access.embedder.id, retrieval_text(example)[0])
 
 
@@ -46,7 +46,7 @@ async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> d
 
 
 async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
-    """Write vectors, before the items that need them."""
+    """Store vectors, before the feedback that needs them."""
     namespace = access.layout.vectors(access.embedder.id)
     await _check_dimension(io, access, vectors)
     items = {
@@ -57,7 +57,7 @@ async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vect
 
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
-    """Find the embedders that made vectors for a memory."""
+    """Return the namespaces of a memory's vectors, by embedder."""
     prefix = access.layout.of("vectors")
     search = ListNamespacesOp(match_conditions=(MatchCondition("prefix", prefix),), limit=NO_LIMIT)
     [namespaces] = await io.batch(access.store, [search])
@@ -65,7 +65,7 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
     for namespace in sorted(map(tuple, namespaces)):
         [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
         embedder = items[0].value.get("embedder") if items else None
-        # Another memory may lie below: of a criterion that is named like a kind of item.
+        # A deeper namespace may be another memory's, of a criterion named like a kind.
         if isinstance(embedder, str) and access.layout.vectors(embedder) == namespace:
             by_embedder[embedder] = namespace
     return by_embedder
@@ -74,12 +74,12 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
 async def ensure_vectors(
     io: IO, access: MemoryAccess, texts: Mapping[str, str], *, warns: bool = False
 ) -> dict[str, Vector]:
-    """Return the vectors of texts: from the store, else embedded now and stored."""
+    """Return the vectors of texts: stored ones, or new ones, which are then stored."""
     stored = await stored_vectors(io, access, texts)
     missing = {key: text for key, text in texts.items() if key not in stored}
     if missing and warns:
         logger.warning(
-            "The memory of %r has %d example(s) without vectors of the embeddings %s: embedding "
+            "The memory of %r has %d example(s) without vectors of the embeddings %s. Embedding "
             "them now.",
             access.criterion.name,
             len(missing),
@@ -91,7 +91,7 @@ async def ensure_vectors(
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
-    """Give every episode its vector in the index."""
+    """Add the missing vectors of all episodes to the index."""
     missing = view.missing_texts()
     for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
         episodes = view.episodes(missing[key] for key in keys)

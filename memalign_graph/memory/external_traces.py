@@ -1,4 +1,4 @@
-"""What lies outside a memory's items: threads, prepared batches, and the bytes of SQLite files."""
+"""Purge outside of the memory's items: threads, batch files, and the bytes of SQLite files."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.types import Episode
 
 TraceMarker = frozenset[str]
-"""Texts that together tell a checkpoint which carries something."""
+"""Texts that a checkpoint contains together if it contains purged content."""
 
 
 async def erase_threads(
@@ -28,20 +28,20 @@ async def erase_threads(
     known: Sequence[str],
 ) -> tuple[list[str], list[str]]:
     if saver is None:
-        where = f" (known: {', '.join(known)})" if known else ""
-        unseen = (
-            f"Checkpoints were not looked at{where}: give the `checkpointer` of the graphs that "
-            "carried this feedback."
+        where = f" (known threads: {', '.join(known)})" if known else ""
+        warning = (
+            f"Checkpoints were not searched{where}. Give the `checkpointer` of the graphs that "
+            "this feedback passed through."
         )
-        return [], [unseen]
+        return [], [warning]
     warnings = []
     try:
         threads = await _threads_with_marker(io, saver, markers)
     except NotImplementedError:
         threads = list(known)
         warnings.append(
-            f"{type(saver).__name__} does not list its threads: only those that feedback was "
-            "given in were deleted."
+            f"{type(saver).__name__} cannot list its threads: only the threads that the feedback "
+            "names were deleted."
         )
     for thread in threads:
         await io.call_either(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
@@ -56,19 +56,19 @@ async def record_batch_file(io: IO, access: MemoryAccess, path: Path) -> None:
 async def batch_file_warnings(
     io: IO, access: MemoryAccess, episodes: Iterable[Episode]
 ) -> list[str]:
-    """Tell of files written since there were some episodes: what they hold is out of reach."""
+    """Warn about batch files that were written since some episodes were created."""
     since = min((episode.created_at for episode in episodes), default=None)
     [items] = await access.search(io, access.layout.of("batches"))
     return [
-        f"Prompts were written to {item['path']}: delete that batch, the file of its cases and its "
-        "answers, also where they were sent."
+        f"Prompts were written to {item['path']}. Delete that batch, the file of its cases and its "
+        "answers, also at the provider."
         for item in sorted(items, key=lambda item: str(item["at"]))
         if since and datetime.fromisoformat(item["at"]) >= since
     ]
 
 
 async def vacuum(io: IO, owner: object, name: str) -> list[str]:
-    """Rewrite an SQLite file without what was deleted from it, and empty its write-ahead log."""
+    """Rewrite an SQLite file without deleted bytes, and empty its write-ahead log."""
     if isinstance(owner, InMemoryStore | InMemorySaver):
         return []
     kinds = type(getattr(owner, "conn", None)).__mro__
@@ -81,13 +81,13 @@ async def vacuum(io: IO, owner: object, name: str) -> list[str]:
         busy = await io.call_either(partial(_vacuum_on_its_loop, owner), partial(_avacuum, owner))
     else:
         unknown = (
-            f"{type(owner).__name__}: the items are deleted, but whether their bytes are gone from "
-            f"the disk of this {name} is up to its database (PostgreSQL: VACUUM FULL, and backups)."
+            f"{type(owner).__name__}: the items are deleted. Whether their bytes are gone from the "
+            f"disk of this {name} is up to its database (PostgreSQL: VACUUM FULL, and backups)."
         )
         return [unknown]
     in_use = (
-        f"The SQLite file of the {name} is in use by another connection, so that deleted bytes "
-        "may be left in it or its write-ahead log: purge again when it is closed."
+        f"The SQLite file of the {name} is in use by another connection: deleted bytes may be left "
+        "in it or its write-ahead log. Purge again when it is closed."
     )
     return [in_use] if busy else []
 
@@ -97,7 +97,7 @@ async def _threads_with_marker(
 ) -> list[str]:
     threads: dict[str, None] = {}
 
-    def note(checkpoint: CheckpointTuple) -> None:
+    def check(checkpoint: CheckpointTuple) -> None:
         thread = checkpoint.config["configurable"]["thread_id"]
         parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
         if thread not in threads and contains_marker(parts, markers):
@@ -105,14 +105,14 @@ async def _threads_with_marker(
 
     def scan() -> None:
         for checkpoint in saver.list(None):
-            note(checkpoint)
+            check(checkpoint)
 
     async def scan_async() -> None:
         try:
-            async for checkpoint in saver.alist(None):  # one at a time: all of them may be large
-                note(checkpoint)
+            async for checkpoint in saver.alist(None):  # one at a time: they may be large
+                check(checkpoint)
         except NotImplementedError:
-            await asyncio.to_thread(scan)  # SqliteSaver has no async calls of its own
+            await asyncio.to_thread(scan)  # SqliteSaver has no async calls
 
     await io.call_either(scan, scan_async)
     return list(threads)
@@ -126,7 +126,7 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
 
 
 def contains_marker(value: Any, markers: set[TraceMarker]) -> bool:
-    """Tell whether something carries what is to be erased."""
+    """Return whether a value contains all texts of a marker."""
     text = "\n".join(_texts(value))
     return any(all(part in text for part in marker) for marker in markers)
 
@@ -153,11 +153,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 Execute = Callable[[str], Awaitable[Any]]
-"""Carries out a statement; returns the first value of its first row."""
+"""Execute a statement; returns the first value of its first row."""
 
 
 async def _rewrite(execute: Execute) -> bool:
-    """Rewrite a file; tells whether another connection hindered it."""
+    """Rewrite a file; returns whether another connection prevented it."""
     import sqlite3
 
     try:
@@ -165,7 +165,7 @@ async def _rewrite(execute: Execute) -> bool:
     except sqlite3.OperationalError:
         return True
     if await execute("PRAGMA journal_mode") == "persist":
-        # A journal that persists keeps old pages; changing the mode removes it.
+        # A persistent journal keeps old pages; changing the mode deletes it.
         await execute("PRAGMA journal_mode=DELETE")
         await execute("PRAGMA journal_mode=PERSIST")
     return bool(await execute("PRAGMA wal_checkpoint(TRUNCATE)"))

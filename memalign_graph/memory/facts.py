@@ -1,6 +1,6 @@
-"""Facts: the entries of a memory's log. Only a purge changes one that is written.
+"""Facts: the entries of a memory's log. Only a purge changes a written fact.
 
-Feedback is stored as a record of its own (kind `words`), keyed by its content. Facts name its key.
+Feedback is stored in records of its own (kind `words`), keyed by content. Facts name these keys.
 """
 
 import threading
@@ -8,49 +8,46 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
 from memalign_graph.errors import MemAlignError, describe_validation_error
 from memalign_graph.identity import digest
-from memalign_graph.types import Episode, FrozenModel, Guideline, UtcDatetime
+from memalign_graph.types import FrozenModel, Guideline, UtcDatetime
 
 Item = dict[str, Any]
 """A store item's value."""
 
 FeedbackHashes = dict[str, str]
-"""What was read: the content hash of each episode's word (`Episode.word`), by the episode's id."""
+"""Feedback hashes (`Episode.word`) by episode id."""
 
 FACT = "fact"
-"""What items of the log are marked with: a memory of another criterion may lie below."""
+"""The `kind` of a fact's item: a memory of another criterion may be stored below this one."""
 
 PURGE = "purge"
 """The reason of facts that purge."""
 
 JUDGE_CASES = "judge cases"
-"""The reason of facts that repeat feedback with a verdict of the judge."""
-
-_SAID_ANEW = {"status", "created_at", "updated_at"}
+"""The reason of facts that store known feedback again, with a verdict of the judge."""
 
 
 class GuidelineRevision(FrozenModel):
-    """A guideline as a fact leaves it."""
+    """A guideline as one fact leaves it."""
 
     id: str
     text: str
-    """Empty where it was purged."""
+    """Empty if it was purged."""
 
     question: str | None = None
-    """The same as a yes/no question; empty where it was purged, or can't be asked so."""
+    """The check question; empty if it was purged, or if the guideline cannot be asked."""
 
     revision: str
-    """The hash of text, origin and author: it tells a version also after a purge."""
+    """The hash of text, origin and author: identifies the wording even after a purge."""
 
     sources: FeedbackHashes = Field(default_factory=dict)
-    """The words it comes from; a guideline that names some stands while one of them does."""
+    """The feedback it rests on. A guideline with sources is active while one of them is."""
 
     origin: Literal["distilled", "expert"] = "distilled"
     author: str | None = None
@@ -59,16 +56,16 @@ class GuidelineRevision(FrozenModel):
     updated_at: UtcDatetime
 
     replaces: str | None = None
-    """The revision that it was made from; None for a new one."""
+    """The revision it was made from; None for a new guideline."""
 
     is_anew: bool = False
-    """Whether it was worded from these sources alone: else those it had are joined to them."""
+    """Whether it was distilled from these sources alone. If not, earlier sources are kept too."""
 
     read_with: str | None = None
-    """An episode that was read by whoever worded it, where some of its sources were not."""
+    """An episode of the prompt it was written in, if that lacked some of its sources."""
 
     is_outdated: bool = False
-    """Whether the text still rests on a source that was taken back."""
+    """Whether the text still rests on a source that was forgotten."""
 
     @classmethod
     def of(
@@ -80,7 +77,6 @@ class GuidelineRevision(FrozenModel):
         is_anew: bool = False,
         read_with: str | None = None,
     ) -> "GuidelineRevision":
-        """Write a guideline down with its sources' words."""
         fields = guideline.model_dump(exclude={"episode_ids", "status", "worth"})
         return cls(
             **fields,
@@ -98,136 +94,122 @@ class GuidelineRevision(FrozenModel):
 
 
 class GuidelineTombstone(FrozenModel):
-    """A guideline that a fact takes away."""
+    """A guideline that a fact retires."""
 
     id: str
     by: str | None = None
-    """The guideline that holds in its place, if any."""
+    """The guideline that replaces it, if any."""
 
     reason: str | None = None
     sources: FeedbackHashes = Field(default_factory=dict)
-    """The words that call for it: it holds while one of them stands; always, if there are none."""
+    """The feedback that retires it. The tombstone counts while one is active, or has no sources."""
 
     is_settled: bool = False
-    """Whether an expert decided it: then also what an expert wrote by hand goes."""
+    """Whether an expert decided it: only then a guideline that an expert wrote is retired."""
 
 
 class Fact(FrozenModel):
-    """One change of a memory, all or nothing."""
+    """One atomic change of a memory."""
 
     id: str
     """The key: unique, and in order of time."""
 
     at_us: int
-    """When, in microseconds since 1970; after all that its writer had seen."""
+    """Microseconds since 1970; later than all facts that its writer had seen."""
 
     clock_us: int | None = None
-    """When, by its writer's clock, where it is dated after a fact of a clock far ahead."""
+    """The writer's clock, if `at_us` follows a fact whose clock was far ahead."""
 
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
 
     author: str | None = None
     said: FeedbackHashes = Field(default_factory=dict)
-    """The keys of words that experts said, by episode id."""
+    """The keys of the feedback records that it stores, by episode id."""
 
     read: FeedbackHashes = Field(default_factory=dict)
-    """What was learned from: these words are not pending any more."""
+    """The feedback it was distilled from, which is then no longer pending."""
 
     prompts: list[list[str]] = Field(default_factory=list)
-    """The episodes that were read together: what was worded of one may repeat any of them."""
+    """The episodes that shared a prompt: a text made from one may repeat any of them."""
 
     guidelines: list[GuidelineRevision] = Field(default_factory=list)
     retired: list[GuidelineTombstone] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
-    """The episodes that were taken back."""
+    """The ids of the episodes that it forgets."""
 
     answers: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """How likely cases meet guidelines, where a model was asked: for each question as a model was
-    asked it (`asked_id`) the probability of yes, by example id."""
+    """Answers to check questions: the probability of yes, by `asked_id` and example id."""
 
     answer_ids: list[str] = Field(default_factory=list)
-    """The facts that had these answers where they were exported; none where a model was asked."""
+    """The facts that had these answers before an import; empty if a model was asked here."""
 
     failed: list[str] = Field(default_factory=list)
-    """What a model refused to distil, or gave no usable answer to: one failed attempt each."""
+    """What could not be distilled: one failed attempt each."""
 
     repeated: dict[str, list[str]] = Field(default_factory=dict)
-    """Hashes of feedback that counts as given before and has no record of its own, by episode id:
-    rows of a table that were merged, and what had been superseded or forgotten at an export."""
+    """Hashes of feedback that counts as given before but has no record, by episode id: merged rows
+    of a table, and feedback that was replaced or forgotten before an export."""
 
     undone: list[str] = Field(default_factory=list)
-    """The facts that count no more."""
+    """The facts that are rolled back."""
 
     purged: list[str] = Field(default_factory=list)
-    """The keys of the words that were erased."""
+    """The keys of the redacted feedback records."""
 
     scrubbed: dict[str, list[str]] = Field(default_factory=dict)
-    """The guidelines whose wordings were erased, by the facts that worded them: they count no more,
-    and what they came from is read again."""
+    """The guidelines whose text was redacted, by fact id. Those revisions no longer count, and
+    their sources are pending again."""
 
     keeps_signatures: bool = False
-    """Whether a purge leaves the names of authors on guidelines that rest on no feedback."""
+    """Whether a purge keeps authors' names on guidelines that rest on no feedback."""
 
     unanswered: list[str] = Field(default_factory=list)
-    """The examples whose answers were erased, by what `hash_example_id` makes of their ids."""
+    """The examples whose answers were deleted, by `hash_example_id`."""
 
     @property
     def is_lesson(self) -> bool:
-        """Whether it has to do with guidelines."""
+        """Whether it changes guidelines, or marks feedback as distilled."""
         return bool(self.read or self.guidelines or self.retired)
 
     @property
     def sources(self) -> list[FeedbackHashes]:
-        """The sources of each of its changes of guidelines."""
-        return [change.sources for change in self.guidelines] + [
-            change.sources for change in self.retired
-        ]
+        """The sources of each change of a guideline."""
+        changes: list[GuidelineRevision | GuidelineTombstone] = [*self.guidelines, *self.retired]
+        return [change.sources for change in changes]
 
-    def read_together(self, sources: Iterable[str]) -> set[str]:
-        """Return some episodes, and those that were in one prompt with them."""
-        named = {*sources}
-        return named.union(*(prompt for prompt in self.prompts if not named.isdisjoint(prompt)))
+    def read_together(self, episode_ids: Iterable[str]) -> set[str]:
+        """Return these episodes, and those that shared a prompt with them."""
+        ids = {*episode_ids}
+        return ids.union(*(prompt for prompt in self.prompts if not ids.isdisjoint(prompt)))
 
-    def possible_sources(self, wording: GuidelineRevision) -> set[str]:
+    def possible_sources(self, revision: GuidelineRevision) -> set[str]:
         """Return the episodes whose content a revision's text may repeat."""
-        return self.read_together(
-            wording.sources if wording.read_with is None else [wording.read_with]
-        )
+        sources = revision.sources if revision.read_with is None else [revision.read_with]
+        return self.read_together(sources)
 
-    def redact(self, guideline_ids: Collection[str]) -> "Fact":
-        """Return the fact without the texts of some guidelines."""
-        return self.model_copy(
-            update={
-                "guidelines": [
-                    wording.redact() if wording.id in guideline_ids else wording
-                    for wording in self.guidelines
-                ],
-                "retired": [gone.model_copy(update={"reason": None}) for gone in self.retired],
-            }
+    def after_purge(self, purge: "Fact", authors: AbstractSet[str]) -> "Fact":
+        """Return this fact without what a purge erased, and without some authors' names."""
+        guidelines, retired, author = self.guidelines, self.retired, self.author
+        if self.id in purge.scrubbed:
+            ids = purge.scrubbed[self.id]
+            guidelines = [each.redact() if each.id in ids else each for each in guidelines]
+            retired = [each.model_copy(update={"reason": None}) for each in retired]
+        is_signature = guidelines and all(
+            each.origin == "expert" and not each.sources for each in guidelines
         )
-
-    def without_answers(self, unanswered: Collection[str]) -> "Fact":
+        if not (purge.keeps_signatures and is_signature):
+            author = None if author in authors else author
+            guidelines = [
+                each.model_copy(update={"author": None}) if each.author in authors else each
+                for each in guidelines
+            ]
         answers = {
-            asked: drop_answers(by_case, unanswered) for asked, by_case in self.answers.items()
+            asked: drop_answers(by_case, purge.unanswered)
+            for asked, by_case in self.answers.items()
         }
-        return self.model_copy(update={"answers": answers}) if answers else self
-
-    def without_names(self, authors: AbstractSet[str], *, keeps_signatures: bool) -> "Fact":
-        is_signed = self.guidelines and all(
-            revision.origin == "expert" and not revision.sources for revision in self.guidelines
-        )
-        if keeps_signatures and is_signed:
-            return self
-        guidelines = [_without_name(revision, authors) for revision in self.guidelines]
-        return _without_name(self.model_copy(update={"guidelines": guidelines}), authors)
-
-
-Signed = TypeVar("Signed", Fact, GuidelineRevision)
-
-
-def _without_name(signed: Signed, authors: AbstractSet[str]) -> Signed:
-    return signed.model_copy(update={"author": None}) if signed.author in authors else signed
+        changes = {"guidelines": guidelines, "retired": retired, "author": author}
+        return self.model_copy(update={**changes, "answers": answers})
 
 
 def item_of(fact: Fact) -> Item:
@@ -246,7 +228,7 @@ def read_fact(item: Item) -> Fact:
 
 
 def hash_example_id(example_id: str) -> str:
-    """Hash an example's id, so that a fact can name the example without its id."""
+    """Hash an example's id, so that a purge can name the example without its id."""
     return digest(["unanswered", example_id])
 
 
@@ -257,28 +239,7 @@ def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> d
 
 
 def revision_of(guideline: Guideline) -> str:
-    return _revision(guideline.text, guideline.origin, guideline.author)
-
-
-@lru_cache(maxsize=10_000)  # at each judgment of each guideline
-def _revision(text: str, origin: str, author: str | None) -> str:
-    return digest([text, origin, author])
-
-
-def feedback_record(episode: Episode, word: str, taken: Collection[str]) -> Item:
-    """Build the stored record of feedback; `word` is the hash that lessons name it by."""
-    content = episode.to_json()
-    key = content_hash = digest({name: content[name] for name in content.keys() - _SAID_ANEW})
-    while key in taken:
-        key = digest([key])
-    return {"key": key, "content": content_hash, "word": word, "episode": content}
-
-
-def redacted_record(item: Mapping[str, Any]) -> Item:
-    """Return a stored record of feedback without its content."""
-    status = item["episode"]["status"] if "episode" in item else item["status"]
-    return {**{name: item[name] for name in ("key", "content", "word")}, "status": status,
-            "purged": True}  # fmt: skip
+    return digest([guideline.text, guideline.origin, guideline.author])
 
 
 def new_id(at_us: int) -> str:
@@ -286,7 +247,7 @@ def new_id(at_us: int) -> str:
 
 
 def timestamp_us(fact_id: str) -> int:
-    """Return the date in a fact's key; 0 for no fact."""
+    """Return the time in a fact's key; 0 for no fact."""
     return int(fact_id.partition("-")[0] or 0)
 
 

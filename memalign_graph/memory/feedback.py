@@ -1,7 +1,7 @@
-"""Operations on feedback: remember, revise and forget it, and keep judgments of its cases.
+"""Operations on feedback: remember, revise, forget, and add the judge's verdicts.
 
-Each reads the memory, builds a fact as plain data, and writes it. Concurrent writers do not
-overwrite each other: readers work out what follows from all facts.
+Each operation reads the memory and writes one fact. Concurrent writers cannot overwrite each other,
+because readers fold all facts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,9 +14,13 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import ensure_vectors, store_vectors, vector_key_of_example
-from memalign_graph.memory.episode_row import EpisodeRow
-from memalign_graph.memory.facts import JUDGE_CASES, PURGE, redacted_record
-from memalign_graph.memory.feedback_merge import merge_feedback, order_after
+from memalign_graph.memory.episode_row import (
+    EpisodeRow,
+    merge_feedback,
+    order_after,
+    redacted_record,
+)
+from memalign_graph.memory.facts import JUDGE_CASES, PURGE
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.memory.memory_state import without_undone
@@ -35,17 +39,17 @@ from memalign_graph.types import (
 
 @dataclass(frozen=True)
 class RememberResult:
-    """What storing feedback did."""
+    """What storing feedback changed."""
 
     episodes: list[Episode]
-    """The episodes as they stand now, one for each piece of feedback, in its order; none for what
-    a table repeats and its expert has taken back."""
+    """The resulting episode of each piece of feedback, in order; none for table rows that their
+    expert has forgotten since."""
 
     new: set[str]
-    """The ids of episodes that were not there before."""
+    """The ids of new episodes."""
 
     changed: set[str]
-    """The ids of episodes that say something else now."""
+    """The ids of episodes whose value or rationale changed."""
 
 
 async def remember(
@@ -60,9 +64,9 @@ async def remember(
 ) -> RememberResult:
     """Store feedback as episodes.
 
-    Of a table, which may be given again and again, feedback without a date is new only once: what
-    its expert said later, or took back, stands. Without `embeds` new cases get their vectors when
-    the memory is next searched.
+    A table may be stored repeatedly: a row without a date counts once, so that it does not undo
+    what its expert revised or forgot later. Without `embeds`, new cases are embedded at the next
+    search.
     """
     checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
@@ -70,7 +74,7 @@ async def remember(
     logged = feedback_in_log(view) if is_table else set()
     if is_table:
         outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
-        checked = [item for item in checked if _undated_word(item) not in outdated]
+        checked = [item for item in checked if _undated_hash(item) not in outdated]
     new_examples = [item.example for item in checked if not view.holds(item.episode_id)]
     if embeds:
         await _store_missing_vectors(io, access, new_examples, known_vectors or {})
@@ -88,40 +92,41 @@ async def remember(
         same = (after.keys() & stored) - changed
         after |= {key: stored[key] for key in same if after[key].verdicts == stored[key].verdicts}
     authors = {item.author for item in checked}
-    by = authors.pop() if len(authors) == 1 else None
-    words = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
-    rows = {*filter(None, map(_undated_word, checked))} if is_table else set()
-    # A record holds what a row was merged with, not the row.
-    recorded = {(key, word.word) for key, word in submitted.items() if key not in stored}
+    author = authors.pop() if len(authors) == 1 else None
+    written = [submitted[key] for key, episode in after.items() if episode != stored.get(key)]
+    rows = {*filter(None, map(_undated_hash, checked))} if is_table else set()
+    # The record of merged feedback has another hash than its row: the log keeps both.
+    recorded = {(key, episode.word) for key, episode in submitted.items() if key not in stored}
     repeated = by_episode(rows - logged - recorded)
-    if words or repeated:
-        await access.write(io, "remember", {"repeated": repeated}, author=by, words=words)
-    standing = {**stored, **after}
-    episodes = [standing[key] for key in ids if key in standing]
+    if written or repeated:
+        change = {"repeated": repeated}
+        await access.write(io, "remember", change, author=author, episodes=written)
+    active = {**stored, **after}
+    episodes = [active[key] for key in ids if key in active]
     return RememberResult(episodes, after.keys() - stored.keys(), changed)
 
 
-def _undated_word(feedback: Feedback) -> tuple[str, str] | None:
-    """Return the episode id and the hash of feedback; None if it has a date."""
+def _undated_hash(feedback: Feedback) -> tuple[str, str] | None:
+    """Return the episode id and feedback hash; None if the feedback has a date."""
     is_dated = "given_at" in feedback.model_fields_set
     return None if is_dated else (feedback.episode_id, Episode.from_feedback(feedback).word)
 
 
 def by_episode(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group hashes of feedback by their episode ids, in a stable order."""
+    """Group feedback hashes by episode id, in a stable order."""
     grouped: dict[str, list[str]] = {}
-    for key, word in sorted(pairs):
-        grouped.setdefault(key, []).append(word)
+    for key, feedback_hash in sorted(pairs):
+        grouped.setdefault(key, []).append(feedback_hash)
     return grouped
 
 
 def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
-    """Return all feedback ever stored, but what was rolled back: episode ids and word hashes."""
-    facts, words = view.facts()
+    """Return all feedback ever stored and not rolled back: episode ids and feedback hashes."""
+    facts, records = view.facts()
     logged: set[tuple[str, str]] = set()
     for fact in without_undone(facts):
-        logged |= {(key, words[record]["word"]) for key, record in fact.said.items()}
-        logged |= {(key, word) for key, hashes in fact.repeated.items() for word in hashes}
+        logged |= {(key, records[record]["word"]) for key, record in fact.said.items()}
+        logged |= {(key, each) for key, hashes in fact.repeated.items() for each in hashes}
     return logged
 
 
@@ -129,18 +134,18 @@ async def revise(
     io: IO, access: MemoryAccess, episode_id: str, feedback: Feedback | Mapping[str, Any]
 ) -> Episode:
     if not isinstance(episode_id, str):
-        raise InvalidInputError("episode_id: give an episode's id, which is text.")
+        raise InvalidInputError("episode_id: expected an episode's id as a string.")
     stored = (await access.episodes(io, [episode_id])).get(episode_id)
     if stored is None:
         raise InvalidInputError(
-            f"episode_id: {episode_id!r} names no episode of {access.criterion.name!r}: "
-            "`episodes()` lists them."
+            f"episode_id: {access.criterion.name!r} has no episode {episode_id!r}. `episodes()` "
+            "lists them."
         )
     revised = parse_feedback(_revision(stored, feedback))
     if (revised.episode_id, revised.id) != (stored.id, stored.feedback_id):
         raise InvalidInputError(
-            "feedback: it is another expert's, or on another example: give `value` and "
-            "`rationale` alone, or use `remember`."
+            "feedback: it has another author or example than the episode. Give only `value` and "
+            "`rationale`, or use `remember`."
         )
     revised = check_feedback(revised, access.criterion)
     threads = [*stored.thread_ids, *([revised.thread_id] if revised.thread_id else [])]
@@ -156,7 +161,7 @@ async def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    await access.write(io, "revise", {}, author=stored.author, words=[after], replaces=True)
+    await access.write(io, "revise", {}, author=stored.author, episodes=[after], replaces=True)
     return after
 
 
@@ -165,8 +170,8 @@ def _revision(stored: Episode, feedback: Feedback | Mapping[str, Any]) -> dict[s
         feedback = {name: getattr(feedback, name) for name in feedback.model_fields_set}
     if not isinstance(feedback, Mapping):
         raise InvalidInputError(
-            "feedback: give what is said instead, as Feedback or as an object with `value`, "
-            f"`rationale` or both, not a value of type {type(feedback).__name__}."
+            "feedback: expected Feedback, or a mapping with `value`, `rationale` or both, got "
+            f"{type(feedback).__name__}."
         )
     fields: dict[str, Any] = {
         "value": stored.value,
@@ -203,78 +208,71 @@ async def _store_missing_vectors(
 
 @dataclass(frozen=True)
 class Purged:
-    """What `purge` did beyond forgetting."""
+    """What a purge deleted, in addition to forgetting."""
 
     commits: int
-    """How many commits were rid of what they kept of it."""
+    """The number of commits that were redacted."""
 
     vectors: int
-    """How many vectors were removed, of all embedders."""
+    """The number of deleted vectors, of all embedders."""
 
     pending: list[str]
-    """Other episodes that were read along with it: what was learned of them is gone as well, and
-    is learned anew."""
+    """Other episodes that were distilled together with it. The guidelines made from them were
+    deleted, too, and are distilled again."""
 
     thread_ids: list[str]
     """The threads deleted from the checkpointer."""
 
     warnings: list[str]
-    """Where traces may be left that could not be removed from here, a sentence each."""
+    """Where content may be left that the purge could not delete, one sentence each."""
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What `forget` did."""
+    """What `forget` changed."""
 
     episode_ids: list[str]
-    """The episodes forgotten."""
+    """The forgotten episodes."""
 
     unknown_ids: list[str]
-    """The episode ids and feedback ids that name nothing in this memory."""
+    """The given episode ids and feedback ids that this memory does not have."""
 
     guidelines_removed: list[Guideline]
-    """Guidelines that rested on those episodes alone; empty of words after a purge."""
+    """The guidelines that rested on those episodes alone; without text after a purge."""
 
     guidelines_reduced: list[Guideline]
-    """Guidelines that have other sources, as they stand now: `pending` where they have yet to be
-    worded anew from those."""
+    """The guidelines that have other sources, as they are now; `pending` until they are distilled
+    again from these."""
 
     purged: Purged | None = None
-    """What a purge did; None if none was asked for."""
+    """What a purge deleted; None without `purge=True`."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The episodes that meet all conditions given."""
+    """A choice of episodes: those that meet all conditions that are not None."""
 
     episode_ids: Sequence[str] | None = None
-    """By id."""
-
     feedback_ids: Sequence[str] | None = None
-    """By the id their feedback has where it came from."""
-
     author: str | None = None
-    """By the expert who said it."""
-
     where: Callable[[Episode], Any] | None = None
-    """By a function of the episode."""
 
     def __post_init__(self) -> None:
         if (self.episode_ids, self.feedback_ids, self.author, self.where) == (None,) * 4:
             raise InvalidInputError(
-                "episode_ids: say which episodes to forget: `episode_ids`, `feedback_ids`, "
+                "episode_ids: choose the episodes to forget with `episode_ids`, `feedback_ids`, "
                 "`author` or `where`."
             )
         if self.where is not None and not callable(self.where):
-            raise InvalidInputError("where: give a function that takes an Episode.")
+            raise InvalidInputError("where: expected a function that takes an Episode.")
         if self.author is not None and (not isinstance(self.author, str) or not self.author):
             raise InvalidInputError(
-                "author: give one expert's name; for several or for anonymous feedback use "
+                "author: expected one expert's name. For several, or for anonymous feedback, use "
                 "`where`, such as where=lambda episode: episode.author is None."
             )
 
     def unknown(self, episodes: Collection[Episode]) -> list[str]:
-        """Return the ids that name nothing."""
+        """Return the chosen ids that none of some episodes has."""
         ids = {episode.id for episode in episodes}
         feedback_ids = {episode.feedback_id for episode in episodes}
         return [
@@ -294,7 +292,7 @@ class Selection:
 async def forget(
     io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
 ) -> Forgotten:
-    """Remove episodes, and every guideline that rests on them alone."""
+    """Forget episodes, and with them the guidelines that rest on them alone."""
     view = await access.refresh(io)
     names_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
     candidates = view.episodes(selection.episode_ids if names_ids_alone else None).values()
@@ -302,7 +300,7 @@ async def forget(
     before = view.guidelines
     if ids:
         await access.write(io, "forget", {"forgotten": ids}, author=author)
-        # A model's answer that waits to be committed may speak of what is forgotten.
+        # A reply that is not committed yet may quote what is forgotten.
         await clear_cached_replies(io, access)
     touched = [each for each in before if not {*ids}.isdisjoint(each.episode_ids)]
     removed, reduced = split_removed(touched, view.guidelines)
@@ -312,20 +310,20 @@ async def forget(
 def split_removed(
     guidelines: Sequence[Guideline], after: Sequence[Guideline]
 ) -> tuple[list[Guideline], list[Guideline]]:
-    """Return which of some guidelines are gone, and the others as they are now."""
+    """Return the guidelines that are gone, and the others as they are now."""
     left = {guideline.id: guideline for guideline in after}
     removed = [guideline for guideline in guidelines if guideline.id not in left]
     return removed, [left[guideline.id] for guideline in guidelines if guideline.id in left]
 
 
 async def clear_cached_replies(io: IO, access: MemoryAccess) -> None:
-    """Remove models' replies that wait to be committed."""
+    """Delete models' replies that are not committed."""
     [items] = await access.search(io, access.layout.of("drafts"))
     await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
-    """Return the cases that have an expert's value and no verdict, with their episodes."""
+    """Return the labeled cases without a verdict of the judge: episode ids by example id."""
     cases: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         cases.setdefault(row.example_id, []).append(row)
@@ -344,14 +342,13 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
 async def record_judgments(
     io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment], *, replaces: bool = False
 ) -> None:
-    """Store judgments on the episodes of their cases: the same feedback, with a verdict.
+    """Store the judge's verdicts with the feedback on their cases.
 
-    They come without their rationales, which may quote other cases: a purge of those would miss it.
+    The judge's rationales are left out: they may quote other cases, and a purge would miss that.
     """
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
     judged = [
-        # As it was said, whether or not it was learned from since.
         Episode.model_validate(
             {
                 **row.content,
@@ -365,11 +362,11 @@ async def record_judgments(
     ]
     if not judged:
         return
-    fact = await access.write(io, JUDGE_CASES, {}, words=judged, replaces=replaces)
+    fact = await access.write(io, JUDGE_CASES, {}, episodes=judged, replaces=replaces)
     view = await access.refresh(io)
     gone = [key for episode_id, key in fact.said.items() if not view.holds(episode_id)]
     if gone and view.purges() - purges:
-        _, items = view.facts()
+        _, records = view.facts()
         await access.write(io, PURGE, {"purged": gone})
-        erased = {key: redacted_record(items[key]) for key in gone}
+        erased = {key: redacted_record(records[key]) for key in gone}
         await access.put(io, access.layout.of("words"), erased)

@@ -1,4 +1,4 @@
-"""Operations on guidelines: by an expert's hand, and as distilling proposes them."""
+"""Change guidelines: by hand, and by the operations that distilling proposes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from memalign_graph.types import Guideline
 async def add_guideline(
     io: IO, access: MemoryAccess, text: str, *, author: str | None
 ) -> Guideline:
-    """Write a guideline by hand; in words that stand already it is that guideline."""
+    """Add a guideline by hand; returns the active one if it has the same text."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
@@ -42,7 +42,7 @@ async def add_guideline(
 async def edit_guideline(
     io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
 ) -> Guideline:
-    """Reword a guideline by hand; it keeps its id, place and sources, and is the expert's now."""
+    """Change a guideline's text by hand; it keeps its id, position and sources."""
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
@@ -51,7 +51,7 @@ async def edit_guideline(
         return guideline
     same = _with_text(view.guidelines, text, except_id=guideline_id)
     if same is not None:
-        raise InvalidInputError(f"text: these words already stand as guideline {same.id!r}.")
+        raise InvalidInputError(f"text: guideline {same.id!r} already has this text.")
     after = guideline.model_copy(
         update={
             "text": text,
@@ -70,7 +70,6 @@ async def edit_guideline(
 async def remove_guideline(
     io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
 ) -> Guideline:
-    """Take a guideline away; the episodes it came from stay."""
     author = check_name(author, "author")
     view = await access.refresh(io)
     guideline = _guideline(view, access, guideline_id)
@@ -84,7 +83,7 @@ def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Gui
         if guideline.id == guideline_id:
             return guideline
     raise InvalidInputError(
-        f"guideline_id: {guideline_id!r} names no guideline of {access.criterion.name!r}: "
+        f"guideline_id: {access.criterion.name!r} has no guideline {guideline_id!r}. "
         "`guidelines()` lists them."
     )
 
@@ -92,26 +91,24 @@ def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Gui
 def _with_text(
     guidelines: Iterable[Guideline], text: str, *, except_id: str | None = None
 ) -> Guideline | None:
-    """Return the guideline that says this in the same words."""
-    words = normalize_text(text)
-    same = (guideline for guideline in guidelines if normalize_text(guideline.text) == words)
+    """Return the guideline that has this text, apart from case and spaces."""
+    normalized = normalize_text(text)
+    same = (each for each in guidelines if normalize_text(each.text) == normalized)
     return next((guideline for guideline in same if guideline.id != except_id), None)
 
 
 def check_guideline_text(text: Any) -> str:
     """Check a guideline's text, and put it on one line."""
-    text = _check_text(text, "text", "a guideline is a sentence, not empty.")
+    text = _check_text(text, "text", "expected a guideline as a sentence, not empty.")
     if len(text) > MAX_GUIDELINE_CHARS:
         raise InvalidInputError(
-            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters: shorten it."
+            f"text: a guideline has at most {MAX_GUIDELINE_CHARS:,} characters. Shorten it."
         )
     return " ".join(text.split())
 
 
 def check_name(value: Any, name: str) -> str | None:
-    return (
-        None if value is None else _check_text(value, name, "give a name, which is text.").strip()
-    )
+    return None if value is None else _check_text(value, name, "expected a name.").strip()
 
 
 def _check_text(value: Any, name: str, problem: str) -> str:
@@ -124,10 +121,10 @@ def _check_text(value: Any, name: str, problem: str) -> str:
     return value
 
 
-def applied(
+def apply_operations(
     guidelines: Iterable[Guideline], operations: Sequence[GuidelineOperation]
 ) -> list[Guideline]:
-    """Return the guidelines as some operations would leave them."""
+    """Return the guidelines after some operations."""
     active = {guideline.id: guideline for guideline in guidelines}
     usable_sources = {key for operation in operations for key in operation.episode_ids}
     position = max((guideline.position for guideline in active.values()), default=0) + 1
@@ -150,20 +147,21 @@ class GuidelineTable:
     ) -> None:
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
-        """Those that stand, in their order; new ones come last."""
+        """The active guidelines, new ones last."""
         self.read_with: dict[str, str] = {}
-        """An episode of the prompt in which a new one was worded."""
+        """An episode of the prompt that each new guideline was written in."""
         self.retired: dict[str, GuidelineTombstone] = {}
+        self.retirement_sources: dict[str, list[str]] = {}
+        """The episodes that call for the retirement of each guideline."""
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
-        self._retirement_sources: dict[str, list[str]] = {}
         self._usable_sources = usable_sources
         self._is_redistilling = is_redistilling
         self._now = datetime.now(UTC)
         self._position = position
 
     def apply(self, operation: GuidelineOperation) -> None:
-        """Apply an operation, unless nothing that calls for it stands."""
+        """Apply an operation, unless all its sources are forgotten."""
         sources = [key for key in operation.episode_ids if key in self._usable_sources]
         if operation.episode_ids and not sources:
             return
@@ -178,37 +176,33 @@ class GuidelineTable:
                 self._merge(operation)
 
     def changed(self) -> list[Guideline]:
-        """Return the guidelines that are new or other than before, also new ones that lost."""
+        """Return new and changed guidelines, also new ones that are retired already."""
         lost = {key: each for key, each in self._gone.items() if key not in self._before}
         changed = {key: each for key, each in self.after.items() if self._before.get(key) != each}
         return list((lost | changed).values())
 
-    def retirements(self, words: FeedbackHashes) -> list[GuidelineTombstone]:
-        """Return what became of the guidelines that are gone."""
+    def retirements(self, hashes: FeedbackHashes) -> list[GuidelineTombstone]:
+        """Return the tombstones with their sources."""
         return [
-            tombstone.model_copy(update={"sources": words_of(self._calling(tombstone), words)})
+            tombstone.model_copy(update={"sources": hashes_of(self._sources_of(tombstone), hashes)})
             for key, tombstone in self.retired.items()
             if key in self._before or key not in self.after
         ]
 
-    def _calling(self, gone: GuidelineTombstone) -> list[str]:
-        callers, by = self.retirement_sources(gone.id), gone.by or ""
-        if callers or by in self.after:
-            return callers or self.after[by].episode_ids
-        return self._calling(self.retired[by]) if by in self.retired else []
-
-    def retirement_sources(self, key: str) -> list[str]:
-        """Return the episodes that call for the retirement of a guideline."""
-        return self._retirement_sources.get(key, [])
+    def _sources_of(self, gone: GuidelineTombstone) -> list[str]:
+        sources, by = self.retirement_sources.get(gone.id), gone.by or ""
+        if sources or by in self.after:
+            return sources or self.after[by].episode_ids
+        return self._sources_of(self.retired[by]) if by in self.retired else []
 
     def successor(self, key: str) -> str:
-        """Return the guideline that holds in the place of one that is gone."""
+        """Return the id of the guideline that replaces a retired one; its own id if active."""
         while key not in self.after and key in self.retired and self.retired[key].by is not None:
             key = self.retired[key].by or ""
         return key
 
     def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
-        """Bring in a rule; returns the id of the guideline that says it."""
+        """Add a guideline, or its sources to the one with the same text; returns the id."""
         text, wanted = operation.text or "", operation.guideline_id
         same = _with_text(self.after.values(), text)
         if same is None:
@@ -225,7 +219,7 @@ class GuidelineTable:
             self.after[same.id] = same
             self.read_with |= {same.id: sources[0]} if sources else {}
         elif same.origin == "expert":
-            return same.id  # it stands already, and is the expert's to change
+            return same.id  # only experts change it
         same = self._with_sources(self._fill_question(same, operation), sources)
         self._report(operation, same, sources)
         return same.id
@@ -237,17 +231,16 @@ class GuidelineTable:
         text = operation.text or target.text
         same = _with_text(self.after.values(), text)
         if same is not None and same.id != target.id:
-            # Another says just that already.
             self._drop(target.id, by=same.id)
             if same.origin == "expert":
-                self._retirement_sources[target.id] = sources
+                self.retirement_sources[target.id] = sources
             else:
                 same = self._fill_question(same, operation)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
             return
         if text != target.text:
-            # What it was measured at was said of other words.
+            # Its worth was measured with the old text.
             status = "standing" if target.status == "unproven" else target.status
             changes = {"question": operation.question, "status": status, "worth": None}
             target = self._set(target, text=text, **changes)
@@ -260,7 +253,7 @@ class GuidelineTable:
     def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
         key = operation.guideline_id or ""
         if key not in self.after:
-            # Gone already: by an earlier attempt at this lesson, or by an expert meanwhile.
+            # Retired by an earlier attempt at this lesson, or by an expert meanwhile.
             self._report(operation, None, sources)
             return
         target = self._target(operation)
@@ -271,8 +264,8 @@ class GuidelineTable:
             added = operation.model_copy(update={"action": "add", "guideline_id": None})
             instead = self.add(added, sources)
         if instead == key or (instead is not None and instead not in self.after):
-            return  # what was to take its place is not there after all
-        self._retirement_sources[key] = sources
+            return  # the guideline that should replace it is not active
+        self.retirement_sources[key] = sources
         reason = operation.reason or "Newer feedback says otherwise."
         self._drop(key, by=instead, reason=reason, settled=operation.settled)
         reported = operation.model_copy(update={"text": None, "reason": reason})
@@ -291,7 +284,7 @@ class GuidelineTable:
     def _target(self, operation: GuidelineOperation) -> Guideline | None:
         target = self.after.get(operation.guideline_id or "")
         if target is not None and target.origin == "expert" and not operation.settled:
-            return None  # what an expert wrote is the expert's to change
+            return None  # only experts change it
         return target
 
     def _drop(
@@ -336,12 +329,12 @@ class GuidelineTable:
         self.outcome.append(entry | {name: text for name, text in details.items() if text})
 
 
-def words_of(episode_ids: Iterable[str], words: FeedbackHashes) -> FeedbackHashes:
-    return {key: words[key] for key in episode_ids if key in words}
+def hashes_of(episode_ids: Iterable[str], hashes: FeedbackHashes) -> FeedbackHashes:
+    return {key: hashes[key] for key in episode_ids if key in hashes}
 
 
 def guideline_id(text: str, taken: Collection[str] = ()) -> str:
-    """Name a guideline by its words; by a number as well where a reworded one has that id."""
+    """Hash a guideline's text to an id; numbered if a reworded guideline has that id."""
     key, number = digest(["guideline", normalize_text(text)]), 0
     while key in taken:
         number += 1

@@ -1,6 +1,6 @@
-"""A memory's past: which versions there were, what each held, and the way back to one.
+"""The history of a memory: its commits and versions, and rollback.
 
-What a version held is what stands after some of the facts, so that nothing is stored twice.
+A version is a fold of the first facts, so nothing is stored for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,36 +26,36 @@ class ChangeCounts(FrozenModel):
     """How many items of one kind a commit changed."""
 
     added: int = 0
-    """Items that were not there before."""
+    """New items."""
 
     changed: int = 0
-    """Items that are there before and after."""
+    """Items with other content than before."""
 
     removed: int = 0
-    """Items that are not there any more."""
+    """Items that are gone."""
 
 
 class RetiredGuideline(FrozenModel):
-    """A guideline that a commit took away."""
+    """A guideline that a commit retired."""
 
     guideline_id: str
-    """The guideline."""
+    """The guideline's id."""
 
     superseded_by: str | None
-    """The guideline that holds in its place, if any."""
+    """The id of the guideline that replaces it, if any."""
 
     reason: str | None
-    """Why."""
+    """Why it was retired, if known."""
 
 
 class Commit(FrozenModel):
     """One atomic change of a memory: who, when, why, and how much."""
 
     id: str
-    """The commit's key: unique, and in order of time."""
+    """Unique, and in order of time."""
 
     at: datetime
-    """When it was made, in UTC."""
+    """The time in UTC."""
 
     author: str | None
     """Who made the change, if known."""
@@ -70,7 +70,7 @@ class Commit(FrozenModel):
     """How many guidelines it changed."""
 
     retired: list[RetiredGuideline]
-    """The guidelines that it took away, by what and why."""
+    """The guidelines that it retired."""
 
     version: str
     """The memory's version after it."""
@@ -84,49 +84,49 @@ class Snapshot:
     """The version."""
 
     episodes: list[Episode]
-    """Its episodes, oldest first."""
+    """The episodes, oldest first."""
 
     guidelines: list[Guideline]
-    """Its guidelines, in the order a judge reads them."""
+    """The guidelines, in the order a judge reads them."""
 
     missing: list[str]
-    """The ids of what was purged since."""
+    """The ids of episodes and guidelines that were purged since."""
 
 
 @dataclass(frozen=True)
 class ItemChange(Generic[T]):
-    """One item at two versions."""
+    """An item that two versions have with different content."""
 
     before: T
-    """At the first."""
+    """The item in the first version."""
 
     after: T
-    """At the second."""
+    """The item in the second version."""
 
 
 @dataclass(frozen=True)
 class ItemsDiff(Generic[T]):
-    """What became of one kind of item between two versions."""
+    """The differences between two versions in one kind of item."""
 
     added: list[T]
-    """Items that only the second has."""
+    """Items that only the second version has."""
 
     removed: list[T]
-    """Items that only the first has."""
+    """Items that only the first version has."""
 
     changed: list[ItemChange[T]]
-    """Items that both have, with other content."""
+    """Items that differ."""
 
 
 @dataclass(frozen=True)
 class MemoryDiff:
-    """What became of a memory between two versions."""
+    """The differences between two versions of a memory."""
 
     episodes: ItemsDiff[Episode]
-    """Of its episodes."""
+    """The differences in episodes."""
 
     guidelines: ItemsDiff[Guideline]
-    """Of its guidelines."""
+    """The differences in guidelines."""
 
 
 async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) -> list[Commit]:
@@ -142,34 +142,34 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
         now = {key: (rows[key].content_hash, key in pending) for key in touched & rows.keys()}
         episodes |= now
         guidelines_before, guidelines = guidelines, state.guideline_terms()
-        if number > start:
-            tallies = _count_changes(before, now), _count_changes(guidelines_before, guidelines)
-            commits.append(_commit(facts[number - 1], *tallies, state.version))
-    return commits[::-1]
-
-
-def _commit(fact: Fact, episodes: ChangeCounts, guidelines: ChangeCounts, version: str) -> Commit:
-    return Commit(
-        id=fact.id,
-        at=utc(fact.clock_us or fact.at_us),
-        author=fact.author,
-        reason=fact.reason,
-        episodes=episodes,
-        guidelines=guidelines,
-        retired=[
+        if number == start:
+            continue
+        fact = facts[number - 1]
+        retired = [
             RetiredGuideline(guideline_id=gone.id, superseded_by=gone.by, reason=gone.reason)
             for gone in fact.retired
-        ],
-        version=version,
-    )
+        ]
+        commit = Commit(
+            id=fact.id,
+            at=utc(fact.clock_us or fact.at_us),
+            author=fact.author,
+            reason=fact.reason,
+            episodes=_count_changes(before, now),
+            guidelines=_count_changes(guidelines_before, guidelines),
+            retired=retired,
+            version=state.version,
+        )
+        commits.append(commit)
+    return commits[::-1]
 
 
 def _replay(
     facts: list[Fact], words: Mapping[str, Item], embedder: str, start: int = 0
 ) -> Iterator[tuple[MemoryState, AbstractSet[str]]]:
-    """Yield what stood after the first facts, and after each one more, as if nothing were purged.
+    """Yield the state after the first facts and after each further one, before any purge.
 
-    With it come the episodes that may have changed. It is one state that goes on.
+    Each state comes with the episodes that may have changed. The same object is updated and yielded
+    again.
     """
     state = build_state(facts[:start], words, embedder, include_purged=True)
     yield state, {*state.rows}
@@ -201,7 +201,7 @@ async def diff(io: IO, access: MemoryAccess, a: str, b: str | None = None) -> Me
 async def rollback(
     io: IO, access: MemoryAccess, version: str, *, author: str | None = None
 ) -> Snapshot:
-    """Make a memory again what it was: what was written since counts no more."""
+    """Restore a version: the facts since then no longer count."""
     author = check_name(author, "author")
     wanted, since = await _find_version(io, access, version)
     if access.view.version != version:
@@ -215,7 +215,7 @@ def _current_snapshot(view: MemoryView, version: str, missing: list[str]) -> Sna
 
 
 async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Snapshot, list[Fact]]:
-    """Return what a version held, and the facts that came after it."""
+    """Return a version's content, and the facts since then."""
     view = await access.refresh(io)
     if version == view.version:
         return _current_snapshot(view, version, []), []
@@ -225,7 +225,7 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
     for number, (state, _) in enumerate(_replay(facts, words, access.embedder.id)):
         versions.append(state.version)
         if version == versions[-1]:
-            # The last time it stood: what was purged from an earlier one was said again.
+            # The last match counts: feedback that was purged may have been given again.
             match = _snapshot(state), facts[number:]
     if match is not None:
         return match
@@ -234,17 +234,17 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
         if state.version == version:
             return _snapshot(state), rest
     raise InvalidInputError(
-        f"version: the memory of {access.criterion.name!r} never had the version {version!r}: "
-        "`history()` lists those it had. A version that a worker had for a moment, before two or "
-        "more facts of other workers arrived, can't be restored."
+        f"version: the memory of {access.criterion.name!r} never had the version {version!r}. "
+        "`history()` lists its versions. A version that one worker saw before two or more facts of "
+        "other workers arrived can't be restored."
     )
 
 
 def _before_arrival(
     version: str, versions: list[str], facts: list[Fact]
 ) -> Iterator[tuple[list[Fact], list[Fact]]]:
-    """Guess which fact a worker had yet to see; yields the facts that it saw, and the rest."""
-    # A version is a sum, so what each fact added to it is known.
+    """Find versions that lack one fact; yields the facts that a worker had seen, and the rest."""
+    # A version is a sum of terms, so it shows which fact's terms are missing.
     try:
         wanted, *sums = (int(each, 16) for each in (version, *versions))
     except (TypeError, ValueError):

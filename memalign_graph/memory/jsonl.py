@@ -1,8 +1,7 @@
-"""Export and import: a memory as lines of JSON that people can read.
+"""Export and import a memory as JSON lines.
 
-First a line that says what follows, then guidelines and episodes, hashes of feedback that was
-superseded or forgotten, what models answered to checks, and last the vectors, so that a memory
-moves to another store or namespace without any call.
+A head, then guidelines, episodes, hashes of replaced or forgotten feedback, answers to check
+questions, and vectors, so that an import calls no model.
 """
 
 import base64
@@ -19,9 +18,9 @@ from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.embedding import embedder_namespaces
+from memalign_graph.memory.episode_row import merge_feedback
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
-from memalign_graph.memory.feedback_merge import merge_feedback
 from memalign_graph.memory.guidelines import check_guideline_text, check_name
 from memalign_graph.memory.index.retrieval_text import retrieval_text
 from memalign_graph.memory.index.vectors import decode_vector, normalised, vector_key
@@ -31,10 +30,8 @@ from memalign_graph.types import Episode, FrozenModel, Guideline
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""The number of the format, in the first line."""
-
 _DEPTH = 10
-"""How much deeper a value may lie in a line than in the example it belongs to."""
+"""How much deeper a value is nested in a line than in its example."""
 
 
 async def export_jsonl(io: IO, access: MemoryAccess) -> str:
@@ -44,7 +41,7 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
     vectors = await _all_vectors(io, access, episodes)
     answers = _answers_on(view.answers(), {episode.example_id for episode in episodes})
     ids = sorted(view.answer_ids())
-    # A hash confirms a guess: of what was purged there is none.
+    # A hash can confirm a guess: there are none of purged feedback.
     purged = {key for fact in view.facts()[0] if fact.reason == PURGE for key in fact.forgotten}
     gone = feedback_in_log(view) - {(episode.id, episode.word) for episode in episodes}
     repeated = by_episode((key, word) for key, word in gone if key not in purged)
@@ -68,27 +65,27 @@ async def export_jsonl(io: IO, access: MemoryAccess) -> str:
 async def import_jsonl(
     io: IO, access: MemoryAccess, lines: Iterable[str], *, author: str | None = None
 ) -> list[Episode]:
-    """Bring an exported memory into this one; ids, times and sources stay as they are."""
+    """Import an exported memory; ids, times and sources stay."""
     author = check_name(author, "author")
     read = _read_lines(access, lines)
     await _store_vectors(io, access, read)
     view = await access.refresh(io)
     stored = view.episodes(read.episodes)
     merged = {key: merge_feedback(stored.get(key), new) for key, new in read.episodes.items()}
-    words = [
+    changed = [
         read.episodes[key].model_copy(update={"status": "pending"})
         for key, episode in merged.items()
         if episode != stored.get(key)
     ]
-    # A guideline comes with the feedback that it rests on, or without that which is not here.
+    # The sources of an imported guideline are those that this memory has after the import.
     newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
-    hashes = {key: word for key, word in view.feedback_hashes().items() if key not in merged}
+    hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
     hashes |= {key: view.feedback_record(merged[key])["word"] for key in merged.keys() - newer}
-    standing = {guideline.id: guideline for guideline in view.guidelines}
+    active = {guideline.id: guideline for guideline in view.guidelines}
     guidelines: list[GuidelineRevision] = []
     left_out = len(newer)
     for key, guideline in read.guidelines.items():
-        existing = standing.get(key)
+        existing = active.get(key)
         sources = {each: hashes[each] for each in guideline.episode_ids if each in hashes}
         is_whole = len(sources) == len(guideline.episode_ids)
         if existing is not None and existing.updated_at >= guideline.updated_at:
@@ -100,9 +97,9 @@ async def import_jsonl(
             guidelines.append(GuidelineRevision.of(new, sources, replaces=existing))
     if left_out:
         logger.warning(
-            "Importing into %r: %d item(s) were not imported as they are: this memory has a newer "
-            "version, or they are guidelines that rest on feedback that is neither here nor in the "
-            "lines, which are distilled again from the rest or left out.",
+            "Importing into %r: %d item(s) were not imported unchanged. This memory has newer "
+            "ones, or they are guidelines with missing sources: these are distilled again from the "
+            "other sources, or left out.",
             access.criterion.name,
             left_out,
         )
@@ -122,18 +119,18 @@ async def import_jsonl(
         cases = {row.example_id for row in view.rows()}
         cases |= {episode.example_id for episode in read.episodes.values()}
         change |= {"answer_ids": sorted(new_ids), "answers": _answers_on(read.answers, cases)}
-    if words or any(change.values()):
-        await access.write(io, "import", change, author=author, words=words)
+    if changed or any(change.values()):
+        await access.write(io, "import", change, author=author, episodes=changed)
     return list(view.episodes(read.episodes).values())
 
 
 def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
-    """Check all lines, before any is stored."""
+    """Parse and check all lines."""
     read = _ImportReader(access)
     for number, line in enumerate(lines, start=1):
         try:
             if not isinstance(line, str):
-                raise ValueError(f"it is of type {type(line).__name__}, not text.")  # noqa: TRY301
+                raise ValueError(f"expected text, got {type(line).__name__}.")  # noqa: TRY301
             if line.strip():
                 read.line(line)
         except ValidationError as error:
@@ -141,7 +138,7 @@ def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InvalidInputError(f"line {number}: {_parse_problem(error)}") from error
     if not read.has_head:
-        raise InvalidInputError("source: it has no lines: give what `export_jsonl()` wrote.")
+        raise InvalidInputError("source: it has no lines. Give an export by `export_jsonl()`.")
     return read
 
 
@@ -153,21 +150,21 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
         dimensions = {len(decode_vector(item["vector"])) for item in [*existing, *items.values()]}
         if len(dimensions) > 1:
             raise InvalidInputError(
-                f"vector: vectors of the embeddings {embedder} have different dimensions "
-                f"({', '.join(map(str, sorted(dimensions)))}): they are of different embedders."
+                f"vector: the vectors of the embeddings {embedder} have different dimensions "
+                f"({', '.join(map(str, sorted(dimensions)))}), so they are of different embedders."
             )
         await access.put(io, namespace, dict(items))
 
 
 class _Answers(FrozenModel):
-    """A line of models' answers to checks, and the facts that brought them."""
+    """A line of answers to check questions, and the facts that stored them."""
 
     ids: list[str] = Field(min_length=1)
     answers: dict[str, dict[str, Annotated[float, Field(ge=0, le=1)]]]
 
 
 class _Repeated(FrozenModel):
-    """A line of hashes of feedback that was superseded or forgotten, by episode id."""
+    """A line of hashes of replaced or forgotten feedback, by episode id."""
 
     hashes: dict[str, list[str]]
 
@@ -183,7 +180,7 @@ def _answers_on(
 
 
 class _ImportReader:
-    """What the lines hold, checked."""
+    """The parsed and checked lines of an export."""
 
     def __init__(self, access: MemoryAccess) -> None:
         self._criterion = access.criterion
@@ -196,10 +193,10 @@ class _ImportReader:
         self.answers: dict[str, dict[str, float]] = {}
 
     def line(self, text: str) -> None:
-        """Read a line; raises ValueError or a kin of it where it can't be used."""
+        """Parse a line; raises ValueError, KeyError, TypeError or RecursionError."""
         fields = json.loads(text)
         if not isinstance(fields, dict):
-            raise ValueError("it is no JSON object.")
+            raise ValueError("it is not a JSON object.")
         check_json(fields, "the line", depth=-_DEPTH)
         kind = fields.pop("type", None)
         if not self.has_head:
@@ -207,7 +204,7 @@ class _ImportReader:
             return
         match kind:
             case "guideline":
-                # An earlier version's exports have what was replaced, too, and what lost its words.
+                # Earlier versions also exported retired guidelines, and ones without text.
                 replaced = [fields.pop(name, None) for name in ("superseded_by", "reason")]
                 is_blank = fields.get("status") == "pending" and not fields.get("text")
                 if not any(replaced) and not is_blank and fields.get("status") != "superseded":
@@ -216,26 +213,26 @@ class _ImportReader:
                 self._episode(Episode.model_validate(fields))
             case "repeated":
                 hashes = _Repeated.model_validate(fields).hashes
-                self.repeated = {(key, word) for key, words in hashes.items() for word in words}
+                self.repeated = {(key, each) for key, several in hashes.items() for each in several}
             case "answers":
                 read = _Answers.model_validate(fields)
                 self.answer_ids, self.answers = {*read.ids}, read.answers
             case "vector":
                 self._vector(fields)
             case _:
-                raise ValueError(f"its type {kind!r} is not known.")
+                raise ValueError(f"unknown type {kind!r}.")
 
     def _head(self, kind: Any, fields: dict[str, Any]) -> None:
         if kind != "memory" or fields.get("format") != FORMAT:
             raise ValueError(
-                f'an export begins with a line of type "memory" and format {FORMAT}: give what '
-                "`export_jsonl()` wrote."
+                f'an export begins with a line of type "memory" and format {FORMAT}. Give an '
+                "export by `export_jsonl()`."
             )
         own, theirs = self._criterion, fields.get("criterion")
         name = theirs.get("name") if isinstance(theirs, dict) else None
         if name != own.name:
             raise ValueError(
-                f"it is the memory of {name!r}, not of {own.name!r}: import it into that one."
+                f"it is the memory of criterion {name!r}, not of {own.name!r}. Import it there."
             )
         self.has_head = True
 
@@ -250,11 +247,11 @@ class _ImportReader:
         right = episode_id(episode.example.id, episode.author, episode.feedback_id)
         if (episode.id, episode.example_id) != (right, episode.example.id):
             raise ValueError(
-                "id: the episode's id does not fit its example and author: an export can't be "
-                "edited there; use `remember` instead."
+                "id: the episode's id does not match its example and author. To change these, use "
+                "`remember`."
             )
         if episode.value is None and episode.rationale is None:
-            raise ValueError("the episode has neither a value nor a rationale: leave it out.")
+            raise ValueError("the episode has neither a value nor a rationale. Remove the line.")
         if episode.value is not None:
             value = self._criterion.scale.validate_value(episode.value)
             episode = episode.model_copy(update={"value": value})
@@ -274,17 +271,17 @@ class _ImportReader:
 def _text(fields: dict[str, Any], name: str) -> str:
     text = fields[name]
     if not isinstance(text, str) or not text:
-        raise ValueError(f"{name}: give text, not empty.")
+        raise ValueError(f"{name}: expected text, not empty.")
     return text
 
 
 def _parse_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"it is no JSON: {error}"
+        return f"it is not JSON: {error}"
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing."
     if isinstance(error, RecursionError):
-        return "it is nested too deep."
+        return "it is nested too deeply."
     return str(error)
 
 

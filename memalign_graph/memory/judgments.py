@@ -1,8 +1,7 @@
-"""What is kept of judgments for a while: some whole, and of which an expert was asked, and why.
+"""Kept judgments, and the log of reviews; neither is part of a memory's version.
 
-A judgment is kept whole so that an expert can answer later, from anywhere. With
-`review="uncertain"` a log without texts says for which an expert was asked, for budgets and
-reports. Neither is part of the memory's content.
+A judgment is kept whole so that an expert can answer later. With `review="uncertain"`, a log
+without texts has the judgments that an expert was asked about, and why.
 """
 
 import logging
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 
 KEEP_REVIEWS = timedelta(days=90)
-"""How long the log of reviews goes back."""
+"""How long entries of the review log are kept."""
 
 _DATE: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 
@@ -43,15 +42,14 @@ _FOR_EVER = timedelta(days=36_500)
 _MINUTE = timedelta(minutes=1)
 
 _SWEEP_EVERY = timedelta(hours=1)
-"""How often a process removes what is past its time, at most, as it keeps more."""
+"""How often a process deletes expired judgments, when it keeps a new one."""
 
-_SWEPT_AT_ONCE = 200
-"""Kept judgments that are read to find those past their time; where there are more, the next
-judgment goes on with the next ones."""
+_SWEEP_ITEMS = 200
+"""How many kept judgments a sweep reads; the next judgment continues with further ones."""
 
 
 class KeptJudgment(BaseModel):
-    """A judgment that feedback can be given on, and what it was on."""
+    """A judgment that an expert can still give feedback on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,52 +57,45 @@ class KeptJudgment(BaseModel):
     """The judgment."""
 
     example: StoredExample
-    """What was judged."""
+    """The judged example."""
 
     kept_until: UtcDatetime
-    """When it goes."""
+    """When it expires."""
 
     judged_at: UtcDatetime | None = None
-    """When it was judged; None where an earlier version kept it."""
+    """When it was judged; None if an earlier version kept it."""
 
     embedder: str
-    """Names the embedder of the vector."""
+    """The embedder of the vector."""
 
     vector: str | None = None
-    """The example's vector in base64, so that feedback embeds nothing again; None where judging
-    needed none."""
+    """The example's vector in base64, so that it is not embedded again; None if the judge needed
+    none."""
 
 
 class ReviewLogEntry(FrozenModel):
-    """What the log has of one judgment."""
+    """An entry of the review log."""
 
     judgment_id: str
-    """The judgment."""
-
     example_id: str
-    """What it was on."""
 
     at: UtcDatetime
     """When it was decided whether to ask."""
 
     day: int
-    """The day of that in UTC, such as 20250131."""
+    """The day in UTC as a number, such as 20250131."""
 
     asked: Literal[0, 1]
-    """1 if an expert was asked: a number, since stores compare these alike."""
+    """1 if an expert was asked."""
 
     reasons: list[ReviewReason]
-    """Why, or why not."""
-
     confidence: float | None
-    """The judgment's confidence."""
 
     threshold: float | None
-    """The confidence from which on nobody would have been asked."""
+    """The confidence from which on no expert is asked."""
 
     @property
     def date(self) -> date:
-        """The day."""
         return self.at.astimezone(UTC).date()
 
 
@@ -113,7 +104,6 @@ def yyyymmdd(day: date) -> int:
 
 
 def utc_now() -> datetime:
-    """Return what time it is, in UTC: the log's days are those of UTC."""
     return datetime.now(UTC)
 
 
@@ -125,15 +115,17 @@ async def keep_judgment(
     vector: str | None,
     keep_for: timedelta | None,
 ) -> Judgment:
-    """Keep a judgment, if wanted, and return it; its `warnings` say where it can't be kept."""
+    """Keep a judgment for `keep_for`; returns it, with a warning if it cannot be kept."""
     if keep_for is None:
         return judgment
     view = await access.refresh(io)
     active_ids = {guideline.id for guideline in view.guidelines}
     has_episodes = all(map(view.holds, judgment.episode_ids))
     if not has_episodes or not active_ids.issuperset(judgment.guideline_ids):
-        # It may repeat what was taken back while the judge was at work.
-        warning = "Not kept for later feedback: what it was made with was taken back meanwhile."
+        warning = (
+            "Not stored for later feedback: an episode or guideline that this judgment used was "
+            "forgotten meanwhile."
+        )
         logger.warning("The judgment %s: %s", judgment.id, warning)
         return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     at = utc_now()
@@ -154,18 +146,18 @@ async def keep_judgment(
 async def find_judgment(
     io: IO, access: MemoryAccess, judgment_id: str, *, late: bool = False
 ) -> KeptJudgment:
-    """Find a judgment by its id; if late, also one past its time that is still in the store."""
+    """Return a kept judgment; if late, also an expired one that is still in the store."""
     if not isinstance(judgment_id, str) or not judgment_id:
         raise InvalidInputError(
-            "judgment_id: give the `id` of a judgment, such as result['judgment']['id']."
+            "judgment_id: expected a judgment's `id`, such as result['judgment']['id']."
         )
     items = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
     kept = _read(KeptJudgment, items[judgment_id]) if items else None
     if kept is None or (kept.kept_until <= utc_now() and not late):
         raise InvalidInputError(
-            f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}: "
-            "either its time is over, or it was made in another namespace or by a graph built "
-            "without `keep_judgments`."
+            f"judgment_id: no judgment {judgment_id!r} is kept in {'/'.join(access.layout.root)}. "
+            "It has expired, or was made in another namespace or by a graph without "
+            "`keep_judgments`."
         )
     return kept
 
@@ -185,7 +177,7 @@ async def kept_judgments(
 async def log_review(
     io: IO, access: MemoryAccess, judgment: Judgment, choice: ReviewChoice, at: datetime
 ) -> None:
-    """Log whether an expert is asked about a judgment; the same judgment again is the same item."""
+    """Log whether an expert is asked about a judgment; a judgment has one entry."""
     item = ReviewLogEntry(
         judgment_id=judgment.id,
         example_id=judgment.example_id,
@@ -230,8 +222,7 @@ async def delete_matching(
 async def _put(
     io: IO, access: MemoryAccess, namespace: Namespace, key: str, item: BaseModel, ttl: timedelta
 ) -> None:
-    # A store that can removes it by itself, in whole minutes, as Postgres counts; what lasts for
-    # ever has no date there.
+    # Stores with a `ttl` delete expired items themselves. Postgres counts whole minutes.
     expires = access.store.supports_ttl and ttl < _FOR_EVER
     minutes = float(ceil(ttl / _MINUTE)) if expires else None
     value = packed(item.model_dump(mode="json"))
@@ -243,10 +234,10 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
     if at - view.swept_at < _SWEEP_EVERY:
         return
     search = search_namespace(access.layout.of("judgments"))
-    search = search._replace(limit=_SWEPT_AT_ONCE, offset=view.sweep_offset)
+    search = search._replace(limit=_SWEEP_ITEMS, offset=view.sweep_offset)
     removed, read = await _remove(io, access, search, _is_expired)
     view.sweep_offset += read - removed
-    if read == _SWEPT_AT_ONCE:
+    if read == _SWEEP_ITEMS:
         return
     view.swept_at, view.sweep_offset = at, 0
     first = yyyymmdd((at - KEEP_REVIEWS).date())
@@ -261,7 +252,7 @@ async def _remove(
     search: SearchOp,
     wanted: Callable[[Mapping[str, Any]], bool],
 ) -> tuple[int, int]:
-    """Remove items of a namespace; returns how many, and how many were read."""
+    """Delete matching items; returns how many were deleted, and how many were read."""
     namespace = search.namespace_prefix
     [items] = await io.batch(access.store, [search])
     own = [item for item in items if tuple(item.namespace) == namespace]
@@ -271,11 +262,11 @@ async def _remove(
 
 
 async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
-    """Return where the days that the log of reviews has lie."""
+    """Return the namespaces of the review log, and their days."""
     prefix = access.layout.of("reviews")
     search = ListNamespacesOp(
         match_conditions=(MatchCondition("prefix", prefix),),
-        max_depth=len(prefix) + 1,  # what lies deeper is another memory's
+        max_depth=len(prefix) + 1,  # deeper ones are another memory's
         limit=NO_LIMIT,
     )
     [namespaces] = await io.batch(access.store, [search])
@@ -284,11 +275,10 @@ async def _days(io: IO, access: MemoryAccess) -> dict[Namespace, int]:
 
 
 def _is_expired(item: Mapping[str, Any]) -> bool:
-    """Tell whether an item's time is over, also of one that a later version wrote."""
     try:
         return _DATE.validate_python(item.get("kept_until")) <= utc_now()
     except ValidationError:
-        logger.warning("A kept judgment has no date that can be read, and is removed.")
+        logger.warning("A kept judgment has no readable `kept_until` and is deleted.")
         return True
 
 
@@ -296,7 +286,7 @@ def _read(kind: type[M], item: Item) -> M:
     try:
         return kind.model_validate(item)
     except ValidationError as error:
-        name = "kept judgment" if kind is KeptJudgment else "item of the log of reviews"
+        name = "kept judgment" if kind is KeptJudgment else "entry of the review log"
         raise MemAlignError(
             f"A {name} can't be read: {describe_validation_error(error)}"
         ) from error

@@ -1,4 +1,4 @@
-"""Where a memory's items lie in a store, and in which form."""
+"""Namespaces and forms of a memory's items in a store."""
 
 import hashlib
 import json
@@ -11,22 +11,20 @@ from memalign_graph.identity import check_label
 from memalign_graph.memory.facts import Item
 
 DEFAULT_NAMESPACE = ("memalign",)
-"""The namespace where none is given."""
-
 _RESERVED_ROOT = "langgraph"
 
 Namespace = tuple[str, ...]
 
 ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
-"""What lies where.
+"""The kinds of items.
 
-- `facts`: one item a fact, by its id.
-- `words`: one item a word of an expert on an example, by a key made of its content.
-- `head`: one item, which names the fact that was the last to be written.
-- `drafts`: one item an answer of a model that is not committed yet; gone once it is.
-- `judgments`: one item a judgment that is kept for feedback, by its id.
-- `batches`: one item a file of prompts outside of the store.
-- `reviews`, `vectors`: what the days of the log of reviews, and the embedders, lie under.
+- `facts`: one item per fact, by its id.
+- `words`: one record per piece of feedback, by a hash of its content.
+- `head`: one item with the id of the fact that was written last.
+- `drafts`: one item per reply of a model that is not committed yet.
+- `judgments`: one item per judgment that is kept for feedback, by its id.
+- `batches`: one item per file of prompts outside of the store.
+- `reviews`, `vectors`: the prefix of the review log's days, and of the embedders.
 """
 
 
@@ -41,11 +39,11 @@ class MemoryLayout:
         return (*self.root, kind)
 
     def reviews_on(self, day: int, *, asked: bool) -> Namespace:
-        """One item a judgment about which an expert was asked on this day, or was not."""
+        """One item per judgment of a day: those that an expert was asked about, or the others."""
         return (*self.root, "reviews", f"{day}-{'asked' if asked else 'not-asked'}")
 
     def vectors(self, embedder: str) -> Namespace:
-        """One item a text embedded by this embedder, by `vectors.vector_key`."""
+        """One item per text that an embedder embedded, by `vector_key`."""
         label = hashlib.sha256(embedder.encode()).hexdigest()[:16]
         return (*self.root, "vectors", label)
 
@@ -57,24 +55,24 @@ def check_namespace(namespace: Sequence[str] | str) -> Namespace:
         raise InvalidInputError("namespace: give at least one label, such as ('memalign',).")
     for label in namespace:
         if not isinstance(label, str):
-            raise InvalidInputError(f"namespace: the label {label!r} is no string.")
+            raise InvalidInputError(f"namespace: the label {label!r} is not a string.")
         try:
             check_label(label, "a label of the namespace")
         except ValueError as error:
             raise InvalidInputError(str(error)) from error
     if namespace[0] == _RESERVED_ROOT:
         raise InvalidInputError(
-            "namespace: LangGraph keeps the first label 'langgraph' to itself: choose another."
+            "namespace: LangGraph reserves the first label 'langgraph'. Use another one."
         )
     return tuple(namespace)
 
 
 _PACKED = "packed"
-"""What names the fields of an item that are JSON in text: Postgres forgets the order of keys."""
+"""The key that names an item's fields stored as JSON text: Postgres loses the order of keys."""
 
 
 def packed(item: Item | None) -> Item | None:
-    """Write as text what a store that keeps values, and not JSON, would give back otherwise."""
+    """Store as JSON text the fields that Postgres would change."""
     names = [name for name, part in (item or {}).items() if _is_changed(part)]
     if item is None or not names:
         return item
@@ -90,7 +88,7 @@ def unpacked(item: Item) -> Item:
 
 
 def _is_changed(part: Any) -> bool:
-    """Tell whether JSONB of Postgres changes a value: its order of keys, or a float to a number."""
+    """Return whether JSONB changes a value: the order of keys, or a float to an integer."""
     match part:
         case dict():
             return len(part) > 1 or any(map(_is_changed, part.values()))

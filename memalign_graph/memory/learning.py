@@ -1,4 +1,4 @@
-"""Commits of what models returned: lessons, questions for guidelines, and answers to them."""
+"""Commit what models returned: guidelines, check questions and answers to them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Any
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
-from memalign_graph.memory.guidelines import GuidelineTable, words_of
+from memalign_graph.memory.guidelines import GuidelineTable, hashes_of
 from memalign_graph.memory.operations import GuidelineOperation, normalize_text
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
@@ -26,17 +26,17 @@ async def commit_lesson(
     failed: Collection[str] = (),
     reason: str = "learn",
 ) -> dict[str, Any]:
-    """Apply operations that a model proposed; the episodes it read are pending no more.
+    """Apply operations that a model proposed, and mark the feedback it read as distilled.
 
-    `read` has the feedback hashes that the model saw, by episode; `prompts` says which episodes
-    shared a prompt; `failed` names what could not be distilled, to be counted.
+    `read` maps episode ids to the feedback hashes that the model read, `prompts` lists the episodes
+    that shared a prompt, and `failed` names failed attempts, which are counted.
     """
     view = await access.refresh(io)
     purges, episodes = view.purges(), view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
     gone = read.keys() - same
     active = {guideline.id: guideline for guideline in view.guidelines}
-    # Who read what is purged may repeat it also where something else is named as the source.
+    # A model that read purged feedback may repeat it in any operation.
     purged = bool(view.purges(gone - episodes.keys()))
     valid, left_pending = ([], same) if purged else _valid(operations, active, gone)
     left_pending = left_pending | {*skipped_episode_ids}
@@ -49,20 +49,20 @@ async def commit_lesson(
     )
     for operation in valid:
         table.apply(operation)
-    words = view.feedback_hashes()
+    hashes = view.feedback_hashes()
     lesson: dict[str, Any] = {
-        "read": {key: words[key] for key in sorted(fresh) if episodes[key].status == "pending"},
+        "read": {key: hashes[key] for key in sorted(fresh) if episodes[key].status == "pending"},
         "guidelines": [
             GuidelineRevision.of(
                 guideline,
-                words_of(guideline.episode_ids, words),
+                hashes_of(guideline.episode_ids, hashes),
                 replaces=None if guideline.id in table.retired else active.get(guideline.id),
                 is_anew=is_redistilling and guideline.status == "standing",
                 read_with=table.read_with.get(guideline.id),
             )
             for guideline in table.changed()
         ],
-        "retired": table.retirements(words),
+        "retired": table.retirements(hashes),
         "prompts": [sorted(prompt) for prompt in prompts or [read] if len(prompt) > 1],
         "failed": sorted(failed),
     }
@@ -84,15 +84,15 @@ async def _write_lesson(
     *,
     author: str | None = None,
 ) -> MemoryView:
-    """Write guidelines, and redact what may repeat something purged after the given purges."""
+    """Write guidelines; redact them if feedback that they may repeat was purged meanwhile."""
     fact = await access.write(io, reason, lesson, author=author)
     view = await access.refresh(io)
     named = fact.read_together(key for sources in [fact.read, *fact.sources] for key in sources)
-    # A question may repeat whatever its guideline was distilled with.
+    # A question may repeat anything that its guideline was distilled with.
     if view.purges(None if reason == "ask" else named) - purges:
-        worded = [wording.id for wording in fact.guidelines]
-        await access.write(io, PURGE, {"scrubbed": {fact.id: worded}})
-        await access.overwrite(io, [fact.redact(worded)])
+        guideline_ids = [revision.id for revision in fact.guidelines]
+        await access.write(io, PURGE, {"scrubbed": {fact.id: guideline_ids}})
+        await access.overwrite(io, [view.fact(fact.id)])
     return view
 
 
@@ -101,7 +101,7 @@ def _valid(
 ) -> tuple[list[GuidelineOperation], set[str]]:
     """Return the operations that still apply, and the episodes of the others.
 
-    Those do not apply whose feedback was taken back, or whose guideline has another text by now.
+    An operation does not apply if its feedback was forgotten or its guideline changed meanwhile.
     """
     valid: list[GuidelineOperation] = []
     left_pending: set[str] = set()
@@ -126,12 +126,12 @@ def _prior_attempt_report(
     active: Mapping[str, Guideline],
     distilled: set[str],
 ) -> list[dict[str, Any]]:
-    """Report again what an earlier attempt at the same lesson made of some operations."""
-    by_words = {normalize_text(known.text): known for known in active.values()}
+    """Report what an earlier attempt at the same lesson has already committed."""
+    by_text = {normalize_text(guideline.text): guideline for guideline in active.values()}
     report = []
     for operation in operations:
         sources = [key for key in operation.episode_ids if key in distilled]
-        guideline = by_words.get(normalize_text(operation.text or ""))
+        guideline = by_text.get(normalize_text(operation.text or ""))
         is_retired = operation.action == "retire" and operation.guideline_id not in active
         has_sources = guideline is not None and {*sources} <= {*guideline.episode_ids}
         if sources and (is_retired or has_sources):
@@ -142,7 +142,7 @@ def _prior_attempt_report(
 
 
 async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str, str]) -> None:
-    """Keep questions for guidelines that have none, by their texts; empty ones can't be asked."""
+    """Store check questions by guideline text, for guidelines without one; empty: not askable."""
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
     revisions = [
@@ -161,7 +161,7 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
 async def record_check_answers(
     io: IO, access: MemoryAccess, answers: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """Keep how likely cases in memory meet guidelines, by `asked_id` and example id."""
+    """Store answers to check questions on cases in memory, by `asked_id` and example id."""
     view = await access.refresh(io)
     purges, cases = view.purges(), {row.example_id for row in view.rows()}
     known = {
@@ -176,4 +176,4 @@ async def record_check_answers(
         left = {row.example_id for row in view.rows()}
         unanswered = sorted(map(hash_example_id, cases - left))
         await access.write(io, PURGE, {"unanswered": unanswered})
-        await access.overwrite(io, [fact.without_answers(unanswered)])
+        await access.overwrite(io, [view.fact(fact.id)])

@@ -1,4 +1,4 @@
-"""The active content of a memory: a pure fold of its facts, updated as they come."""
+"""The active content of a memory: a pure fold of its facts, updated fact by fact."""
 
 import hashlib
 from collections import Counter
@@ -21,33 +21,32 @@ VERSION_SPACE = 2**128
 
 
 class MemoryState:
-    """The active episodes and guidelines after some facts, applied in their order."""
+    """The active episodes and guidelines after some facts, applied in order."""
 
     def __init__(
-        self, words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
+        self, records: Mapping[str, Item], embedder: str, *, include_purged: bool = False
     ) -> None:
-        """Begin empty; `include_purged` also counts what was purged since."""
+        """Start empty; `include_purged` keeps purged episodes, without their content."""
         self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, GuidelineRevision] = {}
         self.pending: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
-        """What a model answered when it was asked whether examples meet guidelines, by `asked_id`
-        and example id."""
+        """A model's answers to check questions, by `asked_id` and example id."""
         self.answer_ids: set[str] = set()
-        """The facts that brought answers, here or where they were exported."""
+        """The facts with these answers, here or where they were exported."""
         self.attempts: Counter[str] = Counter()
-        """How often distilling failed, by what it was tried on."""
+        """The failed attempts to distil, by what could not be distilled."""
         self.changed: set[str] = set()
-        """Episodes whose rows changed since this was last emptied, or whether they are pending."""
+        """The episodes that changed, or became or stopped being pending; callers empty it."""
         self.by_vector: dict[str, set[str]] = {}
         """The episodes of each vector, by its key."""
         self.changed_vectors: set[str] = set()
-        """The vector keys that got or lost an episode since this was last emptied."""
-        self._words = words
+        """The vector keys that got or lost an episode; callers empty it."""
+        self._records = records
         self._embedder = embedder
-        self._with_purged = include_purged
+        self._include_purged = include_purged
         self._lesson_facts: list[Fact] = []
-        self._lesson_words: set[str] = set()
+        self._lesson_hashes: set[str] = set()
         self._consumed: set[str] = set()
         self._retired: set[str] = set()
         self._scrubbed: set[tuple[str, str]] = set()
@@ -57,38 +56,37 @@ class MemoryState:
 
     @property
     def version(self) -> str:
-        """A hash of the active content: the same content has the same version."""
+        """The hash of the active content: the same content has the same version."""
         total = self._total + sum(self.guideline_terms().values())
         return f"{total % VERSION_SPACE:032x}"
 
     def guideline_terms(self) -> dict[str, int]:
         """Return each guideline's term in the version; only changed ones are hashed again."""
-        weighed, self._hash_terms = self._hash_terms, {}
+        before, self._hash_terms = self._hash_terms, {}
         for key, revision in self.guidelines.items():
-            current = weighed.get(key)
+            current = before.get(key)
             if current is None or current[0] is not revision:
-                current = revision, guideline_hash_term(revision)
+                current = revision, _guideline_hash_term(revision)
             self._hash_terms[key] = current
-        return {key: weight for key, (_, weight) in self._hash_terms.items()}
+        return {key: term for key, (_, term) in self._hash_terms.items()}
 
     def apply(self, fact: Fact) -> None:
-        """Apply the next fact; guidelines and statuses are up to date after `settle`."""
+        """Apply the next fact; guidelines and statuses are right after `settle`."""
         is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
         self._apply_check_answers(fact)
         self.attempts.update(fact.failed)
         self._scrubbed |= {(key, each) for key, ids in fact.scrubbed.items() for each in ids}
         if fact.is_lesson:
             self._lesson_facts.append(fact)
-            self._lesson_words.update(fact.read.values())
+            self._lesson_hashes.update(fact.read.values())
             for sources in fact.sources:
-                self._lesson_words.update(sources.values())
-        # Lessons are taken again once, when all facts are there: at each change it is quadratic.
+                self._lesson_hashes.update(sources.values())
+        # Lessons are applied again once, after all facts: doing it at each change is quadratic.
         self._is_outdated |= is_touched
         if fact.is_lesson and not self._is_outdated:
             self._apply_lesson(fact)
 
     def settle(self) -> None:
-        """Bring guidelines and statuses up to date with the facts applied so far."""
         if self._is_outdated:
             self._reapply_lessons()
             self._is_outdated = False
@@ -101,7 +99,8 @@ class MemoryState:
         return Episode.model_validate({**row.content, "status": status})
 
     def guideline(self, revision: GuidelineRevision) -> Guideline:
-        fields = {name: getattr(revision, name) for name in Guideline.model_fields.keys() & _WORDED}
+        shared = Guideline.model_fields.keys() & GuidelineRevision.model_fields.keys()
+        fields = {name: getattr(revision, name) for name in shared}
         return Guideline(
             **fields,
             episode_ids=list(revision.sources),
@@ -109,28 +108,28 @@ class MemoryState:
         )
 
     def ordered_guidelines(self) -> list[Guideline]:
-        """Return the guidelines that stand, in the order a judge reads them."""
+        """Return the active guidelines, in the order a judge reads them."""
         revisions = sorted(self.guidelines.values(), key=lambda each: (each.position, each.id))
         return list(map(self.guideline, revisions))
 
     def _apply_feedback(self, fact: Fact) -> bool:
-        """Apply feedback and forgetting; returns whether a lesson depends on it."""
+        """Apply new and forgotten feedback; returns whether a lesson depends on it."""
         is_touched = False
         for key in fact.forgotten:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
-            item = self._words[key]
+            item = self._records[key]
             row, before = row_of(episode_id, item, self._embedder), self.rows.get(episode_id)
             if before is None and fact.reason == JUDGE_CASES:
                 continue  # forgotten while the judge was asked
-            if row.is_purged and not self._with_purged:
+            if row.is_purged and not self._include_purged:
                 is_touched |= self._set(episode_id, None)
             elif before is None or row.is_purged or before.given_at <= row.given_at:
                 is_touched |= self._set(episode_id, row)
         return is_touched
 
     def _apply_check_answers(self, fact: Fact) -> None:
-        # By the fact: what is purged of it later leaves its version as it was.
+        # Hashed by the fact's id, so that a later purge of answers leaves the version as it is.
         new = {*(fact.answer_ids or ([fact.id] if fact.answers else []))} - self.answer_ids
         self.answer_ids |= new
         self._total += sum(_hash_term("answers", key) for key in new)
@@ -155,14 +154,14 @@ class MemoryState:
             self.rows[key] = row
             self.by_vector.setdefault(row.vector_key, set()).add(key)
             self.changed_vectors.add(row.vector_key)
-            if row.starts_pending and row.word not in self._consumed:
+            if row.starts_pending and row.feedback_hash not in self._consumed:
                 self.pending.add(key)
             self._total += _hash_term(key, row.content_hash, str(key in self.pending))
         if old is not row:
             self.changed.add(key)
-        words = {each.word for each in (old, row) if each is not None}
-        is_same = old is not None and row is not None and len(words) == 1
-        return not is_same and not self._lesson_words.isdisjoint(words)
+        hashes = {each.feedback_hash for each in (old, row) if each is not None}
+        is_same = old is not None and row is not None and len(hashes) == 1
+        return not is_same and not self._lesson_hashes.isdisjoint(hashes)
 
     def _set_pending(self, key: str, *, is_pending: bool) -> None:
         row = self.rows[key]
@@ -170,31 +169,32 @@ class MemoryState:
         self._total -= _hash_term(key, row.content_hash, str(not is_pending))
         (self.pending.add if is_pending else self.pending.discard)(key)
 
-    def _is_current(self, episode_id: str, word: str) -> bool:
+    def _is_current(self, episode_id: str, feedback_hash: str) -> bool:
         row = self.rows.get(episode_id)
-        return row is not None and row.word == word
+        return row is not None and row.feedback_hash == feedback_hash
 
     def _reapply_lessons(self) -> None:
-        """Apply all lessons again, since feedback that one of them read came or went."""
+        """Apply all lessons again, because feedback that one of them read changed."""
         pending = set(self.pending)
         self.guidelines = {}
         self._consumed = set()
         self._retired = set()
         for key, row in self.rows.items():
-            if row.starts_pending and key not in self.pending and row.word in self._lesson_words:
+            is_read = row.feedback_hash in self._lesson_hashes
+            if row.starts_pending and is_read and key not in self.pending:
                 self._set_pending(key, is_pending=True)
         for lesson in self._lesson_facts:
             self._apply_lesson(lesson)
         self.changed |= pending ^ self.pending
 
     def _apply_lesson(self, fact: Fact) -> None:
-        # What two lessons read is the earlier one's.
+        # Of two lessons that read the same feedback, the earlier one counts.
         fresh = {
             key
-            for key, word in fact.read.items()
-            if word not in self._consumed and self._is_current(key, word)
+            for key, feedback_hash in fact.read.items()
+            if feedback_hash not in self._consumed and self._is_current(key, feedback_hash)
         }
-        # What a revision that is lost came from is read again by the next.
+        # The sources of a lost revision stay pending for the next lesson.
         scrubbed = [each for each in fact.guidelines if (fact.id, each.id) in self._scrubbed]
         lost = [*scrubbed, *filter(self._is_lost_to_concurrent_writer, fact.guidelines)]
         fresh -= {key for revision in lost for key in revision.sources}
@@ -206,15 +206,15 @@ class MemoryState:
 
         def left(sources: FeedbackHashes) -> FeedbackHashes:
             return {
-                key: word
-                for key, word in sources.items()
-                if self._is_current(key, word) and (key not in fact.read or key in fresh)
+                key: feedback_hash
+                for key, feedback_hash in sources.items()
+                if self._is_current(key, feedback_hash) and (key not in fact.read or key in fresh)
             }
 
-        stood = self.guidelines.keys() & {gone.id for gone in fact.retired}
+        active = self.guidelines.keys() & {gone.id for gone in fact.retired}
         retired = [gone for gone in fact.retired if left(gone.sources) or not gone.sources]
         for gone in retired:
-            if gone.id in stood:
+            if gone.id in active:
                 self._apply_tombstone(gone)
         for revision in fact.guidelines:
             if revision not in lost:
@@ -222,8 +222,8 @@ class MemoryState:
                     revision, left(revision.sources), fact.possible_sources(revision)
                 )
         for gone in retired:
-            if gone.id not in stood:
-                self._apply_tombstone(gone)  # new, and lost at once to what contradicts it
+            if gone.id not in active:
+                self._apply_tombstone(gone)  # added and contradicted in the same lesson
 
     def _apply_tombstone(self, gone: GuidelineTombstone) -> None:
         current = self.guidelines.get(gone.id)
@@ -232,10 +232,10 @@ class MemoryState:
             self._retired.add(gone.id)
 
     def _is_lost_to_concurrent_writer(self, new: GuidelineRevision) -> bool:
-        """Tell whether a guideline was reworded or retired by another writer at the same moment."""
+        """Return whether another writer changed or retired the guideline at the same time."""
         current = self.guidelines.get(new.id)
         if new.origin == "expert":
-            # One that only adds a question counts while the text is the one that it was made of.
+            # A revision that only adds a question counts while its text is the current one.
             is_other = (
                 new.id in self._retired if current is None else current.revision != new.revision
             )
@@ -253,9 +253,9 @@ class MemoryState:
         current = self.guidelines.get(new.id)
         if new.sources and not sources:
             return
-        # A source that only came to these words, from elsewhere or later, can go without a trace.
-        called = (key for key in new.sources if key in possible_sources)
-        is_whole = all(self._is_current(key, new.sources[key]) for key in called)
+        # The text cannot repeat sources that were not in its prompt: losing them is harmless.
+        prompted = (key for key in new.sources if key in possible_sources)
+        is_whole = all(self._is_current(key, new.sources[key]) for key in prompted)
         if current is not None and current.revision == new.revision and not new.is_anew:
             is_whole = not current.is_outdated
         is_outdated = new.origin != "expert" and (new.is_outdated or not is_whole)
@@ -274,22 +274,23 @@ class MemoryState:
         self.guidelines[new.id] = new.model_copy(update=changes)
 
 
-_WORDED = {"id", "text", "question", "origin", "author", "position", "created_at", "updated_at"}
-
-
 def build_state(
-    facts: Iterable[Fact], words: Mapping[str, Item], embedder: str, *, include_purged: bool = False
+    facts: Iterable[Fact],
+    records: Mapping[str, Item],
+    embedder: str,
+    *,
+    include_purged: bool = False,
 ) -> MemoryState:
-    """Fold facts into a state; they may come in any order."""
-    standing = MemoryState(words, embedder, include_purged=include_purged)
+    """Fold facts, in any order, into a state."""
+    state = MemoryState(records, embedder, include_purged=include_purged)
     for fact in without_undone(facts):
-        standing.apply(fact)
-    standing.settle()
-    return standing
+        state.apply(fact)
+    state.settle()
+    return state
 
 
 def without_undone(facts: Iterable[Fact]) -> list[Fact]:
-    """Sort facts by time and id, without those that were rolled back."""
+    """Return the facts in order, without those that were rolled back."""
     ordered = sorted(facts, key=lambda fact: fact.id)
     undone: set[str] = set()
     for fact in reversed(ordered):
@@ -302,7 +303,6 @@ def _hash_term(*names: str) -> int:
     return int.from_bytes(hashlib.sha256(":".join(names).encode()).digest()[:16])
 
 
-def guideline_hash_term(revision: GuidelineRevision) -> int:
-    """Weigh a guideline in a version: it names the guideline as it stands."""
+def _guideline_hash_term(revision: GuidelineRevision) -> int:
     facets = (revision.revision, revision.is_outdated, revision.position, revision.updated_at)
     return _hash_term(revision.id, *map(str, facets), *sorted(revision.sources))

@@ -1,4 +1,4 @@
-"""Small operations that change guidelines, as distilling proposes them; pure data."""
+"""Operations on guidelines, as distilling proposes them."""
 
 import unicodedata
 from typing import Literal
@@ -9,54 +9,53 @@ MAX_GUIDELINE_CHARS = 2_000
 """The longest guideline, in characters."""
 
 MAX_QUESTION_CHARS = 300
-"""The longest question that asks the same as a guideline, in characters."""
+"""The longest check question, in characters."""
 
 _FULL_STOPS = ".\u3002\u0964\u06d4"
-"""Also the Chinese, the Hindi and the Urdu one."""
+"""Also of Chinese, Hindi and Urdu."""
 
 Action = Literal["add", "revise", "retire", "merge"]
 """What an operation does to a guideline.
 
-- `add`: a new rule; in words that stand already it is that guideline, with the new sources.
-- `revise`: another wording for a guideline.
-- `retire`: a guideline that does not hold.
-- `merge`: a guideline that says in other words what another says; that one gets its sources.
+- `add`: add a guideline; if one has the same text, it gets the new sources.
+- `revise`: change its text.
+- `retire`: remove a guideline that does not hold.
+- `merge`: retire a guideline in favor of one with the same meaning, which gets its sources.
 """
 
 
 class GuidelineOperation(BaseModel):
-    """One small change of the guidelines, with the episodes that call for it."""
+    """One change of a guideline, with the episodes that call for it."""
 
     model_config = ConfigDict(frozen=True)
 
     action: Action
-    """What is done."""
 
     guideline_id: str | None = None
-    """The guideline revised, retired or merged; of one added, the id it is to have, if known."""
+    """The guideline to revise, retire or merge; for `add`, the id of the new one, if known."""
 
     text: str | None = None
-    """The new wording; of a guideline retired, the rule that holds in its place, if any."""
+    """The new text; for `retire`, the text of the guideline that replaces it, if any."""
 
     question: str | None = None
-    """The same as a yes/no question about one case, if it can be asked so."""
+    """The check question: the guideline as a yes/no question about one case."""
 
     episode_ids: list[str] = []
-    """The episodes the operation comes from; none where it only tidies up."""
+    """The sources; none for consolidation."""
 
     before: str | None = None
-    """The wording of the guideline to be revised, as the model was shown it."""
+    """For `revise`: the text of the guideline in the model's prompt."""
 
     superseded_by: str | None = None
-    """The guideline that takes the place of this one, where it is known by its id."""
+    """The id of the guideline that replaces this one."""
 
     reason: str | None = None
-    """Why a guideline goes."""
+    """Why a guideline is retired."""
 
     settled: bool = False
-    """Whether an expert decided it: then also what an expert wrote by hand can be retired."""
+    """Whether an expert decided it: only then guidelines that an expert wrote are retired."""
 
 
 def normalize_text(text: str) -> str:
-    """Reduce a guideline's text to what makes it another one: no case, no blanks, no full stop."""
+    """Normalize a guideline's text for comparison: case, spaces and the final full stop."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(_FULL_STOPS)

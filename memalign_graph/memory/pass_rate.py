@@ -1,4 +1,4 @@
-"""How many outputs really pass: the judge's rate, corrected by what experts said of a sample."""
+"""Estimate the pass rate: the judge's rate, corrected by experts' labels on a sample."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,37 +18,36 @@ from memalign_graph.scales import Numeric, Passes, PassRule
 from memalign_graph.types import Example, FrozenModel
 
 GroupBy = str | Callable[[Example], Any]
-"""What judgments are grouped by: their `day` or `week` (UTC), a field such as `inputs.region`, or a
-function of the example."""
+"""`day` or `week` (UTC), a field such as `inputs.region`, or a function of the example."""
 
 _SPANS = ("day", "week")
 _MARGIN = 0.05
 
 
 class PassRate(FrozenModel):
-    """The rate among some judgments, estimated in three ways."""
+    """The pass rate of some judgments, estimated in three ways."""
 
     judgments: int
-    """How many judgments are kept."""
+    """The number of kept judgments."""
 
     labels: int
-    """How many of them were drawn at random and have an expert's value."""
+    """The number of judgments that were sampled at random and have an expert's label."""
 
     rate: Estimate
-    """The experts' rate over all judgments, by the labels and the judge together."""
+    """The experts' rate over all judgments, estimated from labels and judge."""
 
     judge: Estimate
-    """The judge's own rate. Its interval leaves out that the judge errs."""
+    """The judge's own rate. The interval does not include the judge's errors."""
 
     labels_alone: Estimate
-    """The rate of the labels, without the judge."""
+    """The rate of the labels alone."""
 
     more_labels: int
-    """How many more labels it takes: to 10, below which there is no estimate, then to an interval
-    that reaches no further than 5 % of the range to each side."""
+    """The number of further labels needed: for any estimate, 10 labels, then for an interval of at
+    most 5 % of the range to each side."""
 
     groups: dict[str, "PassRate"] = Field(default_factory=dict)
-    """The same by day, by the first day of a week, or by the value of a field."""
+    """The estimates by day, by first day of the week, or by the value of a field."""
 
 
 async def pass_rate(
@@ -62,7 +61,7 @@ async def pass_rate(
     field = str(by).partition(".")[0]
     if not (by is None or callable(by) or by in _SPANS or field in Example.model_fields):
         raise InvalidInputError(
-            f"by: {by!r} is not known. Give 'day', 'week', a field such as 'inputs.region', or a "
+            f"by: {by!r} is not known. Use 'day', 'week', a field such as 'inputs.region', or a "
             "function of the Example."
         )
     scale = access.criterion.scale

@@ -1,4 +1,4 @@
-"""Finding the examples in memory that are most like one to be judged."""
+"""Find the examples in memory that are most similar to one."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,23 +22,23 @@ from memalign_graph.types import Episode, Example, RecalledExample
 logger = logging.getLogger(__name__)
 
 _NEAR = 50
-"""How many neighbours tell which guidelines bear on an example."""
+"""How many similar examples decide which guidelines are relevant."""
 
 _MANY_GUIDELINES = 20
-"""Above so many guidelines a prompt may not hold all of them."""
+"""Above this, a prompt may not fit all guidelines."""
 
 _TIES = 8
 _EQUAL = 1e-5
 
 _TRUNCATED = (
-    f"Inputs and outputs are longer than the {MAX_BYTES:,} bytes that are embedded: similar "
-    "examples are looked for by their beginnings."
+    f"Inputs and outputs exceed the {MAX_BYTES:,} bytes that are embedded: similar examples are "
+    "found by their beginnings."
 )
 
 
 @dataclass(frozen=True)
 class RecallResult:
-    """What `recall` found."""
+    """The result of `recall`."""
 
     examples: list[RecalledExample]
     """The most similar examples, most similar first."""
@@ -47,13 +47,13 @@ class RecallResult:
     """The memory's version."""
 
     vector: str | None = None
-    """The example's own vector in base64, to be kept for when feedback on it is stored."""
+    """The example's vector in base64, for feedback on it."""
 
     nearness: Mapping[str, float] = field(default_factory=dict)
-    """The similarity of further episodes, by id: it tells which guidelines bear on the example."""
+    """The similarity of further episodes, by id; it decides which guidelines are relevant."""
 
     warning: str | None = None
-    """What is missing from the result, in a sentence."""
+    """What the result lacks, in a sentence."""
 
 
 async def recall(
@@ -65,9 +65,9 @@ async def recall(
     vector: Vector | None = None,
     embed_always: bool = False,
 ) -> RecallResult:
-    """Find the k examples in memory most like this one; no call is made where none is needed."""
+    """Find the k most similar examples; embeds only if the vector is needed and not stored."""
     view = await access.refresh(io)
-    version = view.version  # before anything is waited for: others may commit meanwhile
+    version = view.version  # read before the next await: others may commit meanwhile
     if k == 0 and not embed_always:
         return RecallResult(examples=[], version=version)
     text, truncated = retrieval_text(example)
@@ -89,7 +89,7 @@ async def recall(
 async def embed_once(
     io: IO, accesses: Sequence[MemoryAccess], example: Example, *, always: bool = False
 ) -> Vector | None:
-    """Embed an example for several memories, if one of them has anything to find."""
+    """Embed an example for several memories; None if all are empty."""
     filled = [access for access in accesses if always or not access.view.is_empty]
     if not filled:
         return None
@@ -107,7 +107,7 @@ async def embed_once(
 def recall_excluding(
     access: MemoryAccess, example: Example, k: int, excluded_episode_ids: AbstractSet[str]
 ) -> RecallResult:
-    """Find similar examples among some episodes, as if the others were not there."""
+    """Find similar examples without some episodes."""
     view = access.view
     key = vector_key_of_example(access, example)
     vector = view.index.get(key)
@@ -125,8 +125,8 @@ def _find(
     k: int,
     excluded_episode_ids: AbstractSet[str] = frozenset(),
 ) -> tuple[list[RecalledExample], dict[str, float]]:
-    """Find similar examples, and how similar further episodes are, as if some were not there."""
-    # Guidelines are chosen by their sources, of which there are more than similar examples.
+    """Find similar examples, and the similarity of further episodes, without some episodes."""
+    # Relevant guidelines are chosen by their sources, which are more than k.
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
@@ -143,7 +143,7 @@ def _find(
 
 
 def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]:
-    """Find the nearest; those that are equally near in the same order in every process."""
+    """Find the nearest vectors, ties in the same order in every process."""
     count = k + _TIES
     while True:
         near = view.index.search(vector, count)
@@ -156,7 +156,7 @@ def _search(view: MemoryView, vector: Vector, k: int) -> list[tuple[str, float]]
 async def recall_without_episodes(
     io: IO, access: MemoryAccess, error: EmbeddingError
 ) -> RecallResult:
-    """Go on without similar examples after an embedding call failed, and say so."""
+    """Continue without similar examples, with a warning, after an embedding call failed."""
     view = await access.refresh(io)
     warning = f"Judged by the guidelines alone, without similar examples. {error}"
     logger.warning("Judging %r: %s", access.criterion.name, warning)
@@ -168,7 +168,7 @@ def decode_optional_vector(recalled: str | None) -> Vector | None:
 
 
 def _group(episodes: list[Episode], similarity: float) -> list[RecalledExample]:
-    """Gather the episodes by example, since two examples can share the text that is embedded."""
+    """Group episodes by example: two examples can have the same embedded text."""
     grouped: dict[str, list[Episode]] = {}
     for episode in sorted(episodes, key=lambda each: (each.created_at, each.id)):
         grouped.setdefault(episode.example_id, []).append(episode)

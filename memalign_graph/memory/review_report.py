@@ -1,4 +1,4 @@
-"""Report on `review="uncertain"`: how much was asked, why, and how often the judge was right."""
+"""Report on `review="uncertain"`: what was asked, why, and how often the judge agreed."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,77 +20,77 @@ from memalign_graph.types import Episode, FrozenModel, ReviewReason
 
 
 class ReviewAgreement(FrozenModel):
-    """How often judgments that an expert was asked about agree with the expert's value."""
+    """How often the judge agreed with the experts on judgments that they were asked about."""
 
     asked: int
-    """How many judgments an expert was asked about."""
+    """The number of judgments that an expert was asked about."""
 
     answered: int
-    """How many of these have an expert's value in memory; forgotten values do not count."""
+    """The number of these with an expert's label in memory."""
 
     agreeing: int
-    """How many of these it agrees with, as the judge's value was at the time."""
+    """The number of these where the judge's value at the time agrees with the label."""
 
     agreement: float | None
-    """The share of the answered that agree; None if there are none."""
+    """`agreeing / answered`; None if nothing is answered."""
 
     low: float
-    """The lower end of the share's 95 % interval (Wilson's)."""
+    """The lower end of its 95 % interval (Wilson)."""
 
     high: float
     """The upper end."""
 
 
 class ReviewCounts(FrozenModel):
-    """What was asked, and why."""
+    """What experts were asked about, and why."""
 
     judgments: int
-    """How many judgments were made."""
+    """The number of judgments."""
 
     coverage: float | None
-    """The share of them that nobody was asked about; None if there are none."""
+    """The share that no expert was asked about; None if there are no judgments."""
 
     reasons: dict[ReviewReason, int]
-    """How many judgments have each reason; one can have several. With `no_budget` nobody was asked,
-    whatever the other reasons."""
+    """The number of judgments by reason; one can have several. With `no_budget` no expert was
+    asked, whatever the other reasons."""
 
     asked: ReviewAgreement
-    """All judgments that an expert was asked about: the doubtful ones, mostly."""
+    """All judgments that an expert was asked about, most of them uncertain."""
 
     unasked: int
-    """How many judgments nobody was asked about; of tool calls, those that ran or were refused
-    without a question."""
+    """The number of judgments that no expert was asked about; for tool calls, those that ran or
+    were refused without a question."""
 
     unasked_wrong: int
-    """How many of these an expert later gave another value."""
+    """The number of these that an expert later labeled differently."""
 
     sample: ReviewAgreement
-    """Those that were drawn at random: an unbiased estimate of the agreement on judgments that
-    nobody was asked about. If `high` is below the target, the judge or the cases have drifted."""
+    """The judgments sampled at random: an unbiased estimate of the agreement on those that no
+    expert was asked about. If `high` is below the target, the judge or the cases have drifted."""
 
 
 class ReviewDay(ReviewCounts):
-    """The same of one day."""
+    """The counts of one day."""
 
     day: date
     """The day, in UTC."""
 
 
 class ReviewReport(ReviewCounts):
-    """What was asked in some time, and why."""
+    """The counts of a period, in all and by day."""
 
     since: date | None
     """The first day with a judgment; None if there is none."""
 
     until: date | None
-    """The last day with one."""
+    """The last day with a judgment."""
 
     days: list[ReviewDay] = Field(default_factory=list)
-    """Day by day; days without a judgment are left out."""
+    """The counts by day; days without judgments are left out."""
 
     drift: Drift = Drift(answers=0, evidence=1.0, has_fallen=False)
-    """Whether agreement on all judgments drawn at random has fallen since the first of them, also
-    those before `since` and after `until`."""
+    """Whether the agreement on judgments sampled at random has fallen over time, from the first to
+    the last in memory, whatever `since` and `until` are."""
 
 
 async def review_report(
@@ -99,9 +99,7 @@ async def review_report(
     for name, day in (("since", since), ("until", until)):
         # A datetime is a date too, but its day depends on the time zone.
         if day is not None and type(day) is not date:
-            raise InvalidInputError(
-                f"{name}: {day!r} is no day: give a date, such as date.today()."
-            )
+            raise InvalidInputError(f"{name}: expected a date such as date.today(), got {day!r}.")
     if since is not None and until is not None and until < since:
         raise InvalidInputError(f"until: {until} is before since, {since}.")
     log, scale = await read_review_log(io, access), access.criterion.scale
@@ -118,13 +116,13 @@ async def review_report(
 def _drawn(
     log: Iterable[ReviewLogEntry], episodes: Sequence[Episode], scale: Scale
 ) -> list[tuple[str, date, bool]]:
-    """Return whether the judge agreed where an expert was asked by chance, as they answered.
+    """Return the sampled judgments in the order of answers, and whether the judge agreed.
 
-    Also where there were other reasons to ask: what is doubtful changes as memory grows.
+    Also those with other reasons to ask: what is uncertain changes as the memory grows.
     """
     drawn = {item.judgment_id for item in log if item.asked and "sample" in item.reasons}
     for judgment in filter(None, (episode.judgment for episode in episodes)):
-        # The log may have forgotten it.
+        # The log no longer has older ones.
         if judgment.review and judgment.review.asks and "sample" in judgment.review.reasons:
             drawn.add(judgment.id)
     newest_first = sorted(episodes, key=lambda episode: episode.given_at, reverse=True)
@@ -153,7 +151,7 @@ def report_of(
 
 
 def answered_judgments(episodes: Iterable[Episode], scale: Scale) -> dict[str, tuple[Value, Value]]:
-    """Return the judge's value and the experts' of the judgments that they gave one on, by id."""
+    """Return the judge's value and the experts' consensus of labeled judgments, by id."""
     verdicts: dict[str, Value] = {}
     answers: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in episodes:

@@ -1,4 +1,4 @@
-"""One memory in this process: its facts, its active content, and the index of its vectors."""
+"""One memory as a process knows it: its facts, active content and vector index."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,68 +6,64 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.memory.episode_row import EpisodeRow
-from memalign_graph.memory.facts import (
-    PURGE,
-    Fact,
-    Item,
-    clock,
+from memalign_graph.memory.episode_row import (
+    EpisodeRow,
     feedback_record,
+    merge_feedback,
     redacted_record,
-    timestamp_us,
+    withdraws_support,
 )
-from memalign_graph.memory.feedback_merge import merge_feedback, withdraws_support
+from memalign_graph.memory.facts import PURGE, Fact, Item, clock, timestamp_us
 from memalign_graph.memory.index.vectors import Vector, VectorIndex
 from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.types import Episode, Guideline
 
 CLOCK_SKEW_US = 120_000_000
-"""How far a reader looks back behind the newest fact it knows, in microseconds.
+"""How far readers look back before the newest fact they know, in microseconds.
 
-A fact is dated after all that its writer had seen, whatever its clock says. What is left are
-writers who did not see each other: a minute for a clock that is behind, and one of waiting for a
-lock.
+A fact is dated later than all facts that its writer had seen. Two writers that did not see each
+other may differ by a minute for a slow clock, and a minute of waiting for a lock.
 """
 
 _LONGEST_WRITE_US = 600_000_000
-"""After how long all writers know a fact, in microseconds."""
+"""The time after which every writer knows a fact, in microseconds."""
 
-_PER_CHARACTER = 4
-"""What an item takes as Python objects, in bytes by characters."""
+_BYTES_PER_CHARACTER = 4
+"""The size of an item as Python objects, per character."""
 
 _SIZE_SAMPLE = 64
 
 
 class MemoryView:
-    """One memory as this process last saw it; facts may come in any order, and more than once."""
+    """One memory as last read; facts may be added in any order, and more than once."""
 
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
         """Vectors by vector key."""
         self.swept_at = datetime.min.replace(tzinfo=UTC)
-        """When judgments past their time were last removed by this process."""
+        """When this process last deleted expired judgments."""
         self.sweep_offset = 0
         self.derived_cache: dict[Any, Any] = {}
-        """What other modules computed from a version of the view, by keys of their own."""
+        """Results that other modules computed from a version, by their own keys."""
         self.last_used = 0
-        """When it was last asked for, counted by this process."""
+        """A tick of the process's cache."""
         self.is_loaded = False
         self.loading = threading.Lock()
-        """Held by the caller who reads the memory for the first time, for all who need it."""
+        """Held by the caller that loads the memory, while others wait."""
         self.head: str | None = None
-        """The last fact written when all were read; empty since a write, which may be cut off."""
+        """The head when the facts were read; empty after a write, which may have been cut off."""
         self.latest_fact_id = ""
-        """The newest fact known."""
         self._embedder = embedder
         self._lock = threading.Lock()
         self._item_bytes = 0
         self._facts: dict[str, Fact] = {}
-        self._words: dict[str, Item] = {}
+        self._records: dict[str, Item] = {}
+        """Feedback records by their keys."""
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self._state = MemoryState(self._words, embedder)
+        self._state = MemoryState(self._records, embedder)
         self.current: tuple[str, list[Guideline]] = self._state.version, []
-        """The version, and the guidelines that stand in it; not to be changed."""
+        """The version and its guidelines; read-only."""
         self._missing: set[str] = set()
 
     @property
@@ -76,17 +72,17 @@ class MemoryView:
 
     @property
     def guidelines(self) -> list[Guideline]:
-        """The guidelines that stand, in the order a judge reads them; not to be changed."""
+        """The active guidelines, in the order a judge reads them; read-only."""
         return self.current[1]
 
     def unread_us(self, newest: str) -> int:
-        """Return the date from which on the store may hold facts that the view lacks."""
+        """Return the time from which on the store may have unknown facts."""
         newest_us, now_us = timestamp_us(newest), clock.now_us()
         since_us = newest_us - CLOCK_SKEW_US
         if newest_us <= now_us + CLOCK_SKEW_US:
             return since_us
-        # A clock was far ahead once: later facts are dated just after each other. When they were
-        # written is told by their writers' clocks.
+        # A clock was far ahead once, and later facts are dated just after it. Their writers'
+        # clocks say when they were written.
         settled_us = now_us - _LONGEST_WRITE_US
         with self._lock:
             written = ((fact.clock_us, fact.at_us) for fact in self._facts.values())
@@ -104,21 +100,19 @@ class MemoryView:
         return not self._state.rows
 
     def pending(self) -> list[str]:
-        """Return the ids of the episodes that await distilling, in a stable order."""
+        """Return the ids of the pending episodes, in a stable order."""
         with self._lock:
             return sorted(self._state.pending)
 
     def failed_attempts(self, key: str) -> int:
-        """Return how often a model could not distil what the key names."""
         return self._state.attempts[key]
 
     def answers(self) -> dict[str, dict[str, float]]:
-        """Return how likely examples meet guidelines, by `asked_id` and example id."""
+        """Return the answers to check questions, by `asked_id` and example id."""
         with self._lock:
             return {asked: dict(answers) for asked, answers in self._state.answers.items()}
 
     def answer_ids(self) -> set[str]:
-        """Return the facts that brought these answers, here or where they were exported."""
         with self._lock:
             return set(self._state.answer_ids)
 
@@ -128,14 +122,14 @@ class MemoryView:
     def feedback_hashes(self) -> dict[str, str]:
         """Return the feedback hash of each episode."""
         with self._lock:
-            return {key: row.word for key, row in self._state.rows.items()}
+            return {key: row.feedback_hash for key, row in self._state.rows.items()}
 
     def sources(self, guideline_id: str) -> dict[str, str]:
         """Return an active guideline's sources: feedback hashes by episode id."""
         return self._state.guidelines[guideline_id].sources
 
     def purges(self, episode_ids: AbstractSet[str] | None = None) -> set[str]:
-        """Return the facts that purged something, or one of some episodes."""
+        """Return the ids of all purges, or of those that purged one of some episodes."""
         with self._lock:
             return {
                 fact.id
@@ -144,7 +138,7 @@ class MemoryView:
             }
 
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
-        """Return some episodes, or all of them, oldest first."""
+        """Return the active ones of some episodes, or all episodes, oldest first."""
         with self._lock:
             keys = list(self._state.rows if ids is None else dict.fromkeys(ids))
             episodes = [episode for key in keys if (episode := self._state.episode(key))]
@@ -153,7 +147,7 @@ class MemoryView:
         return {episode.id: episode for episode in episodes}
 
     def feedback_record(self, feedback: Episode, *, replaces: bool = False) -> Item:
-        """Build the record of new feedback, merged with this expert's earlier feedback, if any."""
+        """Build the record of new feedback, merged with the same expert's earlier feedback."""
         with self._lock:
             row = self._state.rows.get(feedback.id)
             if row is None:
@@ -161,47 +155,51 @@ class MemoryView:
             else:
                 before = Episode.model_validate({**row.content})
                 after = merge_feedback(before, feedback, replaces=replaces)
-                # What was learned from the earlier word may rest on this one as well.
-                word = after.word if withdraws_support(before, after) else row.word
-                item = feedback_record(after, word, self._purged)
-            return self._words.get(item["key"], item)
+                # With the same hash, guidelines of the earlier feedback rest on this one, too.
+                is_other = withdraws_support(before, after)
+                feedback_hash = after.word if is_other else row.feedback_hash
+                item = feedback_record(after, feedback_hash, self._purged)
+            return self._records.get(item["key"], item)
+
+    def fact(self, fact_id: str) -> Fact:
+        return self._facts[fact_id]
 
     def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
-        """Return all facts, oldest first, and the words that they name, by their keys."""
+        """Return all facts, oldest first, and all feedback records by their keys."""
         with self._lock:
-            return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._words)
+            return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._records)
 
     def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
         with self._lock:
             return [key for key in fact_ids if key not in self._facts]
 
     def unknown_records(self, facts: Iterable[Fact]) -> list[str]:
-        """Return the keys of the records that some facts name and the view lacks."""
+        """Return the keys of feedback records that some facts name and the view lacks."""
         with self._lock:
             keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
-            return [key for key in keys if key not in self._words]
+            return [key for key in keys if key not in self._records]
 
     def add(
         self,
         facts: Iterable[Fact],
-        words: Mapping[str, Item],
+        records: Mapping[str, Item],
         vectors: Mapping[str, Vector] | None = None,
     ) -> None:
         with self._lock:
-            for key, item in words.items():
-                if key not in self._words or "purged" in item:
-                    self._words[key] = item
-            self._item_bytes += _bytes_of(list(words.values()))
-            unknown_facts = {fact.id: fact for fact in facts if fact.id not in self._facts}
-            fresh = [unknown_facts[key] for key in sorted(unknown_facts)]
-            self._item_bytes += _bytes_of(fresh)
+            for key, record in records.items():
+                if key not in self._records or "purged" in record:
+                    self._records[key] = record
+            self._item_bytes += _estimate_bytes(list(records.values()))
+            unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
+            fresh = [unknown[key] for key in sorted(unknown)]
+            self._item_bytes += _estimate_bytes(fresh)
             if not fresh:
                 return
             is_next = fresh[0].id > self.latest_fact_id and not any(
                 fact.undone or fact.purged or fact.scrubbed or fact.reason == PURGE
                 for fact in fresh
             )
-            self._facts.update(unknown_facts)
+            self._facts.update(unknown)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
             for fact in sorted(self._purges, key=lambda fact: fact.id):
                 if fact.id >= fresh[0].id:
@@ -214,7 +212,7 @@ class MemoryView:
                 changed = self._state.changed_vectors
             else:
                 changed = {*self._state.by_vector}
-                self._state = build_state(self._facts.values(), self._words, self._embedder)
+                self._state = build_state(self._facts.values(), self._records, self._embedder)
                 changed |= self._state.by_vector.keys()
             self._state.changed, self._state.changed_vectors = set(), set()
             wanted = changed & self._state.by_vector.keys()
@@ -222,7 +220,7 @@ class MemoryView:
                 key for key in wanted if key not in self.index
             }
             self.index.remove(changed - wanted)
-            # A stored vector of another dimension than the first is left aside.
+            # Stored vectors of another dimension than the first are ignored.
             fresh_vectors = vectors or {}
             size = self.index.dimension or next(map(len, fresh_vectors.values()), None)
             self._add_vectors(
@@ -231,7 +229,7 @@ class MemoryView:
             self.current = self._state.version, self._state.ordered_guidelines()
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
-        """Add vectors to the index; those whose episodes are gone meanwhile are left aside."""
+        """Add vectors to the index, except those whose episodes are no longer active."""
         with self._lock:
             self._add_vectors(vectors)
 
@@ -239,7 +237,7 @@ class MemoryView:
         return {key: vector for key in keys if (vector := self.index.get(key)) is not None}
 
     def missing_texts(self) -> dict[str, str]:
-        """Return which episodes have no vector in the index yet, by vector key."""
+        """Return the vectors that the index lacks: an episode id by vector key."""
         with self._lock:
             return {key: min(self._state.by_vector[key]) for key in sorted(self._missing)}
 
@@ -252,31 +250,28 @@ class MemoryView:
             return [self._state.rows[each] for each in sorted(self._state.by_vector.get(key, ()))]
 
     def rows(self) -> list[EpisodeRow]:
-        """Return the rows of all episodes, in the order of their ids."""
+        """Return the rows of all episodes, ordered by id."""
         with self._lock:
             return [row for _, row in sorted(self._state.rows.items())]
 
     def newest(self) -> list[EpisodeRow]:
-        """Return the rows of the episodes that have a value, newest first."""
+        """Return the rows of all labeled episodes, newest first."""
         with self._lock:
             valued = [row for row in self._state.rows.values() if row.value is not None]
         return sorted(valued, key=lambda row: (row.given_at, row.vector_key), reverse=True)
 
     def _purge(self, fact: Fact) -> None:
-        """Remove what a purge erased, as its own process leaves the store."""
+        """Remove what a purge erased, as the purge itself does in the store."""
         self.derived_cache.clear()
-        purged = self._words.keys() & fact.purged
-        erased = _authors(self._words[key] for key in purged)
+        purged = self._records.keys() & fact.purged
+        erased = _authors(self._records[key] for key in purged)
         for key in purged:
-            self._words[key] = redacted_record(self._words[key])
+            self._records[key] = redacted_record(self._records[key])
         self._purged.update(fact.purged)
-        erased -= _authors(self._words.values())
+        erased -= _authors(self._records.values())
         for key, earlier in self._facts.items():
-            if key > fact.id:
-                continue
-            redacted = earlier.redact(fact.scrubbed[key]) if key in fact.scrubbed else earlier
-            redacted = redacted.without_names(erased, keeps_signatures=fact.keeps_signatures)
-            self._facts[key] = redacted.without_answers(fact.unanswered)
+            if key <= fact.id:
+                self._facts[key] = earlier.after_purge(fact, erased)
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._state.by_vector}
@@ -284,11 +279,11 @@ class MemoryView:
         self._missing -= wanted.keys()
 
 
-def _authors(words: Iterable[Item]) -> set[str]:
-    return {author for item in words if (author := item.get("episode", {}).get("author"))}
+def _authors(records: Iterable[Item]) -> set[str]:
+    return {author for item in records if (author := item.get("episode", {}).get("author"))}
 
 
-def _bytes_of(items: Sequence[Any]) -> int:
-    some = items[:: len(items) // _SIZE_SAMPLE + 1]
-    characters = sum(len(str(item)) for item in some)
-    return characters * len(items) // len(some) * _PER_CHARACTER if some else 0
+def _estimate_bytes(items: Sequence[Any]) -> int:
+    sample = items[:: len(items) // _SIZE_SAMPLE + 1]
+    characters = sum(len(str(item)) for item in sample)
+    return characters * len(items) // len(sample) * _BYTES_PER_CHARACTER if sample else 0

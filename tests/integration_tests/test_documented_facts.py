@@ -45,7 +45,7 @@ from memalign_graph.evidence import (
     review_policy,
     threshold,
 )
-from memalign_graph.local.postgres import POOL_SIZE
+from memalign_graph.local.stores import POOL_SIZE
 from memalign_graph.memory import cache
 from memalign_graph.memory import checks as memory_checks
 from memalign_graph.prompts import distill_small

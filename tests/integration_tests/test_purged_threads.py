@@ -165,7 +165,7 @@ class Unlisted(InMemorySaver):
 async def test_threads_that_can_not_be_looked_at_are_told_of(bench: Bench) -> None:
     await bench.remember({**CASE, **REPLY, "thread_id": "known"})
     [warning] = bench.memory().forget(author="zqxann", purge=True).purged.warnings  # type: ignore[union-attr]
-    assert warning.startswith("Checkpoints were not looked at (known: known): give the `checkpoin")
+    assert warning.startswith("Checkpoints were not searched (known threads: known). Give the")
     again = {**REPLY, "given_at": datetime.now(UTC)}
     await bench.remember({**CASE, **again, "thread_id": "known"})
     saver = Unlisted()
@@ -173,5 +173,5 @@ async def test_threads_that_can_not_be_looked_at_are_told_of(bench: Bench) -> No
         ask(saver, name, CASE["inputs"])
     forgotten = await purge(bench, saver=saver)
     assert forgotten.purged.thread_ids == ["known"]
-    assert [one for one in forgotten.purged.warnings if "does not list its threads" in one]
+    assert [one for one in forgotten.purged.warnings if "cannot list its threads" in one]
     assert {*saver.storage} == {"unknown"}

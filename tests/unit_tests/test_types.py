@@ -37,9 +37,9 @@ def feedback(**fields: Any) -> Feedback:
     ("fields", "problem"),
     [
         ({"name": ""}, "must not be empty"),
-        ({"name": " tone"}, "must not begin or end with blanks"),
+        ({"name": " tone"}, "must not begin or end with spaces"),
         ({"name": "support.tone"}, "write 'support.tone' as 'support_tone'"),
-        ({"name": "to\nne"}, "must not hold control characters"),
+        ({"name": "to\nne"}, "must not contain control characters"),
         ({"name": "x" * 101}, "at most 100 characters"),
         ({"instructions": " \n"}, "must not be empty: say what the judge has to decide"),
     ],
@@ -53,14 +53,14 @@ def test_a_criterion_refuses_what_no_store_or_judge_can_use(fields: Any, problem
     ("value", "problem"),
     [
         ("", "inputs: must not be empty"),
-        ({1, 2}, "a value of type set, which is no JSON"),
-        ({"when": object()}, r"inputs\['when'\] holds a value of type object"),
-        ({1: "one"}, "has the key 1: JSON keys are strings"),
-        ([1, math.nan], r"inputs\[1\] holds nan, which is no JSON"),
+        ({1, 2}, "a value of type set, which is not JSON"),
+        ({"when": object()}, r"inputs\['when'\] has a value of type object"),
+        ({1: "one"}, "has the key 1. JSON keys are strings"),
+        ([1, math.nan], r"inputs\[1\] has nan, which is not JSON"),
         ("half \ud83d", "half of a surrogate pair at position 5"),
-        ("a\x00b", "holds a NUL character"),
+        ("a\x00b", "has a NUL character"),
         (2**63, "an integer beyond 64 bits"),
-        (nested(100_000), "inputs is nested deeper than 100 levels: flatten it"),
+        (nested(100_000), "inputs is nested deeper than 100 levels. Flatten it"),
     ],
 )
 def test_an_example_refuses_what_is_empty_or_no_json(value: Any, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""The text that stands for an example when similar ones are looked for."""
+"""The text of an example that is embedded, to find similar examples."""
 
 import json
 from typing import Any
@@ -7,25 +7,24 @@ from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Example
 
 MAX_BYTES = 8_000
-"""The longest text embedded, in UTF-8 bytes: no tokenizer makes more tokens than bytes, and common
-embedding models take 8,191 tokens."""
-_PART_BYTES = (4_000, 1_000, 2_996)  # of a transcript's goal, its tools and its answer
+"""The longest text to embed, in UTF-8 bytes: a text has at most as many tokens as bytes, and
+common embedding models accept 8,191 tokens."""
+_PART_BYTES = (4_000, 1_000, 2_996)  # a transcript's goal, tools and answer
 
 
 def retrieval_text(example: Example) -> tuple[str, bool]:
-    """Write inputs and outputs as the one text to embed."""
+    """Return the text to embed, and whether it was truncated."""
     return text_of(example.inputs, example.outputs)
 
 
 def text_of(inputs: Any, outputs: Any) -> tuple[str, bool]:
-    """Write inputs and outputs as `retrieval_text` does."""
     if transcripts_in(inputs) or transcripts_in(outputs):
         return _transcript_text(inputs, outputs)
     return _json_text(inputs, outputs)
 
 
 def past_texts(example: Example) -> set[str]:
-    """Return each text that vectors of an example may be of, also before 0.3."""
+    """Return all texts of an example that may have been embedded, also before version 0.3."""
     inputs, outputs = example.inputs, example.outputs
     return {text_of(inputs, outputs)[0], _json_text(inputs, outputs)[0]}
 
@@ -42,7 +41,7 @@ def _json_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
 
 
 def _transcript_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
-    """Write what was asked for, the tools in the order of use, and the answer."""
+    """Write the goal, the tools in the order of use, and the answer."""
     goals: list[str] = []
     tools: list[str] = []
     answers: list[str] = []
@@ -68,7 +67,7 @@ def _cut_middle(text: str, limit: int) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Write a JSON value as its words: text as it is, a dict's values without its keys."""
+    """Write a JSON value as text, a dict without its keys."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -79,5 +78,5 @@ def _plain(value: Any) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    # The slice bounds the work on huge texts; a character has at least one byte.
+    # Sliced first, so that huge texts are not encoded whole.
     return text[:limit].encode()[:limit].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Embedding vectors as store items, and the FAISS index derived from them."""
+"""Embedding vectors in the store, and the index over them."""
 
 import base64
 import hashlib
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 else:
-    # numpy is imported at first use, since it would double the time this package takes to import.
+    # numpy would double the import time of this package, so it is imported at first use.
     Vector = Any
-"""A normalised embedding: float32, of the embedder's dimension."""
-
+"""A normalized embedding, float32."""
 
 _KEY_BYTES = 200
-"""What a key takes, in a list and a dict."""
+"""The size of a key, in a list and a dict."""
 
 
 def vector_key(embedder: str, text: str) -> str:
@@ -30,7 +29,7 @@ def vector_key(embedder: str, text: str) -> str:
 
 
 def encode_vector(vector: Vector) -> str:
-    """Write a vector as base64 of its little-endian float32 bytes, a quarter of a JSON list."""
+    """Encode little-endian float32 bytes as base64: a quarter of the size of a JSON list."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
@@ -41,10 +40,9 @@ def decode_vector(text: str) -> Vector:
 
 
 def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:
-    """Order vectors by how many others each is like that nothing known, or before it, is like.
+    """Order vectors so that each covers most others that known or earlier ones do not.
 
-    Source: G. Nemhauser, L. Wolsey and M. Fisher, An analysis of approximations for maximizing
-    submodular set functions, 1978 (greedy facility location).
+    Greedy facility location (Nemhauser, Wolsey and Fisher, 1978).
     """
     import numpy as np
 
@@ -62,19 +60,19 @@ def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) 
 
 
 def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
-    """Check what an embedding call gave, and normalise it."""
+    """Check and normalize what an embedding call returned."""
     import numpy as np
 
     try:
         matrix = np.asarray(vectors, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise EmbeddingError(
-            f"The embeddings {embedder} returned vectors of different lengths, or no numbers."
+            f"The embeddings {embedder} returned vectors of different lengths, or not numbers."
         ) from error
     if matrix.ndim != 2 or matrix.shape[0] != count or matrix.shape[1] == 0:  # noqa: PLR2004 - rows and columns
         raise EmbeddingError(
             f"The embeddings {embedder} returned an array of shape {matrix.shape} for {count} "
-            "texts: one vector a text is needed."
+            "texts. Expected one vector per text."
         )
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or (norms == 0).any():
@@ -85,20 +83,17 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
 
 class _Table(NamedTuple):
-    """What searches see: keys and rows are added in place beyond `size`, then published."""
+    """The data that searches use: rows beyond `size` are written in place, then published."""
 
     matrix: Any
-    """A row a vector, with room for more."""
+    """One row per vector, with spare rows."""
     keys: list[str]
     rows: dict[str, int]
     size: int
 
 
 class VectorIndex:
-    """Nearest neighbors by exact cosine similarity, with removal; safe to use from threads.
-
-    Derived from stored vectors and never stored itself. Searches wait for nobody.
-    """
+    """Exact nearest neighbors by cosine similarity; thread-safe, and searches take no lock."""
 
     def __init__(self, embedder: str) -> None:
         self._embedder = embedder
@@ -109,7 +104,7 @@ class VectorIndex:
         return self._table is not None and key in self._table.rows
 
     def add(self, vectors: Mapping[str, Vector]) -> None:
-        """Add vectors; a key that is there already is left as it is."""
+        """Add vectors with new keys."""
         import numpy as np
 
         with self._writing:
@@ -130,7 +125,7 @@ class VectorIndex:
             self._table = table._replace(matrix=matrix, size=stop)
 
     def remove(self, keys: AbstractSet[str]) -> None:
-        """Remove vectors; a key that is not there is passed over."""
+        """Remove the vectors of known keys."""
         import numpy as np
 
         with self._writing:
@@ -172,7 +167,7 @@ class VectorIndex:
 
     @property
     def dimension(self) -> int | None:
-        """The dimension of its vectors; None if none was ever added."""
+        """The dimension; None if no vector was ever added."""
         return None if self._table is None else int(self._table.matrix.shape[1])
 
     @property
@@ -181,13 +176,13 @@ class VectorIndex:
         return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
 
     def check(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
-        """Check that vectors have the dimension of those that are there, else the one given."""
+        """Check that vectors have the index's dimension, or the given one if it has none."""
         wanted = self.dimension or dimension
         for vector in vectors:
             if wanted not in (None, len(vector)):
                 raise EmbeddingError(
-                    f"The embeddings {self._embedder} give vectors of {len(vector)} dimensions, "
-                    f"but this memory holds {wanted} under that name: give the other "
+                    f"The embeddings {self._embedder} return vectors of {len(vector)} dimensions, "
+                    f"but this memory has vectors of {wanted} under that name. Give the other "
                     "embedder another name, or another namespace."
                 )
 

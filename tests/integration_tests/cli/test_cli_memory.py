@@ -102,7 +102,7 @@ def test_an_import_that_fails_makes_no_memory(shell: Shell) -> None:
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("memory", "import", "-c", "other.yaml", "-m", "new.db", "memory.jsonl")
     assert ran.status == 2
-    assert "memory.jsonl: line 1: it is the memory of 'support_tone', not of 'other'" in ran.error
+    assert "memory.jsonl: line 1: it is the memory of criterion 'support_tone'" in ran.error
     assert not list(shell.folder.glob("new.db*"))
     text = (shell.folder / "memory.jsonl").read_text(encoding="utf-8")
     shell.write("cut.jsonl", text[: len(text) // 2])

@@ -197,7 +197,7 @@ async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) 
     return str(caught.value)
 
 
-NO_ID = "give the `id` of a judgment"
+NO_ID = "expected a judgment's `id`"
 IDS: list[tuple[Any, str]] = [
     ("unknown", f"judgment_id: no judgment 'unknown' is kept in memalign/{CRITERION.name}"),
     ("a.b", "no judgment 'a.b' is kept"),
@@ -230,7 +230,7 @@ async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Ben
     other = CRITERION.model_copy(update={"name": "brevity"})
     assert "memalign/brevity" in await refuse(bench, given, criterion=other)
     age(bench, given["judgment_id"])
-    assert "its time is over" in await refuse(bench, given)
+    assert "It has expired" in await refuse(bench, given)
     assert kept(bench) == []
 
 

@@ -74,7 +74,7 @@ async def test_panel(bench: Bench) -> None:
         ({"mood": 1}, "which is no criterion"),
         ({"tone": 7}, "tone: 7 is not on the scale"),
         ({"decisions": [same]}, "nothing in the form was changed"),
-        ({"tone": False, "author": "a\x00b"}, "`author` holds a NUL character"),
+        ({"tone": False, "author": "a\x00b"}, "`author` has a NUL character"),
     ]
     for reply, problem in replies:
         assert problem in await bench.refuse(graph(), reply)

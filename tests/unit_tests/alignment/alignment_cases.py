@@ -7,7 +7,7 @@ from typing import Any
 from memalign_graph import Criterion, Episode, Feedback, Guideline
 from memalign_graph.alignment.merge import MergeResult, ProposalMerger, resolve_conflicts
 from memalign_graph.memory.guidelines import (
-    applied,
+    apply_operations,
     guideline_id,
 )
 from memalign_graph.memory.operations import (
@@ -85,7 +85,7 @@ def after(
 ) -> dict[str, Guideline]:
     """What a memory's guidelines are when all of it is committed, by text."""
     operations = [*merged.operations, *resolve_conflicts(merged.conflicts, decisions)]
-    return {operation.text: operation for operation in applied(guidelines, operations)}
+    return {operation.text: operation for operation in apply_operations(guidelines, operations)}
 
 
 def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:

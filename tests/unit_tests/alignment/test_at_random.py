@@ -1,4 +1,4 @@
-"""Whatever is proposed, found and applied: what must always hold of the outcome."""
+"""Whatever is proposed, found and apply_operations: what must always hold of the outcome."""
 
 import itertools
 import random
@@ -8,7 +8,7 @@ from memalign_graph import Guideline, JudgeMemory
 from memalign_graph.alignment.merge import ProposalMerger
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import (
-    applied,
+    apply_operations,
 )
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import (
@@ -162,7 +162,7 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         # Merges last: their losers' sources stay with the winners.
         actions = ACTIONS if seed % 3 else ACTIONS[:-1]
         operations = some_operations(chance, before, ids, *actions)
-        expected = applied(before, operations)
+        expected = apply_operations(before, operations)
         learned(memory, operations, ids)
         after = memory.guidelines()
         assert shown(after) == shown(sorted(expected, key=lambda one: one.position)), seed

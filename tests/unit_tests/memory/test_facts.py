@@ -93,7 +93,7 @@ UNUSABLE: list[tuple[Any, str]] = [
     ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
     ([[], []], r"an array of shape \(2, 0\)"),
     ([[0.0, 0.0], [1.0, 0.0]], "a vector that is zero or not finite"),
-    ([[1.0, 0.0], [1.0]], "vectors of different lengths, or no numbers"),
+    ([[1.0, 0.0], [1.0]], "vectors of different lengths, or not numbers"),
     (None, r"an array of shape \(\) for 2 texts"),
 ]
 
@@ -119,7 +119,7 @@ def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() ->
     memory.remember(said("one"))
     store.batches.clear()
     size = 32
-    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* holds 64"):
+    with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* 64"):
         memory.recall(QUERY)
     with pytest.raises(EmbeddingError, match="32 dimensions"):
         memory.remember(said("two"))
@@ -138,9 +138,9 @@ def test_an_unknown_version_is_one_clear_sentence(memory: JudgeMemory) -> None:
             with pytest.raises(InvalidInputError) as caught:
                 getattr(memory, name)(version)
             assert str(caught.value) == (
-                f"version: the memory of 'tone' never had the version {version!r}: "
-                "`history()` lists those it had. A version that a worker had for a moment, before "
-                "two or more facts of other workers arrived, can't be restored."
+                f"version: the memory of 'tone' never had the version {version!r}. "
+                "`history()` lists its versions. A version that one worker saw before two or more "
+                "facts of other workers arrived can't be restored."
             )
     with pytest.raises(InvalidInputError, match="author"):
         memory.rollback("0" * 32, author=["ann"])  # type: ignore[arg-type]

@@ -114,7 +114,7 @@ def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
 
 def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.CACHE_BYTES, "2 GiB")
-    with pytest.raises(InvalidInputError, match="MEMALIGN_CACHE_BYTES: '2 GiB' is no number"):
+    with pytest.raises(InvalidInputError, match="MEMALIGN_CACHE_BYTES: '2 GiB' is not a number"):
         judge_memory(InMemoryStore()).version()
 
 

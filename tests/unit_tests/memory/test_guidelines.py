@@ -23,7 +23,7 @@ def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory)
     before = everything_in(memory.access.store)
     assert memory.add_guideline(" Be  warm. ", author="bob") == first
     assert memory.edit_guideline(first.id, "Be warm. ", author="bob") == first
-    with pytest.raises(InvalidInputError, match="already stand"):
+    with pytest.raises(InvalidInputError, match="already has this text"):
         memory.edit_guideline(other.id, "Be warm.")
     assert everything_in(memory.access.store) == before
 
@@ -47,7 +47,7 @@ def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str)
             attempt(text)
     unknowns: list[Any] = [partial(memory.edit_guideline, text="x"), memory.remove_guideline]
     for unknown in unknowns:
-        with pytest.raises(InvalidInputError, match="'nope' names no guideline of 'tone'"):
+        with pytest.raises(InvalidInputError, match="'tone' has no guideline 'nope'"):
             unknown("nope")
     assert memory.guidelines() == [rule]
 
@@ -155,7 +155,7 @@ def test_ids_that_name_nothing_are_told_in_their_order(memory: JudgeMemory) -> N
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({}, "episode_ids: say which episodes to forget"),
+    ({}, "episode_ids: choose the episodes to forget"),
     ({"episode_ids": 5}, "episode_ids"),
     ({"episode_ids": [None]}, "episode_ids"),
     ({"feedback_ids": [b"7"]}, "feedback_ids"),

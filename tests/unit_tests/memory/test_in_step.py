@@ -85,8 +85,8 @@ def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.Mon
     for number in range(30):
         memory.remember(said(f"case {number}"))
         versions.append(memory.version())
-    weigh = Mock(side_effect=memory_state.guideline_hash_term)
-    monkeypatch.setattr(memory_state, "guideline_hash_term", weigh)
+    weigh = Mock(side_effect=memory_state._guideline_hash_term)
+    monkeypatch.setattr(memory_state, "_guideline_hash_term", weigh)
     commits = memory.history()
     assert [commit.version for commit in commits[:31]] == versions[::-1]
     assert [commit.guidelines.added for commit in commits[::-1]] == [1] * 20 + [0] * 30

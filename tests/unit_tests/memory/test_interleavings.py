@@ -104,7 +104,7 @@ def test_with_every_other_in_its_midst(name: str, moment: int | None) -> None:
         try:
             here, there, cold = together(name, other, moment or commits)
         except InvalidInputError as error:
-            assert "names no" in str(error)  # noqa: PT017 - what it speaks of is gone meanwhile
+            assert "has no" in str(error)  # noqa: PT017 - what it speaks of is gone meanwhile
             continue
         try:
             check([here, there, cold], {name, other})
@@ -326,7 +326,7 @@ async def test_at_each_put(monkeypatch: pytest.MonkeyPatch, name: str, *, awaits
                 continue
             except InvalidInputError as error:
                 assert (attempt, left) == (2, after)
-                assert "names no" in str(error)  # noqa: PT017 - it was removed at the first attempt
+                assert "has no" in str(error)  # noqa: PT017 - it was removed at the first attempt
             break
         after = after or picture(store)
         assert after != before

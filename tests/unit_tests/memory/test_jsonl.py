@@ -215,9 +215,9 @@ def check_refused(memory: JudgeMemory, source: Any, problem: str) -> None:
 
 
 LINES: list[tuple[int, str, str]] = [
-    (3, "prose", "line 3: it is no JSON"),
-    (3, "[1, 2]", "line 3: it is no JSON object"),
-    (3, "{}", "line 3: its type None is not known"),
+    (3, "prose", "line 3: it is not JSON"),
+    (3, "[1, 2]", "line 3: it is not a JSON object"),
+    (3, "{}", "line 3: unknown type None"),
     (3, '{"type": "episode"}', "line 3: id: is missing"),
     (5, '{"type": "vector"}', "line 5: .* is missing"),
     (4, "[" * 100_000, "line 4: "),
@@ -232,16 +232,16 @@ def test_a_line_that_is_none(memory: JudgeMemory) -> None:
         lines = exported().splitlines()
         lines[number - 1] = line
         check_refused(memory, lines, problem)
-    check_refused(memory, exported()[:-20], "line 6: it is no JSON")
+    check_refused(memory, exported()[:-20], "line 6: it is not JSON")
 
 
 FIELDS: list[tuple[int, dict[str, Any], str]] = [
-    (2, {"text": ""}, "line 2: text: a guideline is a sentence"),
+    (2, {"text": ""}, "line 2: text: expected a guideline as a sentence"),
     (2, {"text": "x" * 2_001}, "line 2: text: .* at most 2,000"),
     (2, {"position": 2**70}, "line 2: .*64 bits"),
     (2, {"wording": "Be warm."}, "line 2: wording: is not a field that is known here"),
     (3, {"rationale": "\ud800"}, "line 3: .*surrogate"),
-    (3, {"author": "ann"}, "line 3: id: the episode's id does not fit"),
+    (3, {"author": "ann"}, "line 3: id: the episode's id does not match"),
     (3, {"example": {"inputs": "other", "outputs": "a"}}, "line 3: id: the episode's id does not"),
     (3, {"example": {"inputs": float("nan"), "outputs": "a"}}, "line 3: .*nan"),
     (3, {"value": "perhaps"}, "line 3: 'perhaps' is not on the scale"),
@@ -264,7 +264,9 @@ def test_what_is_no_export_of_this_memory(memory: JudgeMemory) -> None:
         check_refused(memory, source, "export|line 1|source|text")
     brevity = Criterion(name="brevity", instructions="Is it short?")
     other = JudgeMemory(InMemoryStore(), brevity, embeddings=hashed)
-    check_refused(other, exported(), "line 1: it is the memory of 'tone', not of 'brevity'")
+    check_refused(
+        other, exported(), "line 1: it is the memory of criterion 'tone', not of 'brevity'"
+    )
 
     def short(texts: Any) -> list[list[float]]:
         return [vector[:8] for vector in hashed(texts)]

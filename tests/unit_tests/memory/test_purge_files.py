@@ -172,5 +172,5 @@ async def test_a_store_of_an_unknown_kind_is_purged_and_told_of(*, awaits: bool)
     memory, one = fill(Elsewhere())
     options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
     done = await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)
-    check(done, "Elsewhere: the items are deleted, but whether their bytes are gone")
+    check(done, "Elsewhere: the items are deleted. Whether their bytes are gone")
     assert MARK not in memory.export_jsonl()

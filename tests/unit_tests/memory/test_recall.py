@@ -46,9 +46,9 @@ async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> No
 NAMESPACES: list[tuple[Any, str]] = [
     ((), "at least one label"),
     (("memalign", ""), "must not be empty"),
-    ("team.a", "must not hold a dot"),
-    (("memalign", 3), "the label 3 is no string"),
-    (("langgraph", "x"), "keeps the first label 'langgraph' to itself"),
+    ("team.a", "must not contain a dot"),
+    (("memalign", 3), "the label 3 is not a string"),
+    (("langgraph", "x"), "reserves the first label 'langgraph'"),
 ]
 
 
@@ -72,7 +72,7 @@ async def test_a_long_example_is_found_by_its_beginning(
     [text] = [one for one in bench.embedded() if one.startswith("the quick")]
     assert len(text.encode()) <= MAX_BYTES
     assert await bench.recall(f"{long} and more", k=1) == [long]
-    assert "similar examples are looked for by their beginnings" in caplog.text
+    assert "similar examples are found by their beginnings" in caplog.text
 
 
 async def test_another_embedder_embeds_anew_once_and_says_so(

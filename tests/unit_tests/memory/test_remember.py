@@ -158,8 +158,8 @@ def test_a_later_repetition_of_the_old_word_does_not_undo_a_revision(memory: Jud
     assert memory.remember(given) == after
 
 
-ANOTHERS = r"^feedback: it is another expert's, or on "
-UNKNOWN = r"^episode_id: (give an episode's id|.* names no episode of 'tone')"
+ANOTHERS = r"^feedback: it has another author or example "
+UNKNOWN = r"^episode_id: (expected an episode's id|'tone' has no episode)"
 REFUSED: list[tuple[Any, str]] = [
     ({"author": "bob", "rationale": "x"}, ANOTHERS),
     ({"author": None, "rationale": "x"}, ANOTHERS),
@@ -169,7 +169,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"value": "perhaps"}, "value: 'perhaps' is not on the scale"),
     ({"value": None, "rationale": "  "}, "feedback needs a value or a rationale"),
     ({"verdict": True}, "verdict: is not a field that is known here"),
-    ({"rationale": "a\x00b"}, "rationale holds a NUL"),
+    ({"rationale": "a\x00b"}, "rationale has a NUL"),
     (None, "feedback"),
     ("Too long.", "feedback"),
 ]
