@@ -14,7 +14,7 @@ from memalign_graph import conversation
 from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, new_turn
-from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.io import IO, sync_async_methods
 from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import GateOptions
 from memalign_graph.types import Criterion
@@ -35,23 +35,23 @@ MESSAGES = "messages"
 
 
 class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Judges what an agent is about to answer, and sends back what does not pass.
+    """Judges an agent's answer, and sends it back if it does not pass.
 
-    When the agent is done, its answer is judged. One that does not pass goes back to the model
-    with the critique, at most `max_revisions` times; then, if `review="exhausted"`, an expert is
-    asked by an interrupt, and memory learns from the reply. The `GateVerdict` is in the agent's
-    state under the gate's name: `result["quality_gate"]["status"]`; it is empty where a guard, a
-    limit or another gate's fallback ended the turn. The agent is created with a store, where the
-    judge's memory lies, and with a checkpointer where experts are asked.
+    When the agent is done, its answer is judged. If it does not pass, it goes back to the model
+    with the critique, at most `max_revisions` times. With `review="exhausted"` an expert is then
+    asked by an interrupt, and the memory learns from the reply. The `GateVerdict` is in the agent's
+    state under the gate's name: `result["quality_gate"]["status"]`. It is empty if a guard, a limit
+    or another gate's fallback ended the turn. Create the agent with a store, which holds the
+    judge's memory, and with a checkpointer if experts are asked.
 
     Args:
         criterion: What is judged.
-        tools: True to tell the judge the names and descriptions of the tools that the model was
-            offered, so that a call that is missing can be judged, too.
+        tools: True to show the judge the names and descriptions of the tools that the model was
+            offered, so that it can judge a missing call.
         options: The gate's options (`Gate`) and the judge's (`Judge`).
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         if not isinstance(tools, bool):
-            raise InvalidInputError(f"tools: give True or False, not {tools!r:.80}.")
+            raise InvalidInputError(f"tools: expected True or False, got {tools!r:.80}.")
         if tools and (options.get("example") or options.get("sees") == "answer"):
             raise InvalidInputError(
-                "tools: the judge reads the tools only with `sees` set to 'turn' or "
-                "'conversation', and without `example`: leave out one of them."
+                "tools: needs sees='turn' or sees='conversation', and no `example`. Leave out one "
+                "of them."
             )
         self._shows_tools = tools
         self._gate = QualityGate(criterion, options)
@@ -75,39 +75,31 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return self._gate.name
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Forget the verdict of an earlier turn, and keep what this one begins with."""
+        """Clear the verdict of an earlier turn, and save the settings of this one."""
         return {self.name: {}, self._turn_key: new_turn(state.get(MESSAGES))}
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Note whether the model answered: what others say instead is not judged as its answer."""
+        """Record whether the model answered: a guard's or a limit's message is not judged."""
         answer = _last_answer(state)
-        # The message of a tool that makes a structured response comes with the model's own.
+        # The tool call of a structured response is followed by its own tool message.
         model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
         return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": model_answered}}
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        """Note the tools that the model is offered, if the judge reads them."""
-        return self._noting_tools(request, handler(request))
+        """Record the tools that the model is offered, if the judge reads them."""
+        return self._record_tools(request, handler(request))
 
     async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self._noting_tools(request, await handler(request))
+        return self._record_tools(request, await handler(request))
 
-    def _noting_tools(self, request: Any, response: Any) -> Any:
+    def _record_tools(self, request: Any, response: Any) -> Any:
         if not self._shows_tools:
             return response
         turn = {**(request.state.get(self._turn_key) or {}), "tools": _describe(request.tools)}
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
 
-    @hook_config(can_jump_to=["model"])
-    def after_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Judge the answer, and send it back where it does not pass."""
-        return run_sync(self._decide(SYNC, state))
-
-    @hook_config(can_jump_to=["model"])
-    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        return await self._decide(ASYNC, state)
-
-    async def _decide(self, io: IO, state: Any) -> StateUpdate:
+    async def _decide(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
+        """Judge the answer, and send it back if it does not pass."""
         turn = conversation.read_turn(state[MESSAGES], state.get(self._turn_key) or {})
         verdict, turn_state = await self._verdict(io, state, turn)
         update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
@@ -116,18 +108,19 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             return {**update, MESSAGES: [critique], "jump_to": "model"}
         fallback = self._gate.settings.fallback
         if verdict and fallback is not None and not verdict["let_through"]:
-            # In the place of the turn's answers, so that nobody reads those.
             update[MESSAGES] = conversation.fallback_messages(turn, fallback)
             if state.get("structured_response") is not None:
                 update["structured_response"] = None
         return update
 
+    after_agent, aafter_agent = map(hook_config(can_jump_to=["model"]), sync_async_methods(_decide))  # type: ignore[assignment] # `hook_config` is typed loosely
+
     async def _verdict(self, io: IO, state: Any, turn: Turn) -> tuple[Any, TurnState]:
         answer = _last_answer(state)
-        # A tool that answers directly speaks after the model, and for it.
+        # The result of a tool with `return_direct` is the model's answer.
         model_answered = turn.state.get("spoke") or _ends_with_tool(state)
         if answer is None or conversation.is_from_gate(answer) or not model_answered:
-            # A guard, a limit, or another gate ended the turn, perhaps before it began here.
+            # A guard, a limit or another gate ended the turn, perhaps before this gate's hooks ran.
             is_open = turn.is_revised and turn.is_last_question
             verdict = state.get(self.name) or {}
             return {**verdict, "status": "exhausted"} if is_open else {}, turn.state
@@ -157,7 +150,7 @@ def _ends_with_tool(state: Any) -> bool:
 
 
 def _describe(tools: Sequence[Any]) -> str:
-    """Write the tools' names and descriptions, one a line."""
+    """List the tools' names and descriptions."""
     functions = [convert_to_openai_tool(tool).get("function", tool) for tool in tools]
     named = [
         f"- {function.get('name', function.get('type'))}: {function.get('description') or ''}"
@@ -169,7 +162,7 @@ def _describe(tools: Sequence[Any]) -> str:
 def _state_schema(name: str, turn_key: str) -> type[Any]:
     hints = get_type_hints(AgentState, include_extras=True)
     if not {name, turn_key}.isdisjoint(hints):
-        raise InvalidInputError(f"name: {name!r} is a key of every agent: choose another.")
+        raise InvalidInputError(f"name: {name!r} is a key of every agent's state. Choose another.")
     own = {
         name: NotRequired[Annotated[GateVerdict | dict[str, Any], OmitFromInput]],
         turn_key: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]],

@@ -1,4 +1,4 @@
-"""What a gate reads in a conversation, and what it writes into it."""
+"""What a gate reads from a conversation, and the messages it writes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
-"""What a gate keeps of one turn; JSON values only, and the keys are stored.
+"""A gate's state of one turn, as JSON; the keys are stored.
 
-`asked_id` is the message that the turn began with, and `settings` are those of the run's context,
-which is gone after an interrupt. `turn`, `status` and `revisions` are those of the gate's last
-verdict: a gate that is wired up by hand keeps its verdict alone. `sent_back` are the messages that
-were. In an agent there are also the `inputs` as first judged, and `spoke`: whether the model
-answered since the turn began, or since its answer was sent back.
+`asked_id` is the message that began the turn, and `settings` are those of the run's context, which
+an interrupt does not keep. `turn`, `status` and `revisions` are those of the gate's last verdict: a
+gate that is wired by hand keeps only its verdict. `sent_back` are the ids of the messages that
+were. In an agent there are also `tools`, the `inputs` as first judged, and `spoke`: whether the
+model answered since the turn began, or since its answer was sent back.
 """
 
-# How a message tells in its `additional_kwargs` who wrote it, as LangChain's middleware does.
+# The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
 _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
-# How langgraph-supervisor names the tool by which a worker hands back.
+# langgraph-supervisor's prefix of the tool with which a worker hands back.
 _HANDOFF_BACK = "transfer_back_to_"
 
 NO_ANSWER = "There is no answer to judge: write one."
@@ -48,12 +48,12 @@ class Turn:
     messages: Sequence[Any] = ()
     """All messages of the conversation, also those of earlier turns."""
     asked_id: str | None = None
-    """The message that asks; None where no message has an id."""
+    """The id of the message that began the turn; None if no message has an id."""
     is_last_question: bool = False
-    """Whether that message is known to be the last one that asks."""
+    """Whether that message is known to be the last question."""
     state: TurnState = field(default_factory=dict)
     has_unmarked_drafts: bool = False
-    """Whether critiques go elsewhere, so that no message tells which answers were sent back."""
+    """Whether critiques go to a key of their own, so that no message marks a draft."""
 
     @property
     def is_revised(self) -> bool:
@@ -67,7 +67,7 @@ class Turn:
 
 
 def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False) -> Turn:
-    """Find the present turn; the state of another one is left out."""
+    """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
     questions = [message.id for message in messages if is_question(message, begun)]
@@ -79,7 +79,7 @@ def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = Fa
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
-    """Tell whether a human wrote a message: its source may be claimed, but not that of a turn's."""
+    """Return whether a human wrote a message; one that began a turn may claim any source."""
     if not isinstance(message, HumanMessage):
         return False
     begins_turn = asked_id is not None and message.id == asked_id
@@ -87,13 +87,13 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
 
 
 def is_from_gate(message: Any, name: str | None = None) -> bool:
-    """Tell whether a gate wrote a message: any gate, or the one with this name."""
+    """Return whether a gate wrote a message: any gate, or the one with this name."""
     source = message.additional_kwargs if isinstance(message, BaseMessage) else {}
     return source.get(_SOURCE) == _GATE_SOURCE and name in (None, source.get(_GATE))
 
 
 def is_revision_request(messages: Any, name: str) -> bool:
-    """Tell whether the last human message is a critique by the gate with this name."""
+    """Return whether the last human message is a critique by the gate with this name."""
     newest_first = reversed(messages if isinstance(messages, list | tuple) else [])
     humans = (message for message in newest_first if isinstance(message, HumanMessage))
     return is_from_gate(next(humans, None), name)
@@ -102,7 +102,7 @@ def is_revision_request(messages: Any, name: str) -> bool:
 def critique_message(critique: str, name: str) -> HumanMessage:
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "
-        "alone, without a word about this review.",
+        "only, and do not mention this review.",
         additional_kwargs={_SOURCE: _GATE_SOURCE, _GATE: name},
         id=str(uuid4()),
     )
@@ -125,7 +125,7 @@ def critique_text(
     if feedback is not None and feedback.rationale:
         parts.append(f"An expert says: {feedback.rationale}")
     elif judgment.value != value:
-        # The judge's rationale speaks for the answer.
+        # The judge's rationale is in favor of the answer.
         parts.append("An expert decided so, and gave no reason.")
     elif overruled:
         parts.append("Experts did not accept the answers most like this one.")
@@ -133,26 +133,34 @@ def critique_text(
         parts.append(f"The review says: {judgment.rationale}")
     if broken and judgment.value == value and not overruled:
         lines = "\n".join(f"- {guideline}" for guideline in broken)
-        parts.append(f"What it has to heed:\n{lines}")
+        parts.append(f"The answer must follow these guidelines:\n{lines}")
     return "\n\n".join(parts)
 
 
 def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
-    """Put a text in the place of a turn's last answer, and of what gates sent back before it."""
-    messages: list[BaseMessage] = list(turn.messages)
-    begins = [message.id == turn.asked_id for message in messages]
-    if any(begins):
-        messages = messages[len(begins) - begins[::-1].index(True) :]
-    replaced = {*turn.state.get("sent_back", ()), *answer_ids(messages)}
-    for index, message in enumerate(messages):
-        if isinstance(message, HumanMessage) and is_from_gate(message):
-            replaced |= {message.id, *answer_ids(messages[:index])}
-    removed = [RemoveMessage(str(message.id)) for message in messages if message.id in replaced]
+    """Replace a turn's last answer, its drafts and their critiques by a text."""
+    messages = turn.messages
+    begins = [place for place, message in enumerate(messages) if message.id == turn.asked_id]
+    answer = range(len(messages) - len(last_answer(messages)), len(messages))
+    replaced = sorted({*_drafts(messages, turn), *answer})
+    start = begins[-1] + 1 if begins else 0
+    removed = [RemoveMessage(str(messages[place].id)) for place in replaced if place >= start]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
 
 
+def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
+    """Return the places of answers that a gate sent back, and of its critiques."""
+    sent_back = {*turn.state.get("sent_back", ())} - {None}
+    places = {place for place, message in enumerate(messages) if message.id in sent_back}
+    for place, message in enumerate(messages):
+        is_human = isinstance(message, HumanMessage)
+        if is_human and is_from_gate(message) and not is_question(message, turn.asked_id):
+            places |= {*range(place - len(last_answer(messages[:place])), place + 1)}
+    return places
+
+
 def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:
-    """Return the last answer, newest first: what a model wrote, and tools after it."""
+    """Return the last answer, newest first: a model's message, and those of tools after it."""
     answer: list[BaseMessage] = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage):
@@ -167,7 +175,7 @@ def answer_ids(messages: Sequence[Any]) -> list[str | None]:
 
 
 def _hands_back(message: Any) -> bool:
-    """Tell whether a message is a worker's note to its supervisor, and no answer."""
+    """Return whether a message only hands a worker's result back to its supervisor."""
     if isinstance(message, ToolMessage):
         return (message.name or "").startswith(_HANDOFF_BACK)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
@@ -181,7 +189,7 @@ def extract_example(
     messages_key: str = "messages",
     sees: Sees = "turn",
 ) -> Example | str:
-    """Return what is to be judged; or tell the writer why there is nothing to judge."""
+    """Return the example to judge, or a text that tells the writer why there is none."""
     fields: Any = what_gate_sees(turn, messages_key, sees) if example is None else example(state)
     outputs = fields.get("outputs", "?") if isinstance(fields, Mapping) else "?"
     if fields is None or _is_blank(outputs):
@@ -189,7 +197,7 @@ def extract_example(
     try:
         return parse_example(fields)
     except InvalidInputError as error:
-        # The model can correct what it wrote; another type is the caller's mistake.
+        # The model can correct invalid text; an invalid type is the caller's mistake.
         if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in fields:
             return f"The answer can't be judged. {error}"
         raise
@@ -198,20 +206,19 @@ def extract_example(
 def what_gate_sees(
     turn: Turn, messages_key: str, sees: Sees, structured: Any = None, tools: str = ""
 ) -> dict[str, Any] | None:
-    """Take what is judged out of a conversation; None if nothing was answered.
+    """Return the inputs and outputs to judge; None if there is no answer.
 
-    `structured` is an agent's answer in a shape of its own, which goes before the text; `tools`
-    are what the agent could have called.
+    `structured` is an agent's structured response, which replaces its text; `tools` describes what
+    the agent could have called.
     """
     messages = convert_to_messages(turn.messages)
     begun = turn.state.get("asked_id")
     questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
     if not messages or not (questions or "inputs" in turn.state):
-        why = "none of the messages is human"
-        why = why if messages else "the state has no messages there to judge"
+        why = "no message is human" if messages else "the state has no messages to judge"
         raise InvalidInputError(
-            f"{messages_key}: {why}: give `example=`, a function that makes `inputs` and `outputs` "
-            "of the state."
+            f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
+            "`outputs`."
         )
     if isinstance(messages[-1], HumanMessage) or structured is None:
         final = _final_message(messages)
@@ -242,28 +249,24 @@ def what_gate_sees(
     if sees != "answer" and (before or tools):
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
-    # Other middleware may have folded the question into a summary meanwhile.
+    # Other middleware may have replaced the question by a summary since the first judgment.
     return {"inputs": turn.state.get("inputs", request), "outputs": outputs}
 
 
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
-    """Return what was said and done, by its place: no drafts, critiques or notes of middleware."""
-    drafts = {*turn.state.get("sent_back", ())} - {None}
-    hidden: set[int] = set()
-    answered: int | None = None  # where the turn was answered before
+    """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
+    hidden = _drafts(messages, turn)
+    answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
+        is_asked = is_question(message, turn.asked_id)
         if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not message.tool_calls:
             hidden |= set() if answered is None else {answered}
             answered = place
-        elif is_question(message, turn.asked_id):
+        elif is_asked:
             answered = None
-        is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
-        if is_note or message.id in drafts or _hands_back(message):
+        if (isinstance(message, HumanMessage) and not is_asked) or _hands_back(message):
             hidden.add(place)
-        if is_note and is_from_gate(message):
-            count = len(last_answer(messages[:place]))
-            hidden |= set(range(place - count, place))
-    # A gate that the agent called as a tool speaks of a draft, too.
+    # An agent that calls a gate as a tool passes a draft to it.
     gates = {
         message.tool_call_id
         for message in messages
@@ -271,16 +274,14 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     }
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
-        visible: BaseMessage | None = message if place not in hidden else None
-        if isinstance(visible, ToolMessage):
-            visible = None if visible.tool_call_id in gates else visible
-        elif isinstance(visible, AIMessage) and any(
-            call["id"] in gates for call in visible.tool_calls
-        ):
-            calls = [call for call in visible.tool_calls if call["id"] not in gates]
-            visible = (
-                visible.model_copy(update={"tool_calls": calls}) if calls or visible.text else None
-            )
+        visible = message
+        if isinstance(message, AIMessage) and message.tool_calls:
+            calls = [call for call in message.tool_calls if call["id"] not in gates]
+            visible = message.model_copy(update={"tool_calls": calls})
+            if not calls and not message.text:
+                continue
+        if place in hidden or (isinstance(message, ToolMessage) and message.tool_call_id in gates):
+            continue
         if isinstance(visible, HumanMessage | AIMessage | ToolMessage):
             shown.append((place, visible))
     return shown
@@ -296,11 +297,11 @@ def _as_json(messages: list[BaseMessage]) -> Any:
 
 
 def _final_message(messages: Sequence[BaseMessage]) -> AIMessage | ToolMessage | None:
-    """Return the last message that answers since a human, or a gate, last spoke."""
+    """Return the last answer after the last message of a human or a gate."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
             break
-        # A tool whose result is the answer ends an agent (`return_direct`).
+        # The result of a tool with `return_direct` is an agent's answer.
         if isinstance(message, AIMessage | ToolMessage) and not _hands_back(message):
             return message
     return None
@@ -317,7 +318,7 @@ def _is_blank(outputs: Any) -> bool:
 
 
 def _is_json(value: Any) -> bool:
-    """Tell whether a value has JSON's types; its texts may still be invalid."""
+    """Return whether a value has JSON's types; its texts may still be invalid."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_json(value[key]) for key in value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Quality gates: a judge in any graph, which lets through what passes and sends back the rest."""
+"""Quality gates: a judge in a graph that lets an answer pass, or sends it back with a critique."""
 
 import logging
 import operator
@@ -22,87 +22,87 @@ from memalign_graph.conversation import Turn, TurnState
 from memalign_graph.errors import InvalidInputError, MemAlignError, StoreError
 from memalign_graph.graphs import Graph, create_review_graph
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync
-from memalign_graph.runtime import StateUpdate, current_runtime, is_nested, is_resuming
+from memalign_graph.runtime import StateUpdate, call_graph, current_runtime, is_nested, is_resuming
 from memalign_graph.scales import PassRule, Value
-from memalign_graph.settings import Gate, GateOptions, MemAlignContext, judge_context
+from memalign_graph.settings import Gate, GateOptions, MemAlignContext, context_settings
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 logger = logging.getLogger(__name__)
 
 GateStatus = Literal["accepted", "revise", "escalated", "exhausted", "judge_error"]
-"""What became of an answer: it passed, goes back with the critique, its revisions have run out (it
-is `escalated` where the gate has somewhere to escalate to), or nobody knows."""
+"""What happened to an answer: it passed; it goes back with the critique; no revision is left
+(`escalated` if the gate has a node to escalate to, otherwise `exhausted`); or the judge failed."""
 
 
 class GateVerdict(TypedDict):
-    """What a gate said of one answer; JSON values only."""
+    """A gate's verdict on one answer; JSON values only."""
 
     gate: str
     """The gate's name."""
     example_id: str | None
-    """The id of the example; None where there was nothing to judge."""
+    """The id of the example; None if there was nothing to judge."""
     status: GateStatus
-    """What became of the answer."""
+    """What happened to the answer."""
     passed: bool
-    """Whether it passed; False also where nobody knows."""
+    """Whether it passed; False also if the judge failed."""
     let_through: bool
     """Whether it goes on: it passed, or the judge failed and the gate is open."""
     value: Value | None
-    """The value that decided; None where nobody gave one."""
+    """The value that decided; None if there is none."""
     decided_by: Literal["judge", "expert"] | None
-    """Whose value it is; None where the judge failed or there was nothing to judge."""
+    """Whose value it is; None if the judge failed or there was nothing to judge."""
     critique: str
-    """What to change, in words for the writer; empty where it passed."""
+    """What the writer has to change; empty if the answer passed."""
     revisions: int
-    """How often an answer has been sent back in this turn, this time included."""
+    """How often an answer was sent back in this turn, including this time."""
     judgment: dict[str, Any] | None
     """The `Judgment` as JSON."""
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` as JSON, where one was asked."""
+    """The expert's `Feedback` as JSON, if an expert was asked."""
     learned: dict[str, Any] | None
-    """What memory made of it."""
+    """What the memory learned from it."""
     error: str | None
-    """Why the judge failed, where it did."""
+    """Why the judge failed, if it did."""
     turn: str | None
-    """The id of the message that asked: verdicts of one turn share it. None without messages."""
+    """The id of the message that began the turn; None without messages."""
 
 
 _TURN_START_SUFFIX = ".before_turn"
 _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
-_JUDGE_FAILED_LOG = "The judge of the gate %r failed, and the gate is %s: the answer %s. %s"
+_JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
 NO_TURN = Turn()
 
 
 def new_turn(messages: Any) -> TurnState:
-    """Return the private state of a gate at the beginning of a turn."""
+    """Return a gate's private state at the beginning of a turn."""
     run = current_runtime()
     last = messages[-1] if isinstance(messages, Sequence) and messages else None
-    # A caller's message counts as the question, even if it claims to come from a gate. In a graph
-    # inside another it may be the critique of the outer graph's gate.
+    # The caller's message is the question, even if it claims to come from a gate. In a nested graph
+    # it may be the critique of the outer graph's gate.
     asked_id = None if is_nested(run) else getattr(last, "id", None)
     return {"asked_id": asked_id, "settings": _settings_of(run, NO_TURN)}
 
 
 def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
-    """Return the settings for judging: of the run's context, or those that the turn began with."""
-    context = judge_context(run.context)
-    if context is not None:
-        return context.model_dump(mode="json", exclude_unset=True)
+    """Return the settings in the run's context; without one, those that the turn began with."""
+    own = context_settings(run.context)
+    if own is not None:
+        return own
     settings: dict[str, Any] = turn.state.get("settings") or {}
     has_ended = "status" in turn.state and not turn.is_revised
     if settings and has_ended and not turn.is_last_question:
-        # `Command(goto=...)` may have begun a turn past `before_turn`, and a guess could reach
-        # another customer's memory.
+        # `Command(goto=...)` may have skipped `before_turn`. A guess could open the memory of
+        # another customer.
         raise InvalidInputError(
-            f"context: this run gives none, and the thread's last verdict was made with {settings}:"
-            ' give the context again, such as context={"memalign": {"namespace": [...]}}.'
+            f"context: this run has none, but the thread's last verdict was made with {settings}. "
+            'Pass the context again, such as context={"memalign": {"namespace": [...]}}.'
         )
     return settings
 
 
 class QualityGate:
-    """A judge, which values pass, and what becomes of an answer. The rest is wiring around it."""
+    """Judges an answer and decides what happens to it; independent of the graph around it."""
 
     def __init__(
         self,
@@ -118,27 +118,26 @@ class QualityGate:
         self.settings = Gate(**own)
         self.name = self.settings.name
         self.turn_key = f"_{self.name}_loop"
-        """The key of the gate's `TurnState` in a state."""
+        """The state's key with the gate's `TurnState`."""
         self.max_revisions = self.settings.max_revisions if can_revise else 0
         self.can_escalate = can_escalate
         self.counts_revisions = counts_revisions
-        """False where it is not the gate that decides whether another answer is written."""
+        """False if the agent decides whether it writes another answer."""
         review: Any = self.settings.review
         if review == "exhausted":
             review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731 - once
         graph = create_review_graph(criterion, review=review, **{"cite_guidelines": True, **judge})
         self.criterion = criterion
         self.rule: PassRule = PassRule.of(criterion.scale, self.settings.passes)
-        # The judge's tokens are not the application's messages.
+        # Keeps the judge's tokens out of the application's stream of messages.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
     async def decide(
         self, io: IO, example: Example | str, turn: Turn = NO_TURN
     ) -> tuple[GateVerdict, TurnState]:
-        """Judge an answer, or say why there is none.
+        """Judge an answer; return the verdict and the turn's new state.
 
-        Returns:
-            The verdict, and the turn's state as it is to be kept.
+        `example` is a text for the writer if there is nothing to judge.
         """
         run = current_runtime()
         settings = _settings_of(run, turn)
@@ -172,14 +171,10 @@ class QualityGate:
         if self.settings.review == "exhausted" and turn.revisions < self.max_revisions:
             settings = {**settings, "review": settings.get("review") or "never"}
         context = MemAlignContext(**settings)
-        fields: Any = example.to_json()
-        result = await io.call_either(
-            lambda: self.graph.invoke(fields, context=context),
-            lambda: self.graph.ainvoke(fields, context=context),
-        )
+        result = await call_graph(io, self.graph, example.to_json(), context=context)
         judgment = Judgment.model_validate(result["judgment"])
         feedback = result["feedback"] and Feedback.model_validate(result["feedback"])
-        # An expert who comments and gives no value does not approve.
+        # A comment without a value is no approval.
         value = judgment.value if feedback is None else feedback.value
         passed = value is not None and self.rule.passes(value)
         critique = ""
@@ -199,7 +194,7 @@ class QualityGate:
 
     def _failed(self, turn: Turn, error: MemAlignError) -> GateVerdict:
         fails_open = self.settings.on_judge_error == "open"
-        outcome = "goes on unjudged" if fails_open else "does not pass"
+        outcome = "continues unjudged" if fails_open else "does not pass"
         logger.warning(_JUDGE_FAILED_LOG, self.name, self.settings.on_judge_error, outcome, error)
         return self._verdict(turn, status="judge_error", let_through=fails_open, error=str(error))
 
@@ -222,12 +217,12 @@ class QualityGate:
 
 
 def keep_last(_old: Any, new: Any) -> Any:
-    """Keep the last write of a step: gates that run concurrently, under `Send`, share one key."""
+    """Keep the last write of a step: gates that run concurrently under `Send` share one key."""
     return new
 
 
 def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
-    """Return the last verdict: a reducer of the caller's own may gather them in a list."""
+    """Return the last verdict; the caller's reducer may collect verdicts in a list."""
     verdicts: Any = conversation.read_key(state, name) or {}
     return verdicts[-1] if isinstance(verdicts, list) else verdicts  # type: ignore[no-any-return] # a verdict
 
@@ -246,20 +241,20 @@ class GateNode(RunnableLambda[Any, Any]):
         keys |= {} if critique_key is None else {"critique_key": critique_key}
         for option, key in keys.items():
             if not isinstance(key, str) or not key.strip():
-                raise InvalidInputError(f"{option}: give the name of a key, which is text.")
+                raise InvalidInputError(f"{option}: expected the name of a key, got {key!r:.80}.")
             if list(keys.values()).count(key) > 1:
-                raise InvalidInputError(f"{option}: {key!r} is two things at once: choose another.")
+                raise InvalidInputError(f"{option}: {key!r} is the name of another key, too.")
         self.gate = gate
         self.messages_key = messages_key
         self.critique_key = critique_key
         self._state_schema = state_schema
-        """The class of the state, which `example` gets; None if the node itself gets it so."""
+        """The class of the state that `example` gets; None if the node's own input has it."""
         awaiting = partial(self._decide, ASYNC)
         super().__init__(lambda state: run_sync(self._decide(SYNC, state)), awaiting, gate.name)
 
     @property
     def deps(self) -> list[Runnable[Any, Any]]:
-        """The subgraphs of the node, by the name that LangGraph reads."""
+        """The node's subgraphs, under the name that LangGraph reads."""
         return [self.gate.graph]
 
     async def _decide(self, io: IO, state: Any) -> StateUpdate:
@@ -287,7 +282,7 @@ class GateNode(RunnableLambda[Any, Any]):
         if self._state_schema is not None:
             update[gate.turn_key] = turn_state
         if self.critique_key is not None and (revises or turn.is_revised):
-            # Another gate's critique may stand in the key: it is taken away by that gate alone.
+            # Another gate's critique may be in the key: only that gate removes it.
             update[self.critique_key] = verdict["critique"] if revises else ""
         elif revises:
             critique = conversation.critique_message(verdict["critique"], gate.name)
@@ -298,7 +293,7 @@ class GateNode(RunnableLambda[Any, Any]):
 
 
 def _as_parents(state: Any, schema: type[Any] | None) -> Any:
-    """Return the state as the nodes of the parent get it."""
+    """Return the state as the parent's nodes get it."""
     if schema is None or not isinstance(state, Mapping) or is_typeddict(schema):
         return state
     return schema(**{key: state[key] for key in get_type_hints(schema) if key in state})
@@ -308,7 +303,7 @@ def _as_parents(state: Any, schema: type[Any] | None) -> Any:
 
 
 def _keys(builder: Graph, schema: Any) -> dict[str, Any]:
-    """Return a schema's keys with their types, but for those that LangGraph itself fills."""
+    """Return a schema's keys with their types, without those that LangGraph fills."""
     hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
     return {key: hint for key, hint in hints.items() if key in builder.channels}
 
@@ -321,7 +316,7 @@ def _gate_at(builder: Graph, name: str) -> QualityGate | None:
 def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
     if _gate_at(builder, source):
         raise InvalidInputError(
-            f"after: {source!r} is a gate: name this one, {gate.name!r}, as its `accept` instead."
+            f"after: {source!r} is a gate. Give it accept={gate.name!r} instead."
         )
     destinations = [end for start, end in builder.edges if start == source]
     destinations += [end for starts, end in builder.waiting_edges if source in starts]
@@ -329,18 +324,18 @@ def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
         other_gate = _gate_at(builder, destination)
         if other_gate is None:
             raise InvalidInputError(
-                f"after: {source!r} also leads to {destination!r}, past the gate: take that edge "
-                "away, and name its end as `accept`."
+                f"after: {source!r} also leads to {destination!r}, past the gate. Remove that "
+                f"edge, and use accept={destination!r}."
             )
         if gate.fallback is not None and other_gate.settings.fallback is not None:
             raise InvalidInputError(
-                f"fallback: {destination!r}, which judges the same answer at once, has one, too: "
-                "give it to one of them, or make this gate the other's `accept`."
+                f"fallback: {destination!r}, which judges the same answer concurrently, has one, "
+                "too. Give it to one of them, or make this gate the other's `accept`."
             )
     node = builder.nodes.get(source)
     if builder.branches.get(source) or (node is not None and node.ends):
         raise InvalidInputError(
-            f"after: {source!r} chooses its way itself: leave `after` out, and have that lead to "
+            f"after: {source!r} chooses its next node itself. Leave `after` out, and route it to "
             f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
         )
 
@@ -353,21 +348,22 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
     takes_one = not isinstance(verdicts, LastValue) and joins is not operator.add
     if (get_origin(hint) or hint) is list and not takes_one:
         raise InvalidInputError(
-            f"name: the key {name!r} of the state is a list, but a gate writes one verdict: give "
-            "it a reducer that adds one, such as lambda old, new: [*old, new]."
+            f"name: the state's key {name!r} is a list, but a gate writes one verdict. Give it a "
+            "reducer that appends one, such as lambda old, new: [*old, new]."
         )
     if node.gate.settings.fallback is not None and adds is not add_messages:
         raise InvalidInputError(
-            f"fallback: no answer in {messages_key!r} can be taken back: reduce it by add_messages."
+            f"fallback: no message can be removed from {messages_key!r}. Its reducer must be "
+            "add_messages."
         )
     if revises and critique_key is None and isinstance(messages, LastValue | None):
         raise InvalidInputError(
-            f"critique_key: the state has no messages in {messages_key!r} that a critique could be "
-            "added to: name a key for it, or give that one a reducer, such as add_messages."
+            f"critique_key: a critique can't be added to the state's key {messages_key!r}. Name "
+            "another key for it, or give this one a reducer, such as add_messages."
         )
     if revises and critique_key is not None and critique_key not in builder.channels:
         raise InvalidInputError(
-            f"critique_key: the state has no key {critique_key!r} for a writer to read: add it."
+            f"critique_key: the state has no key {critique_key!r}. Add it, for the writer to read."
         )
 
 
@@ -379,10 +375,10 @@ def _add_node(builder: Graph, node: GateNode) -> None:
     if node.critique_key is not None:
         added[node.critique_key] = Annotated[str, keep_last]
     public = {**added, **declared, **returned}
-    # The turn's state is not returned: a gate of this name in a parent has its own.
+    # The turn's state is not returned: a gate with this name in a parent graph has its own.
     private = {turn_key: Annotated[dict[str, Any], keep_last]}
-    node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # a parent's
-    output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # likewise
+    node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # made here
+    output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # made here
 
     def begin_turn(state: Any) -> StateUpdate:
         destinations = [end for start, end in builder.edges if start == START]
@@ -390,17 +386,17 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             destinations += (branch.ends or {"anywhere": name}).values()
         if all(destination.endswith(_TURN_START_SUFFIX) for destination in destinations):
             raise InvalidInputError(
-                "builder: nothing leads from START into the graph: add an edge to its first node."
+                "builder: no edge leads from START into the graph. Add one to its first node."
             )
         if name in destinations:
             return {}  # the gate runs in this same step, and both would write its keys
-        # A reducer of the caller's own takes verdicts alone.
+        # The caller's own reducer takes only verdicts.
         blank: StateUpdate = {} if name in declared else {name: {}}
         return {**blank, turn_key: new_turn(conversation.read_key(state, messages_key))}
 
     turn_start = f"{name}{_TURN_START_SUFFIX}"
     builder.add_node(name, node, input_schema=node_input)
-    # This node also declares the schema of what is returned to LangGraph.
+    # The input schema of this node also declares the returned keys to LangGraph.
     builder.add_node(turn_start, begin_turn, input_schema=output)
     builder.add_edge(START, turn_start)
     if returned.keys() >= declared.keys():
@@ -419,38 +415,39 @@ def add_quality_gate(
     critique_key: str | None = None,
     **options: Unpack[GateOptions],
 ) -> Graph:
-    """Put a judge into a graph: an answer that does not pass goes back to be revised.
+    """Add a judge to a graph: an answer that does not pass goes back to be revised.
 
-    The `GateVerdict` goes into the state under the gate's name, and into what the graph returns
-    unless that has a schema of its own: `result["quality_gate"]["status"]`. A node beside the
-    graph's first ones, `<name>.before_turn`, takes away what an earlier turn left. A state that
-    declares the gate's name with a reducer of its own gathers the verdicts as that does.
+    The `GateVerdict` is in the state under the gate's name, and in the graph's output unless that
+    has a schema of its own: `result["quality_gate"]["status"]`. A node parallel to the graph's
+    first ones, `<name>.before_turn`, clears the state of an earlier turn. If the state declares the
+    gate's name with a reducer, that collects the verdicts.
 
     Args:
-        builder: The graph, to be compiled with a store, where the judge's memory lies; settings of
-            a run stand under `memalign` in its context.
+        builder: The graph, to be compiled with a store, which holds the judge's memory. A run's
+            settings are under `memalign` in its context.
         criterion: What is judged.
-        after: The node whose answer is judged, or several, with no edge past the gate; None to
-            lead edges to the gate oneself.
+        after: The node whose answer is judged, or several, without an edge past the gate; None to
+            add the edges to the gate yourself.
         accept: Where an answer goes that passed.
         revise: The writer, where an answer goes that did not pass; None to send none back.
-        escalate: Where it goes when revisions have run out, or the judge failed; None to end
-            there. That node says what is answered: it excludes `fallback`.
-        messages_key: Where the messages are.
-        critique_key: A key of the state where the critique goes, as text; empty once an answer has
-            passed. Unless given, it is added to the messages.
+        escalate: Where an answer goes if no revision is left or the judge failed; None for the end.
+            This node writes the answer, so it excludes `fallback`.
+        messages_key: The state's key with the messages.
+        critique_key: A key of the state for the critique as text; empty once an answer has passed.
+            By default the critique is added to the messages.
         options: The gate's options (`Gate`) and the judge's (`Judge`).
 
     Returns:
         The builder.
 
     Raises:
-        InvalidInputError: If an option can't be used, or the graph leads past the gate;
-            ImportError where an extra is missing.
+        InvalidInputError: If an option is invalid, or an edge leads past the gate; ImportError if
+            an extra is missing.
     """
     if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
         raise InvalidInputError(
-            "builder: give a StateGraph that is not compiled yet, whose state is a class with keys."
+            "builder: expected a StateGraph that is not compiled, and whose state is a class with "
+            "keys."
         )
     gate = QualityGate(
         criterion, options, can_revise=revise is not None, can_escalate=escalate is not None
@@ -459,19 +456,19 @@ def add_quality_gate(
     node = GateNode(gate, messages_key, critique_key, builder.state_schema)
     if gate.name in builder.nodes:
         raise InvalidInputError(
-            f"name: the graph has a node {gate.name!r} already: give this gate a name of its own."
+            f"name: the graph already has a node {gate.name!r}. Give this gate another name."
         )
     destinations = {"accept": accept, "revise": revise, "escalate": escalate}
     for option, destination in destinations.items():
         if not isinstance(destination, str) and (destination is not None or option == "accept"):
-            raise InvalidInputError(f"{option}: give the name of a node, or END.")
+            raise InvalidInputError(f"{option}: expected the name of a node, or END.")
     if settings.fallback is not None and escalate is not None:
         raise InvalidInputError(
-            "fallback: the node that `escalate` names says what is answered: leave out one of both."
+            "fallback: the node of `escalate` writes the answer. Leave out one of the two."
         )
     sources = [after] if isinstance(after, str) else after or []
     if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
-        raise InvalidInputError("after: give the name of a node, or several in a list.")
+        raise InvalidInputError("after: expected the name of a node, or a list of names.")
     for source in sources:
         _check_edges(builder, source, settings)
     _check_keys(builder, node, revises=revise is not None)
@@ -505,29 +502,26 @@ def create_quality_gate_node(
     critique_key: str | None = None,
     **options: Unpack[GateOptions],
 ) -> Runnable[Any, Any]:
-    """Create a gate as a node, to wire up oneself; `add_quality_gate` does both.
+    """Create a gate as a node, to add edges to; `add_quality_gate` adds both.
 
-    The state needs a key of the gate's name, where the gate counts revisions; edges go by
-    `state[name]["status"]`. A turn begins with each message of a human, and each resume has to be
-    given a context.
+    The state needs a key with the gate's name, where the gate counts revisions; edges read
+    `state[name]["status"]`. Each human message begins a turn. Pass the context with each resume.
 
     Args:
         criterion: What is judged.
-        escalates: Whether the status is `escalated` instead of `exhausted`.
-        messages_key: Where the messages are.
-        critique_key: A key of the state where the critique goes, as text.
+        escalates: True for the status `escalated` instead of `exhausted`.
+        messages_key: The state's key with the messages.
+        critique_key: A key of the state for the critique as text.
         options: The gate's options (`Gate`), without `fallback`, and the judge's (`Judge`); with
-            `max_revisions=0` where no answer is sent back.
+            `max_revisions=0` if no answer is sent back.
 
     Returns:
         The node.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
-    _reject_options(
-        options, ["fallback"], "a node that is wired up by hand leaves the messages alone"
-    )
+    _reject_options(options, ["fallback"], "a node without edges does not change the messages")
     gate = QualityGate(criterion, options, can_escalate=escalates)
     return GateNode(gate, messages_key, critique_key)
 
@@ -535,14 +529,14 @@ def create_quality_gate_node(
 def _reject_options(options: Mapping[str, Any], names: Sequence[str], why: str) -> None:
     for name in names:
         if name in options:
-            raise InvalidInputError(f"{name}: {why}: leave it out.")
+            raise InvalidInputError(f"{name}: {why}. Leave it out.")
 
 
 _ONE_CALL = "The answer was not checked: a step takes one call of this tool. Call it again."
 
 
 class ToolInput(BaseModel):
-    """What the agent says to the tool."""
+    """The tool's arguments."""
 
     inputs: str = Field(description="What was asked for, in the words of the user.")
     outputs: str = Field(description="The whole answer, as it is to be given.")
@@ -551,37 +545,36 @@ class ToolInput(BaseModel):
 def create_quality_gate_tool(
     criterion: Criterion, *, description: str | None = None, **options: Unpack[GateOptions]
 ) -> BaseTool:
-    """Create a tool that judges an answer and tells the agent what to change.
+    """Create a tool that judges an answer and returns what the agent has to change.
 
-    It is called within a graph that was compiled with a store, such as `create_agent(store=...)`.
-    Where experts are asked, lead each call to a `ToolNode` by a `Send` of its own, as
-    `create_agent` does. What the agent tells it is the agent's own word: a gate after the agent
-    can't be talked around.
+    Call it in a graph that was compiled with a store, such as `create_agent(store=...)`. If experts
+    are asked, route each call to a `ToolNode` by a `Send` of its own, as `create_agent` does. The
+    tool believes what the agent passes to it; a gate after the agent can't be bypassed so.
 
     Args:
         criterion: What is judged.
-        description: What it is for, told to the agent; made of the criterion unless given.
+        description: The tool's description for the agent; by default made from the criterion.
         options: The gate's options (`Gate`), without `max_revisions`, `example`, `sees`, `fallback`
             and `review="exhausted"`, and the judge's (`Judge`); the `name` is `check_quality`.
 
     Returns:
-        The tool; its messages carry the `GateVerdict` as their artifact.
+        The tool; its messages have the `GateVerdict` as their artifact.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     name = options.get("name", "check_quality")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise InvalidInputError(
-            f"name: {name!r} is no tool's: give up to 64 letters, digits, _, -."
+            f"name: {name!r} is not a tool name. Use up to 64 letters, digits, _ and -."
         )
     if not isinstance(description, str | None):
-        raise InvalidInputError("description: give a text, or None.")
+        raise InvalidInputError("description: expected a text, or None.")
     own = ["max_revisions", "example", "sees", "fallback"]
-    _reject_options(options, own, "what is checked, and how often, is the agent's choice")
+    _reject_options(options, own, "the agent chooses what is checked, and how often")
     if options.get("review") == "exhausted":
         raise InvalidInputError(
-            "review: a tool counts no revisions: give 'never', 'always', 'uncertain' or a function."
+            "review: a tool counts no revisions. Use 'never', 'always', 'uncertain' or a function."
         )
     own_options = {**options, "name": name, "max_revisions": 1}
     gate = QualityGate(criterion, own_options, counts_revisions=False)
@@ -594,7 +587,7 @@ def create_quality_gate_tool(
         verdict, _ = await gate.decide(io, example)
         judgment = verdict["judgment"]
         if judgment is not None and judgment["example_id"] != example.id:
-            # LangGraph matches the subgraphs of one task by their order, and threads have none.
+            # LangGraph matches the subgraphs of one task by order, which threads do not keep.
             raise ToolException(_ONE_CALL)
         if verdict["status"] != "judge_error":
             return verdict["critique"] or "The answer passed.", verdict

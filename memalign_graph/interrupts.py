@@ -1,8 +1,8 @@
-"""Questions to experts: what an interrupt shows, and the one reader of what comes back.
+"""Questions to experts: the payload of an interrupt, and the parser of the reply.
 
-A payload has the shape of langchain's `HITLRequest`, so that inboxes which know that shape show
-it; to any other client it is plain JSON. Approving confirms, editing corrects; rejecting and
-responding bring words and no value, since the opposite is never inferred; ignoring says nothing.
+A payload is langchain's `HITLRequest`, which inboxes show as a form; other clients get plain JSON.
+Approve confirms and edit corrects. Reject and respond give a comment without a value, since the
+opposite is never inferred. Ignore stores nothing.
 """
 
 import json
@@ -26,10 +26,10 @@ T = TypeVar("T")
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
 _REPLY_WRAPPERS = ("decisions", "edited_action", "args")
-_MAX_REPLY_DEPTH = 5  # decisions, one of them, its action, the action's args
+_MAX_REPLY_DEPTH = 5  # decisions, a decision, its action, the action's args
 _MAX_SHOWN_CHARS = 4_000
 CASE_KEYWORD = "x-case"
-"""The keyword in a reply's JSON Schema that holds what is asked about."""
+"""The keyword in a reply's JSON Schema that holds the case: see `case_payload`."""
 _HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
 
 
@@ -47,8 +47,8 @@ class Form(Generic[T]):
     title: str
     about: str
     properties: Mapping[str, Any]  # the JSON Schema of each field of a reply
-    case: Mapping[str, Any]  # what it is about, for a page of one's own: see `case_payload`
-    read: Callable[[Any], T]  # reads any reply; raises a ValueError that says what to reply instead
+    case: Mapping[str, Any]  # what the question is about, as `case_payload`
+    read: Callable[[Any], T]  # parses a reply; raises ValueError with the accepted replies
     decisions: Sequence[str] = _DECISIONS  # what inboxes offer
     required: Sequence[str] = ()
     args_schema: Mapping[str, Any] | None = None
@@ -71,7 +71,7 @@ class Form(Generic[T]):
 
     @property
     def schema(self) -> type[RootModel[Any]]:
-        """The model that checks a reply; its root is what was read."""
+        """The model that validates a reply; its root is the parsed reply."""
         reply: dict[str, Any] = {"title": self.title, "description": self.about, "type": "object"}
         reply["properties"] = self.properties
         if self.required:
@@ -81,18 +81,18 @@ class Form(Generic[T]):
         return create_model(f"the {self.title}", __base__=_Answer, root=root)
 
     def ask(self, namespace: Sequence[str]) -> T:
-        """Ask, and tell in which memory the answer will be."""
+        """Raise the interrupt, with the memory's namespace in its case; return the parsed reply."""
         own = replace(self, case={**self.case, "namespace": [*namespace]})
         answer: RootModel[T] = interrupt(self.payload, response_schema=own.schema)
         return answer.root
 
 
 class Reply(NamedTuple):
-    """What an expert replied to one action, whichever client sent it."""
+    """An expert's reply to one action, from any client."""
 
-    kind: str  # `text`, `object`, or what was decided: approve, edit, reject, respond or ignore
-    content: Any  # the words, or the fields; from outside, and so of any type
-    name: str = "the reply"  # what errors call the words
+    kind: str  # `text`, `object`, or a decision: approve, edit, reject, respond or ignore
+    content: Any  # the text or the fields; unvalidated
+    name: str = "the reply"  # for errors
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):
@@ -101,7 +101,7 @@ class Reply(NamedTuple):
 
 
 def parse_replies(reply: Any, shapes: str) -> list[Reply]:
-    """Read a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
+    """Parse a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
     reply = from_json_text(reply)
     if isinstance(reply, dict) and "decisions" in reply:
         reply = reply["decisions"]
@@ -112,7 +112,7 @@ def parse_replies(reply: Any, shapes: str) -> list[Reply]:
 
 
 def from_json_text(reply: Any) -> Any:
-    """Parse a reply that a client sent as the text of a JSON object; any other stays as it is."""
+    """Parse a JSON object, or a list of them, that a client sent as text."""
     if not isinstance(reply, str) or not reply.lstrip().startswith(("{", "[")):
         return reply
     try:
@@ -159,7 +159,7 @@ def case_payload(
     judgments: Iterable[Judgment] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """Return what a question is about as JSON, criteria and judgments by the criterion's name."""
+    """Return what a question is about, as JSON; criteria and judgments by the criterion's name."""
     return {
         "kind": kind,
         "criteria": {criterion.name: criterion.model_dump(mode="json") for criterion in criteria},
@@ -171,14 +171,13 @@ def case_payload(
 
 AUTHOR_SCHEMA = {"type": "string", "description": "Who you are."}
 JUDGMENT_ID = "judgment_id"
-"""The field of a review's form and of its reply that names the judgment."""
+"""The field of a review's form and reply that identifies the judgment."""
 RATIONALE_SCHEMA = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
 
 
 def judgment_id_schema(judgment: Judgment) -> dict[str, Any]:
-    """Return the JSON Schema of the id by which a reply can name the judgment it answers."""
-    text = "The judgment that is answered. Leave it as it is: an answer to another is refused."
+    text = "The judgment that is answered. Do not change it: an answer to another one is refused."
     return {"type": "string", "const": judgment.id, "description": text}
 
 
@@ -187,13 +186,13 @@ _REVIEW_SHAPES = (
     "(approve, edit, reject, respond)"
 )
 REASONS: Mapping[str, str] = {
-    "too_little_feedback": "there is too little feedback yet to tell how far the judge is right",
-    "unsure": "the judge is not sure enough",
-    "no_similar_episode": "memory holds nothing like this case",
-    "episodes_disagree": "experts differ on the cases most like it",
-    "sample": "it was drawn by chance, to see whether the judge is still right",
-    "no_budget": "all other questions of the day are spent",
-    "always_ask": "calls like it are always asked about",
+    "too_little_feedback": "there is too little feedback yet to know how often the judge is right",
+    "unsure": "the judge is not confident enough",
+    "no_similar_episode": "the memory holds no similar case",
+    "episodes_disagree": "experts disagree on the most similar cases",
+    "sample": "it was drawn at random, to check whether the judge is still right",
+    "no_budget": "the day's budget for other questions is used up",
+    "always_ask": "a person is always asked about such calls",
     "untrusted_text": "it repeats an address, an amount or an identifier that a tool returned and "
     "the user did not write",
     "judged_wrong": "the judge says that the call is wrong",
@@ -209,9 +208,9 @@ def review_form(
     episodes: Sequence[Episode] = (),
     was_shown: bool = True,
 ) -> Form[dict[str, Any] | None]:
-    """Ask whether a judgment is right; what is read are the fields of a `Feedback`, if any.
+    """Ask whether a judgment is right; a reply is parsed to the fields of a `Feedback`, or None.
 
-    With `was_shown=False` nobody has seen the judgment yet, and a reply can't decide on it.
+    With `was_shown=False` the expert has not seen this judgment, and a reply can't decide on it.
     """
     scale, show = criterion.scale, criterion.scale.show
     shown = {"value": judgment.value, "rationale": judgment.rationale, JUDGMENT_ID: judgment.id}
@@ -223,18 +222,14 @@ def review_form(
     ]
     if judgment.evidence is not None and judgment.value != judgment.verdict:
         parts.append(
-            f"### The evidence says: {show(judgment.value)}\n\nThat is the judge's verdict "
-            f"weighed against the experts' values of the {len(judgment.evidence.neighbours)} most "
-            "similar cases, and the value you are asked about."
+            f"### The evidence says: {show(judgment.value)}\n\nYou are asked about this value. It "
+            "weighs the judge's verdict against the experts' values of the "
+            f"{len(judgment.evidence.neighbours)} most similar cases."
         )
     doubts = []
     if judgment.confidence is not None:
-        calibrated_on = judgment.calibrated_on
-        basis = (
-            "not calibrated yet"
-            if calibrated_on is None
-            else f"calibrated on {calibrated_on} cases"
-        )
+        count = judgment.calibrated_on
+        basis = "not calibrated yet" if count is None else f"calibrated on {count} cases"
         doubts.append(f"Confidence: {judgment.confidence:.0%} ({basis}).")
     if judgment.review is not None and judgment.review.reasons:
         reasons = "; ".join(REASONS[reason] for reason in judgment.review.reasons)
@@ -252,8 +247,8 @@ def review_form(
         action="review_judgment",
         actions=[(shown, parts)],
         title="review",
-        about="What the value should be, why, or both. Text alone is a rationale; decisions of "
-        "human-in-the-loop inboxes are understood, too.",
+        about="What the value should be, why, or both. Text alone is a rationale. Decisions of "
+        "human-in-the-loop inboxes work, too.",
         properties={
             "value": {"description": _WANTED, **value},
             "rationale": RATIONALE_SCHEMA,
@@ -276,10 +271,10 @@ def _format_guideline(guideline: Guideline) -> str:
 
 
 NOT_SEEN = (
-    "the judgment that was shown was not kept, and the case was judged again when the run was "
+    "the judgment that was shown was not saved, and the case was judged again when the run was "
     "resumed"
 )
-"""As where a graph is compiled with `checkpointer=False` inside another."""
+"""As in a graph that is compiled with `checkpointer=False` inside another."""
 
 
 def parse_review(
@@ -288,17 +283,17 @@ def parse_review(
     judgment: Judgment | None,
     why_none: str = "there is no judgment to decide on",
 ) -> dict[str, Any] | None:
-    """Read what was replied to a review as the fields of a `Feedback`; None if it was ignored.
+    """Parse a reply to a review as the fields of a `Feedback`; None if it was ignored.
 
-    Without a judgment a reply is a value or words on the case; `why_none` says why there is none.
+    Without a judgment a reply is a value or a comment on the case; `why_none` gives the reason.
     """
     named: list[Any] = []
     reply = _without_judgment_ids(from_json_text(reply), named)
     waiting_id = None if judgment is None else judgment.id
     if others := [judgment_id for judgment_id in named if judgment_id != waiting_id]:
         raise ValueError(
-            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, and the one that waits "
-            f"is {waiting_id or 'none'}: open the case again."
+            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
+            f"{waiting_id or 'none'}. Open the case again."
         )
     parsed = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
     if judgment is None and parsed.kind not in ("text", "object", "ignore"):
@@ -308,7 +303,7 @@ def parse_review(
 
 
 def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
-    """Take every `judgment_id` out of a reply, wherever its client writes it, into a list."""
+    """Move every `judgment_id` of a reply, wherever its client writes it, into a list."""
     if depth > _MAX_REPLY_DEPTH:
         return reply
     if isinstance(reply, list):
@@ -325,15 +320,12 @@ def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
 
 
 def _read_feedback(
-    parsed: Reply,
-    criterion: Criterion,
-    shown: Mapping[str, Any],
-    shapes: str,
-    *,
-    instead: str,
+    parsed: Reply, criterion: Criterion, shown: Mapping[str, Any], shapes: str, *, instead: str
 ) -> dict[str, Any] | None:
-    """Read the fields of a `Feedback` from a reply to a form that shows some of them."""
+    """Return the fields of a `Feedback` in a reply to a form that shows some of them."""
     match parsed.kind:
+        case "ignore":
+            return None
         case "object":
             fields = parsed.content
         case "approve":
@@ -342,8 +334,6 @@ def _read_feedback(
             fields = {**shown, **parsed.edited()}
             if str(fields["rationale"] or "").strip() == shown["rationale"].strip():
                 fields["rationale"] = None
-        case "ignore":
-            return None
         case _:
             if not isinstance(parsed.content, str) or not parsed.content.strip():
                 raise ValueError(f"{parsed.name} is empty: say why in a sentence, or {instead}.")
@@ -355,7 +345,7 @@ def _read_feedback(
 def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
     texts = ("rationale", "author", "id")
     if unknown := ", ".join(repr(name) for name in fields if name not in ("value", *texts)):
-        raise ValueError(f"the reply has {unknown}, which is not known: {shapes}.")
+        raise ValueError(f"the reply has unknown fields ({unknown}): {shapes}.")
     read: dict[str, Any] = {}
     if fields.get("value") is not None:
         try:
@@ -370,7 +360,7 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
 
 def parse_text(text: Any, name: str) -> str | None:
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"`{name}` is text, not a value of type {type(text).__name__}.")
+        raise ValueError(f"`{name}` must be text, not {type(text).__name__}.")
     check_json(text, f"`{name}`")
     return text.strip() if text else None
 
@@ -380,16 +370,16 @@ def _format_episode(episode: Episode, criterion: Criterion) -> str:
     rationale = excerpt(" ".join((episode.rationale or "").split()), 160)
     outputs = episode.example.outputs
     outputs = headline(outputs if transcripts_in(outputs) else _text(outputs), 160)
-    words = f": {escape(rationale)}" if rationale else ""
+    comment = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
-    return f"{ticks} {outputs} {ticks} (expert: {value}{words})"
+    return f"{ticks} {outputs} {ticks} (expert: {value}{comment})"
 
 
 _WHY_ASKED = (
-    "A model asks this, since the words name nothing yet that a judge could look for in another "
-    "case. Approve to go on with them as they are."
+    "A model asks this, because the comment names nothing yet that a judge could look for in "
+    "another case. Approve to continue without an answer."
 )
-_GO_ON = "approve to go on with the words as they are"
+_GO_ON = "approve to continue without an answer"
 _CLARIFY_SHAPES = (
     "reply with text, with an object that has `rationale`, `value` or both, or with a decision "
     f"(respond, edit, reject, or {_GO_ON})"
@@ -397,7 +387,7 @@ _CLARIFY_SHAPES = (
 
 
 def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> Form[dict[str, Any]]:
-    """Ask what an expert's words mean; `merge_clarification` joins what is read to them."""
+    """Ask what an expert's comment means; `merge_clarification` adds the answer to the comment."""
     answer = {"type": "string", "description": "Your answer, in your own words."}
     value = {"description": _WANTED, **criterion.scale.value_schema()}
     show, judgment = criterion.scale.show, feedback.judgment
@@ -416,8 +406,8 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
         action="clarify_feedback",
         actions=[({"rationale": ""}, parts)],
         title="clarification",
-        about="The answer to the question. Text alone is one, too; decisions of human-in-the-loop "
-        "inboxes are understood: approve goes on with the words as they are.",
+        about="The answer to the question; text alone works, too. Decisions of human-in-the-loop "
+        "inboxes work: approve continues without an answer.",
         properties={"rationale": answer, "value": value, "author": AUTHOR_SCHEMA},
         case=case_payload(
             "question",
@@ -439,8 +429,8 @@ def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[s
     answer = _read_feedback(parsed, criterion, shown, _CLARIFY_SHAPES, instead=_GO_ON) or {}
     if feedback.author is not None and answer.get("author", feedback.author) != feedback.author:
         raise ValueError(
-            f"`author`: {feedback.author!r} said these words and is asked what they mean: leave "
-            f"`author` out, or {_GO_ON}; another expert's answer is a review of its own."
+            f"`author`: {feedback.author!r} wrote this comment and is asked what it means. Leave "
+            f"`author` out, or {_GO_ON}; another expert's answer needs a review of its own."
         )
     return answer
 
@@ -454,7 +444,7 @@ _CONFLICT_SHAPES = (
 
 
 def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[dict[str, str]]:
-    """Ask which of two guidelines stays; what is read is a choice by the id of each conflict."""
+    """Ask which of two guidelines stays; a reply is parsed to a choice by the id of a conflict."""
     choice = {"type": "string", "enum": list(_CHOICES)}
     newer_by_id = {conflict.id: conflict.newer for conflict in conflicts}
     return Form(
@@ -481,8 +471,8 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
 def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
     replies = parse_replies(reply, _CONFLICT_SHAPES)
     match replies:
-        case [Reply(kind="text", content=word)]:
-            choices = dict.fromkeys(newer, word)
+        case [Reply(kind="text", content=choice)]:
+            choices = dict.fromkeys(newer, choice)
         case [Reply(kind="object", content=fields)]:
             choices = fields
         case _ if len(replies) == len(newer):
@@ -531,9 +521,9 @@ def _describe(criterion: Criterion, conflict: Conflict) -> list[str]:
 
 def _side(title: str, side: ConflictSide) -> str:
     number = len(side.episode_ids)
-    source = f"{number} piece{'s' * (number > 1)} of feedback" if number else "an expert's own hand"
-    rule = f"**{title}** (from {source}): {escape(side.text)}"
-    return "\n".join([rule, *(f"- {escape(words)}" for words in side.said)])
+    source = f"{number} piece{'s' * (number > 1)} of feedback" if number else "an expert's edit"
+    guideline = f"**{title}** (from {source}): {escape(side.text)}"
+    return "\n".join([guideline, *(f"- {escape(comment)}" for comment in side.said)])
 
 
 def describe_example(example: Example) -> list[str]:
@@ -548,7 +538,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Take from a text what Markdown would make a link, a picture, a tag or a heading of."""
+    """Escape what Markdown would render as a link, a picture, a tag or a heading."""
     harmless = text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
     return _HEADING.sub(r"\\\g<0>", harmless)
 
@@ -562,7 +552,7 @@ def show_block(value: Any) -> str:
 
 
 def _fence(text: str, at_least: int = 1) -> str:
-    # One longer than any in the text keeps the text from ending it.
+    # A fence longer than any in the text can't be closed by the text.
     return max(["`" * at_least, *(f"{run}`" for run in re.findall("`+", text))], key=len)
 
 

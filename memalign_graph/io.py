@@ -196,6 +196,8 @@ def _sync_async(
         function.__qualname__ = operation.__qualname__.replace(operation.__name__, new_name)
         vars(function)["__signature__"] = signature(operation).replace(parameters=visible)
         function.__annotations__.pop("io", None)
+        # LangSmith's `traceable` follows it, and would take the blocking function for an async one.
+        del vars(function)["__wrapped__"]
     awaiting.__doc__ = f"Async twin of `{name}`."
     return blocking, awaiting
 

@@ -1,12 +1,12 @@
 """Panels: one example judged by many criteria concurrently, each with a memory of its own.
 
-The graph has a node for each criterion: what was judged before a run broke off stays judged. The
-expert is asked about all criteria in one interrupt, with one action: Agent Inbox shows no other.
+The graph has a node for each criterion, so a run that breaks off keeps the judgments it has. One
+interrupt with one action asks about all criteria, since Agent Inbox shows only the first action.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
 from typing import Annotated, Any
@@ -61,54 +61,53 @@ from memalign_graph.types import Criterion, Example, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
-_KEPT = "The feedback is kept, and distilled by the next review or alignment"
+_STORED = "The feedback is stored, and the next review or alignment distills it"
 
 
 class AggregateResult(TypedDict):
-    """What many criteria come to."""
+    """One score of many criteria."""
 
     score: float | None
     """The weighted mean of the parts, from 0 to 1; None if nothing with a weight was judged."""
     passed: bool | None
-    """Whether the score is high enough and nothing is vetoed; None if neither was asked for."""
+    """Whether the score reaches `passes` without a veto; None without `passes` and vetoes."""
     parts: dict[str, float]  # each criterion's value on a scale from 0 to 1
     vetoed_by: list[str]
     missing: list[str]
-    """Criteria that could not be judged: they count in no mean, and one with a veto fails."""
+    """Criteria that could not be judged. They do not count in the mean; one with a veto fails."""
 
 
 class Aggregate(Settings):
-    """How to make one score of many criteria.
+    """How to compute one score of many criteria.
 
-    A value counts from 0 to 1: true is 1; a number by its place between minimum and maximum; an
-    ordered choice by its place among the choices. Other scales have no order: they can veto, and
-    have no weight.
+    A value counts from 0 to 1: true is 1; a number counts by its place between minimum and maximum;
+    an ordered choice by its place among the choices. Other scales can veto, but have no weight.
 
     Raises:
-        InvalidInputError: If an option can't be used; from `create_panel_graph`, if one does not
-            fit the panel's criteria.
+        InvalidInputError: If an option is invalid; from `create_panel_graph`, if it does not fit
+            the panel's criteria.
     """
 
     weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default_factory=dict
     )
-    """How much each criterion counts; those not named, 1 where their scale has an order."""
+    """How much each criterion counts; 1 if it is not named and its scale has an order."""
     vetoes: Mapping[str, SkipValidation[Passes]] = Field(default_factory=dict)
-    """The values that each criterion has to reach by itself, as a gate's `passes`."""
+    """The values that a criterion must reach by itself, as a gate's `passes`."""
     passes: float | None = Field(default=None, ge=0, le=1)
-    """The score from which the whole passes, from 0 to 1; None if it is not asked for."""
+    """The lowest score that passes, from 0 to 1; None for none."""
 
     def bind(
         self, criteria: Iterable[Criterion]
     ) -> Callable[[Mapping[str, Value]], AggregateResult]:
-        """Check this against a panel's criteria; return what makes one score of their values."""
+        """Check the options against the criteria; return the function from values to score."""
         scales = {criterion.name: criterion.scale for criterion in criteria}
         self._check(scales)
         ordered = [name for name, scale in scales.items() if _is_ordered(scale)]
         weights = {name: self.weights.get(name, 1.0) for name in ordered}
         if not any(weights.values()) and not self.vetoes:
             raise InvalidInputError(
-                "aggregate: no criterion of this panel has a weight: scales without an order can "
+                "aggregate: no criterion of this panel has a weight. Scales without an order can "
                 "only veto."
             )
         rules = {
@@ -120,7 +119,7 @@ class Aggregate(Settings):
             parts = {
                 name: _unit_score(scales[name], values[name]) for name in weights if name in values
             }
-            # Divided by the largest, so that no sum overflows.
+            # Divided by the largest weight, so that no sum overflows.
             largest = max((weights[name] for name in parts), default=0.0) or 1.0
             shares = [weights[name] / largest for name in parts]
             score = fmean(parts.values(), shares) if any(shares) else None
@@ -132,7 +131,7 @@ class Aggregate(Settings):
             if self.passes is not None or rules:
                 passed = not vetoed and rules.keys().isdisjoint(missing)
             if passed and self.passes is not None:
-                passed = score is not None and score >= self.passes * (1 - 1e-9)  # but for rounding
+                passed = score is not None and score >= self.passes * (1 - 1e-9)  # rounding
             return AggregateResult(
                 score=score, passed=passed, parts=parts, vetoed_by=vetoed, missing=missing
             )
@@ -143,13 +142,14 @@ class Aggregate(Settings):
         for option, values in {"weights": self.weights, "vetoes": self.vetoes}.items():
             if unknown := [name for name in values if name not in scales]:
                 raise InvalidInputError(
-                    f"{option}: {unknown[0]!r} is no criterion of this panel: {', '.join(scales)}."
+                    f"{option}: {unknown[0]!r} is not a criterion of this panel. It has: "
+                    f"{', '.join(scales)}."
                 )
         for name, weight in self.weights.items():
             if weight and not _is_ordered(scales[name]):
                 raise InvalidInputError(
-                    f"weights: the scale of {name!r} has no order, so that it has no place in a "
-                    "mean: give it a veto instead, or `ordered=True`."
+                    f"weights: the scale of {name!r} has no order, so it can't count in a mean. "
+                    "Give it a veto instead, or `ordered=True`."
                 )
 
 
@@ -166,7 +166,7 @@ def _unit_score(scale: Scale, value: Any) -> float:
 
 
 def merge(old: dict[str, Any], new: dict[str, Any] | None) -> dict[str, Any]:
-    """Gather what the criteria's nodes write; None clears them."""
+    """Merge what the criteria's nodes write; None clears it."""
     return {} if new is None else {**old, **new}
 
 
@@ -174,24 +174,24 @@ ByCriterion = Annotated[dict[str, Any], merge]
 
 
 class PanelOutput(TypedDict):
-    """What a panel returns, as JSON: all but the aggregate by criterion."""
+    """What a panel returns, as JSON; all but the aggregate by criterion."""
 
     judgments: ByCriterion
     errors: ByCriterion
-    """Why a criterion could not be judged, or feedback on it not distilled."""
+    """Why a criterion could not be judged, or the feedback on it not distilled."""
     aggregate: dict[str, Any] | None
-    feedback: dict[str, Any] | None  # none if none was asked or given
-    learned: ByCriterion  # what each memory made of it, as in a review graph
+    feedback: dict[str, Any] | None  # None if no expert was asked, or none answered
+    learned: ByCriterion  # as in a review graph
 
 
 class PanelState(RunInput, PanelOutput):
-    """All channels of a panel's graph; the last three are the nodes' own."""
+    """All channels of a panel's graph; the last three are private."""
 
     broken_guidelines: ByCriterion
     judge_run: dict[str, Any]  # the `example`, its `vector` and the run's `settings`
     judge_memories: ByCriterion
-    """What each memory gave (`Retrieved`), but for the vector, which is the example's."""
-    judge_failures: ByCriterion  # the kind of error, where a criterion could not be judged
+    """What was retrieved for each criterion (`Retrieved`), without the example's vector."""
+    judge_failures: ByCriterion  # the class of the error, if a criterion could not be judged
 
 
 def create_panel_graph(
@@ -203,26 +203,27 @@ def create_panel_graph(
 ) -> Graph:
     """Create the graph that judges one example by many criteria concurrently.
 
-    Each criterion has a memory of its own, the same that a graph for it alone has. The example is
-    embedded once. A criterion that can't be judged is named in `errors`, and the others are still
-    judged; the run fails if none can be, and judges again when it is resumed. A run that breaks
-    off keeps what was judged.
+    Each criterion has its own memory, the same as in a graph of its own. The example is embedded
+    once. If a criterion can't be judged, `errors` has the reason, and the others are still judged.
+    If none can be judged, the run fails, and judges again when it is resumed. A run that breaks
+    off keeps the judgments it has.
 
     `{inputs, outputs, reference_outputs?}` -> `{judgments, errors, aggregate, feedback, learned}`,
     all but the aggregate by criterion, and `broken_guidelines` with `cite_guidelines=True`.
 
     Args:
-        criteria: What is judged: one criterion or more, with different names.
-        review: When the expert is asked, about all criteria in one form: `never`, `always`, or a
-            function of the judgments by criterion; also where that looks up one that failed.
-        aggregate: How to make one score of them; None for none.
-        judge: The options of a `Judge`, the same for all; `swap` is for the pairwise ones.
+        criteria: One or more criteria with different names.
+        review: When the expert is asked about all criteria in one form: `never`, `always`, or a
+            function of the judgments by criterion. If the function looks up a criterion that
+            failed, the expert is asked.
+        aggregate: How to compute one score; None for none.
+        judge: The options of a `Judge`, the same for all; `swap` applies to pairwise scales.
 
     Returns:
-        The graph, to be compiled with a store, and with a checkpointer where experts are asked.
+        The graph, to be compiled with a store, and with a checkpointer if experts are asked.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     panel = _Panel(criteria, judge, aggregate, PanelSettings(review=review).review)
     representative, size = panel.representative, len(panel.resources)
@@ -233,7 +234,7 @@ def create_panel_graph(
     builder.add_edge(START, "retrieve_episodes")
     judges, learners = dict[str, str](), dict[str, str]()
     for number, (name, resources) in enumerate(panel.resources.items(), 1):
-        suffix = f"{number:0{len(str(size))}}"  # LangGraph gathers in the order of names
+        suffix = f"{number:0{len(str(size))}}"  # LangGraph merges results in the order of names
         judges[name], learners[name] = f"judge_{suffix}", f"learn_{suffix}"
         builder.add_node(Node(judge_one, resources, name=judges[name], parallel=size))
         builder.add_node(Node(learn_one, resources, name=learners[name], parallel=size))
@@ -260,7 +261,7 @@ def create_panel_graph(
 
 
 def _decide(review: Any, state: State) -> Any:
-    """Call the function; if it needs a criterion that could not be judged, the expert is asked."""
+    """Call the function; if it looks up a criterion that could not be judged, ask the expert."""
     try:
         return review(_judgments(state))
     except KeyError as error:
@@ -270,11 +271,11 @@ def _decide(review: Any, state: State) -> Any:
 
 
 class _Panel:
-    """The judges of a panel, which share their clients, and its nodes."""
+    """The judges of a panel, with shared clients, and its nodes."""
 
     def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
         if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
-            raise InvalidInputError("criteria: give a list of Criterion, one or more.")
+            raise InvalidInputError("criteria: give a list of one or more Criterion.")
         swaps = options.get("swap") is True
         judges = []
         for criterion in criteria:
@@ -293,15 +294,15 @@ class _Panel:
         self.representative = max(
             self.resources.values(), key=lambda resources: resources.judge.swap
         )
-        """One that swaps, if any does: else they are alike but for their criteria."""
+        """One that swaps, if any does; otherwise they differ only in their criteria."""
         self.criteria = {name: resources.criterion for name, resources in self.resources.items()}
         self.aggregate = None if aggregate is None else aggregate.bind(self.criteria.values())
 
     async def retrieve_episodes(self, step: NodeCall) -> StateUpdate:
-        """Check and embed the example, and forget what an earlier run on the thread left."""
+        """Check and embed the example, and clear the results of an earlier run on the thread."""
         own, settings = step.resources.judge, step.settings
         if settings["review"] is not None:
-            PanelSettings(review=settings["review"])  # a parent's context may have another mode
+            PanelSettings(review=settings["review"])  # a parent's context may hold another mode
         example, vector, problem = prepare_example(step), None, None
         if own.weighs or (own.use_episodes and settings["k"]):
             try:
@@ -315,13 +316,13 @@ class _Panel:
         return {**blank, "judge_run": {**judge_run, "embedding_error": problem}}
 
     async def judge_criteria(self, step: NodeCall) -> StateUpdate:
-        """Make one score of the judgments; fail if there is none, and judge again when resumed."""
+        """Compute the score; without a judgment fail, and judge again when the run is resumed."""
         state = step.state
         if state["judgments"]:
             return {"aggregate": self._aggregated(state["judgments"], {})}
         if is_resuming():
             return {"errors": None, "judge_failures": None}
-        # The first in the panel's order, whichever failed first.
+        # In the panel's order, so that the error is the same in each run.
         name = next(name for name in self.resources if name in state["errors"])
         kind = ModelAnswerError if state["judge_failures"][name] == _NO_ANSWER else ChatModelError
         count, reason = len(self.resources), state["errors"][name]
@@ -336,27 +337,30 @@ class _Panel:
             memory = await Retrieved.load(step.io, access, fields)
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         was_shown = is_resuming()
-        form = panel_form(
-            self.criteria, example, judgments, errors=state["errors"], guidelines=guidelines
-        )
-        if not was_shown:
-            form = replace(form, read=lambda reply: read_unseen(reply, self.criteria))
-            judgments = {}
-        replies = form.ask(step.settings["namespace"])
+        replies = panel_form(
+            self.criteria,
+            example,
+            judgments,
+            errors=state["errors"],
+            guidelines=guidelines,
+            was_shown=was_shown,
+        ).ask(step.settings["namespace"])
         if replies is None:
             return {"feedback": None}
         feedback = {}
         for name, fields in replies.items():
             access = self.resources[name].memory(step.access.store, step.settings)
-            undated = make_feedback(fields, example, judgments.get(name), step)
-            feedback[name] = undated
-            # A memory that can't be read is named when it is to learn.
-            with _others_go_on(name):
-                feedback[name] = await order_after_stored(replace(step, access=access), undated)
+            judgment = judgments.get(name) if was_shown else None
+            feedback[name] = make_feedback(fields, example, judgment, step)
+            try:
+                own = replace(step, access=access)
+                feedback[name] = await order_after_stored(own, feedback[name])
+            except MemAlignError as error:
+                _log_or_raise(name, error)  # `learn_one` reports it
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
-        """Embed the example for the memories that are to learn, if judging did not."""
+        """Embed the example for the memories that learn, if judging did not."""
         judge_run = require_channel(step.state, "judge_run")
         if judge_run["vector"] is not None:
             return {}
@@ -367,8 +371,11 @@ class _Panel:
         accesses = []
         for name, resources in self.resources.items():
             access = resources.memory(step.access.store, step.settings)
-            with _others_go_on(name):
+            try:
                 await access.refresh(step.io)
+            except MemAlignError as error:
+                _log_or_raise(name, error)
+            else:
                 accesses.append(access)
         vector = await embed_once(step.io, accesses, example, always=always)
         return None if vector is None else encode_vector(vector)
@@ -376,7 +383,7 @@ class _Panel:
     def _aggregated(
         self, judgments: Mapping[str, Any], feedback: Mapping[str, Any]
     ) -> AggregateResult | None:
-        """Make one score, in which an expert's value goes before a judge's."""
+        """Compute the score; an expert's value replaces the judge's."""
         newest_last = [*judgments.items(), *feedback.items()]
         values = {
             name: fields["value"] for name, fields in newest_last if fields["value"] is not None
@@ -391,15 +398,11 @@ _GATHERED = (
 _NO_ANSWER = ModelAnswerError.__name__
 
 
-@contextmanager
-def _others_go_on(name: str) -> Iterator[None]:
-    """Log what fails for one criterion alone; what would fail for all is raised."""
-    try:
-        yield
-    except (InvalidInputError, EmbeddingError, StoreError):
-        raise
-    except MemAlignError as error:
-        logger.warning("The panel goes on without %r: %s", name, error)
+def _log_or_raise(name: str, error: MemAlignError) -> None:
+    """Log what fails for one criterion alone; raise what would fail for all."""
+    if isinstance(error, InvalidInputError | EmbeddingError | StoreError):
+        raise error
+    logger.warning("The panel continues without %r: %s", name, error)
 
 
 async def judge_one(step: NodeCall) -> StateUpdate:
@@ -415,10 +418,8 @@ async def judge_one(step: NodeCall) -> StateUpdate:
         update = await judging.judge_example(
             replace(step, state={**step.state, "judge_memory": with_vector})
         )
-    except (InvalidInputError, EmbeddingError, StoreError):
-        raise
     except MemAlignError as error:
-        logger.warning("The panel goes on without %r: %s", name, error)
+        _log_or_raise(name, error)
         return {"errors": {name: str(error)}, "judge_failures": {name: type(error).__name__}}
     value = update["judgment"]["value"]
     step.runtime.stream_writer({"type": "panel_judgment", "criterion": name, "value": value})
@@ -431,7 +432,7 @@ async def judge_one(step: NodeCall) -> StateUpdate:
 
 
 async def learn_one(step: NodeCall) -> StateUpdate:
-    """Learn from what the expert said of one criterion."""
+    """Learn from the expert's feedback on one criterion."""
     name, judge_run = step.resources.criterion.name, require_channel(step.state, "judge_run")
     own = {"feedback": step.state["feedback"][name], "judge_lesson": {}}
     own |= {"judge_memory": {"vector": judge_run["vector"]}}
@@ -440,14 +441,13 @@ async def learn_one(step: NodeCall) -> StateUpdate:
         if not step.feedback.agrees:
             step = replace(step, state={**step.state, **await distill_feedback(step)})
         learned = (await commit_memory(step))["learned"]
-    except (InvalidInputError, EmbeddingError, StoreError):
-        raise
     except MemAlignError as error:
-        # Before a model is asked, the feedback is stored.
+        _log_or_raise(name, error)
+        # The feedback is stored before a model is called.
         is_kept = isinstance(error, ChatModelError | ModelAnswerError)
-        return {"errors": {name: f"{_KEPT if is_kept else 'Nothing was learned'}: {error}"}}
+        return {"errors": {name: f"{_STORED if is_kept else 'Nothing was learned'}: {error}"}}
     if not learned["episode_ids"]:
-        return {"errors": {name: f"{_KEPT}: {' '.join(learned['warnings'])}"}}
+        return {"errors": {name: f"{_STORED}: {' '.join(learned['warnings'])}"}}
     return {"learned": {name: learned}}
 
 
@@ -459,18 +459,18 @@ PanelReply = dict[str, dict[str, Any]]
 _RATIONALE = "_rationale"
 _SHOWN_GUIDELINES = 5
 _SHAPES = (
-    "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, for "
-    "those you have something to say about, or with a decision (approve, edit)"
+    "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, of "
+    "any of the criteria, or with a decision (approve, edit)"
 )
 
 
 def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise InvalidInputError(f"criteria: two are named {name!r}: give each its own name.")
+            raise InvalidInputError(f"criteria: two have the name {name!r}. Rename one of them.")
         if name in ("author", "type", "decisions") or f"{name}{_RATIONALE}" in names:
             raise InvalidInputError(
-                f"criteria: {name!r} is a name that the review form needs itself: choose another."
+                f"criteria: the name {name!r} is reserved for the review form. Choose another."
             )
 
 
@@ -481,8 +481,9 @@ def panel_form(
     *,
     errors: Mapping[str, str],
     guidelines: Mapping[str, Sequence[Guideline]],
+    was_shown: bool = True,
 ) -> interrupts.Form[PanelReply | None]:
-    """Ask about all criteria at once; what is read are the fields of a `Feedback` by criterion."""
+    """Ask about all criteria; a reply is parsed to the fields of a `Feedback` by criterion."""
     args, fields, properties = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     parts = ["## What was judged", *interrupts.describe_example(example)]
     for name, criterion in criteria.items():
@@ -498,7 +499,7 @@ def panel_form(
         args |= {name: judgment.value, f"{name}{_RATIONALE}": judgment.rationale}
         fields |= {name: {**instructions, **value}, f"{name}{_RATIONALE}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
-    parts.append("Change what is not right; what you leave as it is says nothing.")
+    parts.append("Change what is wrong. What you do not change is not stored.")
     return interrupts.Form(
         action="review_panel",
         actions=[(args, parts)],
@@ -507,70 +508,73 @@ def panel_form(
         about="What the values should be, and why; any of the criteria.",
         properties={**properties, "author": interrupts.AUTHOR_SCHEMA},
         case=interrupts.case_payload("panel", criteria.values(), example, judgments.values()),
-        read=lambda reply: read_panel(reply, criteria, judgments),
-        # Words alone would not tell which criterion they are about.
+        read=lambda reply: read_panel(reply, criteria, judgments if was_shown else None),
+        # A comment alone does not say which criterion it is about.
         decisions=("approve", "edit"),
     )
 
 
 def read_panel(
-    reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment]
+    reply: Any, criteria: Mapping[str, Criterion], judgments: Mapping[str, Judgment] | None
 ) -> PanelReply | None:
-    """Read what was replied to a panel's form; None if it was ignored."""
-    panel_reply = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
-    nothing = f"the reply says nothing about any criterion: {_SHAPES}."
-    author: dict[str, Any] = {}
-    match panel_reply.kind:
-        case "object":
-            replies = panel_reply.content
-            _check_known(replies, [*criteria, "author"])
-            named = interrupts.parse_text(replies.get("author"), "author")
-            author = {"author": named} if named else {}
-        case "edit":
-            args = panel_reply.edited()
-            _check_known(args, [f"{name}{end}" for name in criteria for end in ("", _RATIONALE)])
-            replies = {name: _edited_fields(name, args, judgments) for name in criteria}
-            nothing = "nothing in the form was changed: approve it, or change what is not right."
-        case "approve" if not panel_reply.content:
-            replies = {name: {"type": "approve"} for name in judgments}
-        case "ignore":
-            return None
-        case "text":
-            raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
-        case _:
-            raise ValueError(f"words alone do not tell a criterion: edit the form, or {_SHAPES}.")
+    """Parse a reply to a panel's form; None if it was ignored.
+
+    Without judgments, since its expert has seen none, a reply is values and comments on the case.
+    """
+    parsed = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
+    if parsed.kind == "ignore":
+        return None
+    if judgments is None and parsed.kind != "object":
+        raise ValueError(f"{interrupts.NOT_SEEN}: give a value, a rationale or both by criterion.")
+    judgments, author = judgments or {}, dict[str, str]()
+    replies = _replies_by_criterion(parsed, criteria, judgments)
+    if parsed.kind == "object" and (
+        named := interrupts.parse_text(replies.get("author"), "author")
+    ):
+        author = {"author": named}
     feedback: PanelReply = {}
     for name, criterion in criteria.items():
         judgment = judgments.get(name)
         fields = _parse_criterion(replies.get(name), criterion, judgment)
-        is_unchanged = (
-            panel_reply.kind == "edit" and judgment and fields == {"value": judgment.value}
-        )
-        if fields and not is_unchanged:
+        is_edit = parsed.kind == "edit" and judgment is not None
+        if fields and not (is_edit and fields == {"value": judgments[name].value}):
             feedback[name] = author | fields
+    if not feedback and parsed.kind == "edit":
+        raise ValueError("nothing in the form was changed: approve it, or change what is wrong.")
     if not feedback:
-        raise ValueError(nothing)
+        raise ValueError(f"the reply has no feedback on any criterion: {_SHAPES}.")
     return feedback
 
 
-def read_unseen(reply: Any, criteria: Mapping[str, Criterion]) -> PanelReply | None:
-    """Read a reply to judgments that its expert has not seen: values and words on the case."""
-    kind = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on").kind
-    if kind not in ("object", "ignore"):
-        raise ValueError(f"{interrupts.NOT_SEEN}: give a value, a rationale or both by criterion.")
-    return read_panel(reply, criteria, {})
-
-
-def _edited_fields(
-    name: str, args: Mapping[str, Any], judgments: Mapping[str, Any]
-) -> dict[str, Any]:
-    edited = {"value": args.get(name), "rationale": args.get(f"{name}{_RATIONALE}")}
-    filled = {field: value for field, value in edited.items() if not _is_blank(value)}
-    return {"type": "edit", "args": filled} if filled and name in judgments else filled
+def _replies_by_criterion(
+    parsed: interrupts.Reply, names: Iterable[str], judgments: Mapping[str, Judgment]
+) -> Mapping[str, Any]:
+    """Split a reply to the form into replies that `parse_review` reads."""
+    match parsed.kind:
+        case "object":
+            _check_known(parsed.content, [*names, "author"])
+            return parsed.content  # type: ignore[no-any-return] # an object
+        case "edit":
+            args = parsed.edited()
+            _check_known(args, [f"{name}{end}" for name in names for end in ("", _RATIONALE)])
+            replies = {}
+            for name in names:
+                fields = {"value": args.get(name), "rationale": args.get(f"{name}{_RATIONALE}")}
+                filled = {field: value for field, value in fields.items() if not _is_blank(value)}
+                is_edit = filled and name in judgments
+                replies[name] = {"type": "edit", "args": filled} if is_edit else filled
+            return replies
+        case "approve" if not parsed.content:
+            return {name: {"type": "approve"} for name in judgments}
+        case "text":
+            raise ValueError(f"a reply of type str is not understood: {_SHAPES}.")
+    raise ValueError(
+        f"a comment alone does not say which criterion it is about: edit the form, or {_SHAPES}."
+    )
 
 
 def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None) -> dict[str, Any]:
-    """Read what was said of one criterion; the error names it."""
+    """Parse the reply on one criterion; an error names it."""
     if _is_blank(reply):
         return {}
     try:
@@ -600,7 +604,7 @@ def _is_blank(reply: Any) -> bool:
 def _check_known(fields: Iterable[str], known: Sequence[str]) -> None:
     for name in fields:
         if name not in known:
-            raise ValueError(f"the reply has {name!r}, which is no criterion: {_SHAPES}.")
+            raise ValueError(f"the reply has {name!r}, which is not a criterion: {_SHAPES}.")
 
 
 def _describe(
@@ -613,8 +617,8 @@ def _describe(
     ]
     if judgment.value != judgment.verdict:
         parts.append(
-            "That is the evidence: the judge's verdict weighed against similar cases. The judge "
-            f"itself says {scale.show(judgment.verdict)}, because:"
+            "This is the evidence's value: it weighs the judge's verdict against similar cases. "
+            f"The judge itself says {scale.show(judgment.verdict)}, because:"
         )
     parts.append(_quote(judgment.rationale))
     texts = [
@@ -630,5 +634,5 @@ def _describe(
 
 
 def _quote(text: str) -> str:
-    """Show a text as a quotation, so that it makes no heading of the form's."""
+    """Format a text as a quotation, so that it can't add a heading to the form."""
     return "\n".join(f"> {line}" for line in interrupts.escape(text).splitlines())

@@ -80,6 +80,14 @@ def is_resuming() -> bool:
     return bool(get_config()["configurable"].get(_RESUMING))
 
 
+async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str, Any]:
+    """Run a compiled graph, blocking or awaiting."""
+    result: dict[str, Any] = await io.call_either(
+        lambda: graph.invoke(state, **options), lambda: graph.ainvoke(state, **options)
+    )
+    return result
+
+
 class Clients:
     """Chat models and an embedder, made once for an event loop, however many judges share them."""
 

@@ -1,4 +1,4 @@
-"""What can be told to a judge, and to what is built around one: declared and checked once."""
+"""The options of a judge, and of what is built around one: declared and checked once."""
 
 import inspect
 import re
@@ -42,7 +42,7 @@ DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
 
 ReviewMode = Literal["always", "never", "uncertain"]
-"""When the expert is asked; `uncertain`: where the judge is likely wrong, and at random."""
+"""When the expert is asked; `uncertain`: if the judge is likely wrong, and at random."""
 
 OnEmbeddingError = Literal["raise", "guidelines"]
 OnJudgeError = Literal["closed", "open"]
@@ -52,8 +52,8 @@ Guard = Literal["replay"]
 ChecksMode = bool | Literal["auto"]
 
 UNCERTAIN_NEEDS_CONFIDENCE = (
-    'review: "uncertain" goes by how sure the judge is, and this graph does not measure it: build '
-    'it with confidence=True, decide="auto" and a memory, or decide="evidence".'
+    'review: "uncertain" needs a confidence, and this judge computes none. Set confidence=True, '
+    'decide="evidence", or decide="auto" with guidelines or episodes.'
 )
 
 
@@ -62,7 +62,7 @@ def _typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) ->
         if fits(value) or (optional and value is None):
             return value
         wanted = f"{what}, or None" if optional else what
-        raise ValueError(f"give {wanted}, not a value of type {type(value).__name__}.")
+        raise ValueError(f"expected {wanted}, got {type(value).__name__}.")
 
     return PlainValidator(check)
 
@@ -74,7 +74,7 @@ def _no_coroutine(function: Any) -> Any:
 
 
 def _review_validator(modes: Any, takes: str) -> PlainValidator:
-    """Check when an expert is asked: by one of some modes, or a function."""
+    """Accept one of the modes, or a plain function."""
 
     def check(review: Any) -> Any:
         known = get_args(modes)
@@ -83,8 +83,8 @@ def _review_validator(modes: Any, takes: str) -> PlainValidator:
         if callable(review):
             return _no_coroutine(review)
         raise ValueError(
-            f"{review!r} is not known: give {', '.join(map(repr, known))}, or a function that "
-            f"takes {takes} and tells whether to ask."
+            f"{review!r} is not known: give {', '.join(map(repr, known))}, or a function of "
+            f"{takes} that returns whether to ask."
         )
 
     return PlainValidator(check)
@@ -99,7 +99,7 @@ def _is_checks_mode(value: Any) -> bool:
 
 
 class Settings(BaseModel):
-    """Options that belong together; what can't be used is refused in one sentence."""
+    """Options that belong together; an invalid one raises an error that names it."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True
@@ -118,7 +118,7 @@ class Judge(Settings):
     Every builder takes these options as keywords; `evaluate` compares judges.
 
     Raises:
-        InvalidInputError: If an option can't be used, in a sentence that names it and what to do.
+        InvalidInputError: If an option is invalid; the message names it.
     """
 
     criterion: Annotated[
@@ -131,7 +131,7 @@ class Judge(Settings):
     distill_model: Annotated[
         ChatModelLike | None, _typed(is_chat_model, _A_MODEL, optional=True)
     ] = None
-    """The model that distils and compares; the judge's own unless given."""
+    """The model that distills and compares; by default the judge's model."""
     embeddings: Annotated[
         EmbeddingsLike,
         _typed(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
@@ -144,26 +144,26 @@ class Judge(Settings):
     use_episodes: bool = True
     """False to judge without episodes, for comparison."""
     max_guideline_tokens: int = Field(default=2_300, ge=0)
-    """How much of the prompt guidelines may take: beyond it those that bear on the case are chosen,
-    and the judgment says so."""
+    """How many tokens of the prompt guidelines may take. If there are more, the ones that apply to
+    the case are chosen, and the judgment has a warning."""
     on_embedding_error: OnEmbeddingError = "raise"
-    """What an embedding call that fails does while judging: `raise`, or `guidelines` to judge by
-    the guidelines alone; the judgment then says so."""
+    """What happens if an embedding call fails while judging: `raise`, or `guidelines` to judge by
+    the guidelines alone, with a warning in the judgment."""
     swap: bool = False
-    """True to judge two outputs in both orders, with two calls of the model: where the verdicts
-    disagree it is a tie, if the scale has one, and the judgment says so."""
+    """True to judge two outputs in both orders, with two calls of the model. If the verdicts
+    disagree, it is a tie if the scale has one, and the judgment has a warning."""
     cite_guidelines: bool = False
-    """True to have the judge also name the guidelines that the outputs break: graphs then return
-    them as `broken_guidelines`, too. In gates it is True by default."""
+    """True for the judge to also name the guidelines that the outputs break, which graphs return
+    as `broken_guidelines`. In gates it is True by default."""
     checks: Annotated[ChecksMode, _typed(_is_checks_mode, "True, False or 'auto'")] = "auto"
-    """True to ask of each guideline whether the case meets it: a yes/no question of its own with
-    one token as its answer, or one request for all where the model gives no log-probabilities. The
-    answers stand in the judgment, count in its value, and measure the guidelines;
-    `cite_guidelines` and gates use them. `auto`: for small models that give log-probabilities, and
-    not for others, which read guidelines as text."""
+    """True to ask of each guideline whether the case meets it: one yes/no question each, answered
+    with one token, or one request for all if the model gives no log-probabilities. The answers are
+    in the judgment, count in its value, and measure the guidelines; `cite_guidelines` and gates use
+    them. `auto`: only for small models that give log-probabilities; others read guidelines as
+    text."""
     small_model: bool | None = None
-    """Whether `model` is asked as small models are: for one token at a time, with each guideline as
-    a check. None for what the model itself declares; the embedded model declares that it is."""
+    """Whether `model` is asked as a small model: for one token at a time, with each guideline as a
+    check. None for what the model itself declares; the embedded model declares that it is small."""
     models: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
@@ -171,38 +171,38 @@ class Judge(Settings):
     """The chat models, as 'provider:name', that a run's context may choose instead; None for any
     but `local`, which would download a model and start a server."""
     require_namespace: bool = False
-    """True to refuse a run whose context names no namespace, so that none reads or writes the
-    memory of the default one."""
+    """True to refuse a run whose context has no namespace, so that no run reads or writes the
+    memory of the default namespace."""
     keep_judgments: timedelta | None = Field(default=None, gt=timedelta(0))
-    """How long a judgment is kept in memory for feedback that comes later, by its id (see
+    """How long a judgment is kept in the memory for later feedback by its id (see
     `create_feedback_graph`); None to keep none."""
     confidence: bool = False
-    """True to measure how sure the judge is, with one more short call: by the log-probabilities of
-    the permitted values, calibrated on the experts' verdicts in memory once there are enough."""
+    """True to measure the judge's confidence, with one more short call: by the log-probabilities of
+    the permitted values, calibrated on the experts' values in memory once there are enough."""
     samples: int = Field(default=0, ge=0, le=50)
-    """How many answers to ask for instead where the model gives no log-probabilities, up to 50."""
+    """How many answers to sample if the model gives no log-probabilities, up to 50."""
     decide: Decide = "auto"
     """Source of the value: the judge's own `verdict`, or the `evidence`, which weighs the verdict
-    against the experts' values of the most similar cases. `auto`: the evidence where ten cases in
-    memory or more have a verdict of the present judge, too, and it beats the newest 30 of these
-    by more than chance, each class counting alike and none losing, and where the case is like
-    those in memory; otherwise, and without memory, the verdict. `evidence`: also with fewer
-    verdicts. The judgment says which decided, and why."""
+    against the experts' values of the most similar cases. `auto`: the evidence, if at least ten
+    cases in memory also have a verdict of the current judge, it beats the newest 30 of these by
+    more than chance, with each class weighted equally and none worse, and the case is like those in
+    memory; otherwise, and without memory, the verdict. `evidence`: also with fewer verdicts. The
+    judgment has the source and the reason."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.swap and not isinstance(self.criterion.scale, Pairwise):
             raise ValueError(
-                "swap: only a criterion with scale=Pairwise() is judged in both orders; this "
+                "swap: only a criterion with scale=Pairwise() is judged in both orders. This "
                 f"one's scale is {self.criterion.scale.type}."
             )
         if self.samples and not self.confidence:
-            raise ValueError("samples: they measure the confidence: give confidence=True, too.")
+            raise ValueError("samples: needs confidence=True, which the samples measure.")
         return self
 
     @property
     def mode(self) -> Decide:
-        """What decides; without memory the verdict, unless `decide="evidence"`."""
+        """The source of the value; without memory the verdict, unless `decide="evidence"`."""
         has_memory = self.use_guidelines or self.use_episodes
         return self.decide if has_memory or self.decide == "evidence" else "verdict"
 
@@ -213,7 +213,7 @@ class Judge(Settings):
 
     @property
     def measures(self) -> bool:
-        """Whether its judgments tell how sure they are."""
+        """Whether its judgments have a confidence."""
         return self.confidence or self.weighs
 
     @property
@@ -253,25 +253,23 @@ class JudgeOptions(TypedDict, total=False):
 class Uncertain(Settings):
     """When `review="uncertain"` asks an expert; `"uncertain"` alone means `Uncertain()`.
 
-    It asks where the judge's confidence is below what keeps agreement at the target for the
-    judgment's own verdict, where nothing in memory is like the case, or where what is like it is
-    contradictory; and always while there is too little feedback on that verdict. The target is
-    shown for each verdict at a level of 95 %, whenever it is looked at, for cases like those in
-    memory; near-duplicates count once.
+    It asks if the judge's confidence is below the threshold that keeps agreement at the target for
+    this verdict, if the memory has no similar case, or if experts disagree on similar cases; and
+    always while there is too little feedback on this verdict. The target holds for each verdict at
+    a level of 95 %, whenever you look, for cases like those in memory; near-duplicates count once.
 
     Raises:
-        InvalidInputError: If an option can't be used.
+        InvalidInputError: If an option is invalid.
     """
 
     target_agreement: float = Field(default=0.9, gt=0, lt=1)
-    """How often a judgment that nobody is asked about is to agree with the experts. To show 0.9
-    for a verdict takes 40 that all agree, 0.95 takes 82."""
+    """How often judgments that nobody is asked about must agree with the experts. To show 0.9 for a
+    verdict takes 40 cases that all agree, 0.95 takes 82."""
     per_day: int | None = Field(default=None, ge=1)
-    """How many questions a day (UTC) may bring; None for as many as there are. When they are spent
-    nobody is asked, and the log says so."""
+    """The maximum of questions a day (UTC); None for no limit. After that nobody is asked, and a
+    message is logged."""
     sample_share: float = Field(default=0.05, ge=0, le=1)
-    """The share of judgments asked about at random, which shows whether the judge still agrees
-    where nobody is asked."""
+    """The share of judgments asked about at random, to check whether the judge still agrees."""
 
 
 Review = ReviewMode | Uncertain | Callable[[Judgment], bool]
@@ -279,7 +277,7 @@ Review = ReviewMode | Uncertain | Callable[[Judgment], bool]
 
 
 class ReviewSettings(Settings):
-    """When a graph asks the expert about a judgment, and whether it asks back."""
+    """When a graph asks the expert about a judgment, and whether it asks to clarify a comment."""
 
     judge: Judge
     review: Annotated[Review, _review_validator(ReviewMode, "the Judgment")]
@@ -300,7 +298,7 @@ def mode_of(review: Any) -> ReviewMode | None:
 
 
 class Alignment(Settings):
-    """How much feedback is learned from at once."""
+    """The options of an alignment."""
 
     judge: Judge
     learn_from: LearnFrom = "both"
@@ -319,68 +317,67 @@ Sees = Literal["turn", "answer", "conversation"]
 
 GateReviewMode = Literal["never", "always", "exhausted", "uncertain"]
 GateReview = GateReviewMode | Uncertain | Callable[[Judgment], bool]
-"""When a gate asks the expert: as a review graph does, about judgments that are likely to be wrong
-(`uncertain`) whether the answer passed or not; or `exhausted`, about an answer that did not pass
-when no revision is left."""
+"""When a gate asks the expert: as a review graph, with `uncertain` whether the answer passed or
+not; or `exhausted`, about an answer that did not pass when no revision is left."""
 
 
 def _node_name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise ValueError("give the gate a name, which is text.")
+        raise ValueError("expected a text that is not blank.")
     if ":" in name or "|" in name or name in (START, END):
-        raise ValueError(f"{name!r} can't be a node's: leave out : and |.")
+        raise ValueError(f"{name!r} is not a node name. It may not contain : or |.")
     return name
 
 
 def _fallback_text(fallback: Any) -> str | None:
     if fallback is not None and not (isinstance(fallback, str) and fallback.strip()):
-        raise ValueError("give the text that is answered instead, or None.")
+        raise ValueError("expected the text to answer instead, or None.")
     check_json(fallback, "the text")
     return fallback
 
 
 class Gate(Settings):
-    """A gate around a judge: which values pass, and what becomes of an answer that does not.
+    """A gate: which values pass, and what happens to an answer that does not.
 
-    Functions that build gates take these options as keywords, those of `Judge`, of which
-    `cite_guidelines` is True by default, and `clarify` of `create_review_graph`.
+    Functions that build gates take these options as keywords, those of `Judge`, with
+    `cite_guidelines=True` by default, and `clarify` of `create_review_graph`.
     """
 
     name: Annotated[str, PlainValidator(_node_name)] = "quality_gate"
-    """Names the gate's node, and the key of its verdict."""
+    """The name of the gate's node, and of the state's key with its verdict."""
     passes: SkipValidation[Passes | None] = None
-    """Which values pass: the lowest on a `Numeric` or ordered scale, else the one that does; a set
-    of them; or a function of the value. True by default on a `Boolean` scale."""
+    """Which values pass: the lowest one on a `Numeric` or ordered scale, the only one on others; a
+    set of them; or a function of the value. True by default on a `Boolean` scale."""
     max_revisions: int = Field(default=2, ge=0)
-    """How often an answer is sent back."""
+    """How often an answer is sent back in one turn."""
     on_judge_error: OnJudgeError = "closed"
-    """What becomes of an answer where the judge's model or embeddings fail: `closed` lets it not
-    pass, `open` lets it through, without calling it accepted. It covers nothing else: a store that
-    is down, and feedback that can't be stored, fail the run either way."""
+    """What happens if the judge's model or embeddings fail: with `closed` the answer does not pass,
+    with `open` it continues with the status `judge_error`. A store that fails, or feedback that
+    can't be stored, fails the run in both cases."""
     review: Annotated[GateReview, _review_validator(GateReviewMode, "the Judgment")] = "never"
     """When the expert is asked, by an interrupt. The expert's value overrides the judge's, and
     memory learns from it."""
     example: Annotated[
         ExampleFrom | None,
         _typed(
-            callable, "a function of the state that makes `inputs` and `outputs`", optional=True
+            callable, "a function of the state that returns `inputs` and `outputs`", optional=True
         ),
         AfterValidator(_no_coroutine),
     ] = None
-    """A function of the state that gives `inputs` and `outputs`, in place of `sees`."""
+    """A function of the state that returns `inputs` and `outputs`, in place of `sees`."""
     sees: Sees = "turn"
     """What is judged. `turn`: tool calls, their results and the answer as `outputs`, the request
     and the conversation before it as `inputs`. `answer`: the last human message and the answer.
-    `conversation`: all of it as `outputs`, what was asked first as `inputs`. Without calls and
-    earlier turns each is as `answer`."""
+    `conversation`: all of it as `outputs`, the first request as `inputs`. Without tool calls and
+    earlier turns all three are the same."""
     fallback: Annotated[str | None, PlainValidator(_fallback_text)] = None
-    """What is answered instead of what is neither let through nor sent back; this turn's drafts and
-    critiques leave the messages with it. None to leave them."""
+    """The text that replaces an answer that is neither let through nor sent back; this turn's
+    drafts and critiques are removed, too. None to leave the messages as they are."""
 
     @model_validator(mode="after")
-    def _says_once_what_is_judged(self) -> Self:
+    def _fits(self) -> Self:
         if self.example is not None and "sees" in self.model_fields_set:
-            raise ValueError("sees: `example` says already what is judged: leave out one of both.")
+            raise ValueError("sees: `example` selects what is judged. Leave out one of the two.")
         return self
 
 
@@ -400,7 +397,7 @@ class GateOptions(JudgeOptions, total=False):
 
 PanelMode = Literal["always", "never"]
 PanelReview = PanelMode | Callable[[dict[str, Judgment]], bool]
-"""When a panel asks the expert: `always`, `never`, or a function of the judgments by criterion."""
+"""When a panel asks the expert."""
 
 
 class PanelSettings(Settings):
@@ -410,19 +407,19 @@ class PanelSettings(Settings):
 
 
 class MemAlignContext(FrozenModel):
-    """Settings of one run. What is not set stays as the graph was built.
+    """Settings of one run. A field that is not set stays as the graph was built.
 
-    `context={"namespace": [...]}`, or the same under `memalign`, which is where a judge inside
-    another graph finds it.
+    `context={"namespace": [...]}`, or the same under `memalign`, where a judge inside another graph
+    reads it.
 
     Raises:
-        InvalidInputError: If a field is not known, or its value can't be used.
+        InvalidInputError: If a field is unknown, or its value is invalid.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     namespace: Annotated[tuple[str, ...], BeforeValidator(check_namespace)] = DEFAULT_NAMESPACE
-    """The memory's namespace in the store; keeps teams or customers apart. One or more labels
+    """The memory's namespace in the store, to separate teams or customers: one or more labels
     without dots."""
     k: int | None = Field(default=None, ge=0, le=MAX_K)
     """How many similar examples the judge is shown; 0 for none, empty for the graph's own."""
@@ -430,8 +427,8 @@ class MemAlignContext(FrozenModel):
     """The chat model as 'provider:name', such as 'openai:gpt-6-luna'; empty for the graph's
     own."""
     review: ReviewMode | None = None
-    """When the expert is asked; empty for what the graph was built with. 'uncertain' is for graphs
-    built with a confidence, or without decide='verdict', and not for panels."""
+    """When the expert is asked; empty for the graph's own. 'uncertain' needs a graph with a
+    confidence, or without decide='verdict', and not a panel."""
 
     def __init__(self, **fields: Any) -> None:
         if fields.keys() == {"memalign"} and isinstance(fields["memalign"], Mapping):
@@ -449,50 +446,51 @@ ResolvedSettings = dict[str, Any]
 def resolve_context(
     context: Any, defaults: Mapping[str, Any], judge: Judge | None = None
 ) -> ResolvedSettings:
-    """Return what a run is judged with: the graph's defaults, and what its context changes of them.
+    """Return a run's settings: the graph's defaults, changed by the context.
 
     Raises:
-        InvalidInputError: The context names no namespace where one is required, or a model that a
-            context may not choose.
+        InvalidInputError: The context has no namespace and one is required, or it names a model
+            that a context may not choose.
     """
-    own = judge_context(context)
-    fields = {} if own is None else own.model_dump(exclude_unset=True, exclude_none=True)
+    fields = context_settings(context) or {}
     if judge is not None and judge.require_namespace and "namespace" not in fields:
         raise InvalidInputError(
-            "context: it names no namespace, and the judge was built with require_namespace=True: "
-            'give one, such as context={"namespace": ["acme"]}, or {"memalign": {"namespace": '
-            '["acme"]}} where a graph around the judge has a context of its own.'
+            "context: it has no namespace, and the judge was built with require_namespace=True. "
+            'Pass one, such as context={"namespace": ["acme"]}, or {"memalign": {"namespace": '
+            '["acme"]}} if a graph around the judge has a context of its own.'
         )
     if judge is not None and (model := fields.get("model")) is not None:
         _check_model(model, judge)
-    settings = {**defaults, **fields}
-    return {**settings, "namespace": list(settings["namespace"])}
+    return {**defaults, **fields}
 
 
 def _check_model(model: str, judge: Judge) -> None:
     if model in (judge.model, *(judge.models or ())):
         return
     if judge.models is not None:
-        known = ", ".join(map(repr, judge.models)) or "no other than its own"
-        raise InvalidInputError(f"context: model: {model!r} can't be chosen: there is {known}.")
+        known = ", ".join(map(repr, judge.models)) or "only the judge's own"
+        raise InvalidInputError(f"context: model: {model!r} is not allowed. Allowed: {known}.")
     if model.partition(":")[0] == "local":
         raise InvalidInputError(
-            "context: model: 'local' would download a model and start a server: build the judge "
-            "with models=['local'], so that a context may choose it."
+            "context: model: 'local' would download a model and start a server. To allow it, build "
+            "the judge with models=['local']."
         )
 
 
-def judge_context(context: Any) -> MemAlignContext | None:
-    """Return the settings in a context: it itself, or what a parent's has under `memalign`."""
-    if isinstance(context, MemAlignContext | None):
-        return context
-    fields = context if isinstance(context, Mapping) else fields_of(context)
-    own = fields.get("memalign")
-    if not isinstance(own, Mapping | MemAlignContext | None):
-        kind = type(own).__name__
-        raise InvalidInputError(f"context: memalign: expected a dict of fields, got {kind}.")
-    _check_spelling(fields, own)
-    return MemAlignContext(**own) if isinstance(own, Mapping) else own
+def context_settings(context: Any) -> ResolvedSettings | None:
+    """Return what a context sets for the judge, itself or under `memalign`; None if nothing."""
+    own = context
+    if not isinstance(own, MemAlignContext | None):
+        fields = context if isinstance(context, Mapping) else fields_of(context)
+        own = fields.get("memalign")
+        if not isinstance(own, Mapping | MemAlignContext | None):
+            kind = type(own).__name__
+            raise InvalidInputError(f"context: memalign: expected a dict of fields, got {kind}.")
+        _check_spelling(fields, own)
+    if own is None:
+        return None
+    own = MemAlignContext(**own) if isinstance(own, Mapping) else own
+    return own.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
 def fields_of(value: Any) -> dict[str, Any]:
@@ -503,9 +501,9 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
-    """Refuse a context that was meant for the judge and would not reach it.
+    """Refuse a context that was meant for the judge but would not reach it.
 
-    Ignored, a misspelt namespace would lead one customer's feedback to another's memory.
+    If it were ignored, one customer's feedback could be written to another's memory.
     """
     plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)}
     known = own if isinstance(own, Mapping) else {} if own is None else vars(own)
@@ -513,7 +511,7 @@ def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
         name = plain.get(spelling, spelling)
         if fields.get(name) is not None and not known.get("namespace"):
             raise InvalidInputError(
-                f"context: {name!r} stands beside 'memalign', where no judge reads it: give "
+                f"context: {name!r} is next to 'memalign', where no judge reads it. Use "
                 'context={"memalign": {"namespace": [...]}}.'
             )
     if "memalign" not in fields and (alike := get_close_matches("memalign", plain, 1, 0.8)):

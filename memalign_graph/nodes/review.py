@@ -12,11 +12,7 @@ from memalign_graph.alignment.distill import (
 )
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.asking import ask_with_retry
-from memalign_graph.errors import (
-    ChatModelError,
-    InvalidInputError,
-    MemAlignError,
-)
+from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.episode_row import order_after
@@ -25,9 +21,7 @@ from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.memory.recall import decode_optional_vector
-from memalign_graph.models import (
-    max_input_tokens,
-)
+from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts import clarify
 from memalign_graph.prompts.distilled import DistillResult
 from memalign_graph.runtime import (
@@ -39,14 +33,22 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
-from memalign_graph.types import Episode, Example, Feedback, Judgment
+from memalign_graph.types import (
+    Episode,
+    Example,
+    Feedback,
+    Judgment,
+    ReviewChoice,
+    ReviewReason,
+)
 
 logger = logging.getLogger(__name__)
 
 _QUESTION = clarify.clarify_schema()
 
 
-async def decide_review(step: NodeCall, *, is_final: bool = True) -> StateUpdate:
+async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) -> StateUpdate:
+    """Decide whether an expert is asked; `forced` are reasons that hold whatever the judge says."""
     from memalign_graph.evidence.review_policy import make_review_choice
 
     io, access, judge, at = step.io, step.access, step.resources.judge, utc_now()
@@ -62,9 +64,11 @@ async def decide_review(step: NodeCall, *, is_final: bool = True) -> StateUpdate
         has_neighbors=judge.weighs or (judge.use_episodes and step.settings["k"] > 0),
         at=at,
     )
+    if forced:
+        reasons = [*forced, *choice.reasons]
+        choice = ReviewChoice(asks=True, reasons=reasons, threshold=choice.threshold)
     await log_review(io, access, judgment, choice, at)
-    if is_final:
-        emit_evaluation(judgment, asked=choice.asks)
+    emit_evaluation(judgment, asked=choice.asks)
     return {"judgment": judgment.model_copy(update={"review": choice}).to_json()}
 
 

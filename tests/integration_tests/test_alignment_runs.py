@@ -252,7 +252,7 @@ async def test_what_can_not_be_used_is_told_in_one_sentence(bench: Bench) -> Non
     for feedback in (None, "Too cold.", record(1)):
         with pytest.raises(InvalidInputError, match=r"^feedback: give a list of Feedback"):
             await align(bench, feedback)
-    with pytest.raises(InvalidInputError, match=r"^criterion: give a Criterion"):
+    with pytest.raises(InvalidInputError, match=r"^criterion: expected a Criterion"):
         create_alignment_graph("Is it polite?")  # type: ignore[arg-type]
     graph: Any = builder(bench).compile()
     with pytest.raises(InvalidInputError, match=r"^store: the graph has none"):

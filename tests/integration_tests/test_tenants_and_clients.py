@@ -45,10 +45,10 @@ def gated(bench: Bench, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        (ACME, "'namespace' stands beside 'memalign'"),
-        ({"memalign": {"k": 3}, **ACME}, "'namespace' stands beside 'memalign'"),
-        ({"namespaces": ["acme"]}, "'namespaces' stands beside 'memalign'"),
-        ({"Name_Space": ["acme"]}, "'Name_Space' stands beside 'memalign'"),
+        (ACME, "'namespace' is next to 'memalign'"),
+        ({"memalign": {"k": 3}, **ACME}, "'namespace' is next to 'memalign'"),
+        ({"namespaces": ["acme"]}, "'namespaces' is next to 'memalign'"),
+        ({"Name_Space": ["acme"]}, "'Name_Space' is next to 'memalign'"),
         ({"Memalign": ACME}, "did you mean 'memalign'"),
         ({"mem_align": ACME}, "did you mean 'memalign'"),
         ({"memaling": ACME}, "did you mean 'memalign'"),
@@ -92,7 +92,7 @@ async def test_a_required_namespace_is_missed(bench: Bench) -> None:
     ("models", "chosen", "message"),
     [
         (None, "local", "would download a model"),
-        ((), "openai:gpt-dear", "no other than its own"),
+        ((), "openai:gpt-dear", "only the judge's own"),
         (("openai:gpt-a",), "openai:gpt-dear", "'openai:gpt-a'"),
     ],
 )

@@ -237,9 +237,9 @@ REFUSED: list[tuple[str, Any, str]] = [
             (" \n", "the reply is empty: say why in a sentence, or "),
             ({}, EMPTY),
             ({"value": 9}, "`value`: 9 is not on the scale"),
-            ({"rationale": [WORDS]}, "`rationale` is text"),
-            ({**ONLY_WORDS, "author": 3}, "`author` is text, not a value of type int"),
-            ({"why": "x", "who": "y"}, "'why', 'who', which is not known: reply with text"),
+            ({"rationale": [WORDS]}, "`rationale` must be text"),
+            ({**ONLY_WORDS, "author": 3}, "`author` must be text, not int"),
+            ({"why": "x", "who": "y"}, "unknown fields ('why', 'who'): reply with text"),
             ({"decisions": "approve"}, "`decisions` is a list"),
             ([SAID, SAID], "2 decisions: send one."),
             ({"type": "yes"}, "'yes' is not known"),
@@ -253,7 +253,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ),
     ("review", edit(value=None, rationale=SEEN), EMPTY),
     *(
-        ("review", reply, f"the answer is to the judgment {OTHER['judgment_id']!r}, and the one")
+        (
+            "review",
+            reply,
+            f"the answer is to the judgment {OTHER['judgment_id']!r}, but the pending",
+        )
         for reply in (
             {**SAID, **OTHER},
             {**APPROVE, **OTHER},
@@ -265,30 +269,30 @@ REFUSED: list[tuple[str, Any, str]] = [
             {"type": "ignore", **OTHER},
         )
     ),
-    ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, and the one"),
+    ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, but the pending"),
     ("panel", {"grade": {**SAID, **OTHER}}, "grade: `judgment_id`: the answer is to the"),
-    ("panel without grade", {"grade": {**SAID, **NAMED}}, "and the one that waits is none"),
+    ("panel without grade", {"grade": {**SAID, **NAMED}}, "but the pending one is none"),
     ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
-    ("clarify", respond(" "), "or approve to go on with the words as they are"),
-    ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' said these words and is asked"),
+    ("clarify", respond(" "), "or approve to continue without an answer"),
+    ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' wrote this comment and is asked"),
     *(
         ("panel", reply, problem)
         for reply, problem in (
             (WORDS, "a reply of type str is not understood"),
-            (respond(WORDS, "reject"), "words alone do not tell"),
-            ({**APPROVE, "message": WORDS}, "words alone do not tell"),
-            ({"mood": False}, "'mood', which is no criterion"),
+            (respond(WORDS, "reject"), "a comment alone does not say"),
+            ({**APPROVE, "message": WORDS}, "a comment alone does not say"),
+            ({"mood": False}, "'mood', which is not a criterion"),
             ({"level": 7}, "level: 7 is not on the scale: the value is a whole number"),
             (edit(level="high"), "level: `value`: 'high' is not on"),
-            (dict.fromkeys(SCALES, ""), "says nothing about any criterion"),
-            ({"author": "ann"}, "says nothing about any criterion"),
+            (dict.fromkeys(SCALES, ""), "has no feedback on any criterion"),
+            ({"author": "ann"}, "has no feedback on any criterion"),
             ({"tone": []}, "tone: there is one judgment to decide on"),
             (edit(**JUDGED), "nothing in the form was changed"),
             (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
             ([APPROVE] * 2, "one form to decide on, but the reply has 2 decisions: send one"),
-            ({"tone": False, "author": 3}, "`author` is text, not a value of type int"),
-            ({"tone": {"rationale": 3}}, "tone: `rationale` is text"),
-            ({"tone": {"valeu": False}}, "tone: the reply has 'valeu', which is not"),
+            ({"tone": False, "author": 3}, "`author` must be text, not int"),
+            ({"tone": {"rationale": 3}}, "tone: `rationale` must be text"),
+            ({"tone": {"valeu": False}}, "tone: the reply has unknown fields ('valeu')"),
         )
     ),
     ("panel without grade", edit(grade="x"), "grade: `value`: 'x' is not on the scale"),

@@ -17,10 +17,12 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
+from langsmith import traceable
+from langsmith.run_helpers import tracing_context
 
 from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph import io as io_module
-from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
 from tests.loopback import LoopbackServer, error, truncated
@@ -257,6 +259,19 @@ def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer, tmp_p
     wanted = [{"n": 1}, {"value": True}, [[3.0]], [[[[3.0]]]], [], way]
     with opened:
         assert drive(lambda io: everything(IO(io))) == wanted
+
+
+class Adder:
+    async def _add(self, io: IO, number: int) -> int:
+        return number + 1
+
+    add, aadd = sync_async_methods(_add)
+
+
+async def test_langsmith_traces_both_forms_of_a_method() -> None:
+    with tracing_context(enabled=False):
+        assert traceable(Adder().add)(1) == 2
+        assert await traceable(Adder().aadd)(1) == 2
 
 
 def test_threads_share_a_store_in_memory() -> None:

@@ -33,10 +33,10 @@ CRITERION = Criterion(name="tone", instructions="Is it kind?")
 PAIR = Criterion(name="pair", instructions="Which is kinder?", scale=Pairwise())
 
 REFUSED: list[tuple[str, Any, str]] = [
-    ("criterion", "tone", "criterion: give a Criterion"),
-    ("model", 5, "model: give a chat model or a string"),
-    ("distill_model", 5, "distill_model: give a chat model or a string"),
-    ("embeddings", 5, "embeddings: give LangChain embeddings, a function, or a string"),
+    ("criterion", "tone", "criterion: expected a Criterion"),
+    ("model", 5, "model: expected a chat model or a string"),
+    ("distill_model", 5, "distill_model: expected a chat model or a string"),
+    ("embeddings", 5, "embeddings: expected LangChain embeddings, a function, or a string"),
     ("k", -1, "k: -1 is too little: give 0 or more."),
     ("k", True, "k: True is not a whole number: give one."),
     ("small_model", 1, "small_model: 1 is neither True nor False"),
@@ -54,8 +54,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("keep_judgments", timedelta(0), "keep_judgments: datetime.timedelta(0) is too little"),
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is too much: give at most 50."),
-    ("samples", 5, "samples: they measure the confidence: give confidence=True, too."),
-    ("checks", 1, "checks: give True, False or 'auto'"),
+    ("samples", 5, "samples: needs confidence=True, which the samples measure."),
+    ("checks", 1, "checks: expected True, False or 'auto'"),
     ("decide", "both", "decide: 'both' is not known: give 'auto', 'verdict' or 'evidence'."),
 ]
 
@@ -66,7 +66,7 @@ async def _later(_judgment: Any) -> bool:
 
 REVIEW: list[tuple[str, Any, str]] = [
     ("review", "sometimes", "review: 'sometimes' is not known: give 'always', 'never'"),
-    ("review", Uncertain(), 'review: "uncertain" goes by how sure the judge is'),
+    ("review", Uncertain(), 'review: "uncertain" needs a confidence'),
     ("review", _later, "review: give a plain function"),
     ("clarify", 1, "clarify: 1 is neither True nor False"),
 ]
@@ -127,7 +127,7 @@ def test_option_is_refused_by_name(make: Any, option: str, value: Any, sentence:
 def test_every_builder_refuses_as_a_judge_does(build: Any) -> None:
     assert refused(build, CRITERION, k=-1) == refused(Judge, criterion=CRITERION, k=-1)
     assert "modle: is not a field that is known here" in refused(build, CRITERION, modle="x")
-    assert "criterion: give a Criterion" in refused(build, "tone")
+    assert "criterion: expected a Criterion" in refused(build, "tone")
 
 
 def test_every_option_is_in_the_tables() -> None:

@@ -122,7 +122,7 @@ async def test_a_gate_quotes_the_checks_that_failed(bench: Bench) -> None:
     graph = gated(bench, write, checks=True)
     given = await bench.invoke(graph, {"messages": [("human", "Where is it?")]})
     assert (given["quality_gate"]["passed"], len(told)) == (True, 2)
-    assert f"What it has to heed:\n- Rule: {SORRY}\n" in told[1]
+    assert f"The answer must follow these guidelines:\n- Rule: {SORRY}\n" in told[1]
     assert not any(one in told[1] for one in (BRIEF, DATE))
     schemas = [chat.schema or {} for chat in judgings(bench.server)]
     assert [set(schema["properties"]) for schema in schemas] == [{"rationale", "value"}] * 2

@@ -109,8 +109,8 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
     assert (given["feedback"]["rationale"], given["learned"]) == ("Too cold.", None)
     for reply, problem in (
         ({"value": "perhaps"}, "'perhaps' is not on the scale"),
-        (" ", "approve to go on with the words as they are"),
-        ({"rationale": ANSWER, "author": "bob"}, "'ann' said these words"),
+        (" ", "approve to continue without an answer"),
+        ({"rationale": ANSWER, "author": "bob"}, "'ann' wrote this comment"),
     ):
         assert problem in await bench.refuse(graph, reply)
     assert await bench.episodes() == []

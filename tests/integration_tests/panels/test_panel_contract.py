@@ -71,7 +71,7 @@ async def test_panel(bench: Bench) -> None:
     same = {"type": "edit", "edited_action": {"name": form["name"], "args": form["args"]}}
     replies: list[tuple[Any, str]] = [
         ("Too cold.", "a reply of type str is not understood"),
-        ({"mood": 1}, "which is no criterion"),
+        ({"mood": 1}, "which is not a criterion"),
         ({"tone": 7}, "tone: 7 is not on the scale"),
         ({"decisions": [same]}, "nothing in the form was changed"),
         ({"tone": False, "author": "a\x00b"}, "`author` has a NUL character"),

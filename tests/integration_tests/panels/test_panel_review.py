@@ -139,7 +139,7 @@ async def test_panel_under_a_parent_with_a_context_of_its_own(bench: Bench, sett
     context = ParentContext(user="ann", memalign=settings)
     asked = await bench.invoke(graph, CASE, context=context)
     assert set(form_of(asked)["args"]) >= set(NAMES)
-    assert "says nothing" in await bench.refuse(graph, {"author": "ann"})
+    assert "has no feedback" in await bench.refuse(graph, {"author": "ann"})
     given = await bench.resume(graph, {"tone": COLD})
     assert given["learned"].keys() == given["feedback"].keys() == {"tone"}
     namespace = ("team",) if settings else ("memalign",)
@@ -195,7 +195,7 @@ async def test_distilling_that_fails_for_one_is_said_and_taken_along_by_the_next
     given = await bench.resume(graph, {**dict.fromkeys(NAMES, COLD), "facts": "The old word."})
     assert given["learned"].keys() == {"tone", "length"}
     assert given["errors"].keys() == {"facts"}
-    assert given["errors"]["facts"].startswith("The feedback is kept, and distilled by the next ")
+    assert given["errors"]["facts"].startswith("The feedback is stored, and the next review or ")
     assert "\n" not in given["errors"]["facts"]
     statuses = {one.name: (await bench.episodes(criterion=one))[0].status for one in THREE}
     assert statuses == {"tone": "distilled", "facts": "pending", "length": "distilled"}

@@ -113,7 +113,7 @@ def test_missing_messages_are_one_sentence(state: Any) -> None:
 
 @pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
 def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> None:
-    with pytest.raises(InvalidInputError, match="chat: none of the messages is human"):
+    with pytest.raises(InvalidInputError, match="chat: no message is human"):
         example_in({"chat": messages}, "chat")
 
 

@@ -30,8 +30,8 @@ async def later(_given: Any) -> bool:
 
 
 GATE: list[tuple[str, Any, str]] = [
-    ("name", " ", "name: give the gate a name, which is text."),
-    ("name", "a:b", "name: 'a:b' can't be a node's: leave out : and |."),
+    ("name", " ", "name: expected a text that is not blank."),
+    ("name", "a:b", "name: 'a:b' is not a node name. It may not contain : or |."),
     ("passes", "often", "passes: 'often' is neither True nor False."),
     ("passes", later, "passes: give a plain function, not an async one."),
     ("max_revisions", -1, "max_revisions: -1 is too little: give 0 or more."),
@@ -40,27 +40,27 @@ GATE: list[tuple[str, Any, str]] = [
     ("on_judge_error", True, "True is not known: give 'closed' or 'open'."),
     ("review", "sometimes", "give 'never', 'always', 'exhausted', 'uncertain', or a function"),
     ("review", later, "review: give a plain function, not an async one."),
-    ("example", "inputs", "example: give a function of the state that makes `inputs`"),
+    ("example", "inputs", "example: expected a function of the state that returns `inputs`"),
     ("example", later, "example: give a plain function, not an async one."),
     ("sees", "everything", "sees: 'everything' is not known: give 'turn', 'answer' or"),
     ("sees", None, "sees: None is not known"),
-    ("fallback", " ", "fallback: give the text that is answered instead, or None."),
+    ("fallback", " ", "fallback: expected the text to answer instead, or None."),
     ("fallback", "half \ud800", "fallback: the text has half of a surrogate pair"),
 ]
 KEYS: list[tuple[str, Any, str]] = [
-    ("name", "messages", "'messages' is two things at once: choose another."),
-    ("messages_key", 5, "messages_key: give the name of a key, which is text."),
-    ("messages_key", None, "messages_key: give the name of a key"),
-    ("critique_key", "", "critique_key: give the name of a key"),
-    ("critique_key", "messages", "'messages' is two things at once"),
-    ("critique_key", "quality_gate", "'quality_gate' is two things at once"),
+    ("name", "messages", "'messages' is the name of another key, too."),
+    ("messages_key", 5, "messages_key: expected the name of a key, got 5."),
+    ("messages_key", None, "messages_key: expected the name of a key"),
+    ("critique_key", "", "critique_key: expected the name of a key"),
+    ("critique_key", "messages", "'messages' is the name of another key"),
+    ("critique_key", "quality_gate", "'quality_gate' is the name of another key"),
 ]
 PLACES: list[tuple[str, Any, str]] = [
-    ("name", "write", "name: the graph has a node 'write' already"),
-    ("critique_key", "critique", "critique_key: the state has no key 'critique' for a writer"),
-    ("after", 5, "after: give the name of a node, or several in a list."),
-    ("accept", None, "accept: give the name of a node, or END."),
-    ("revise", 5, "revise: give the name of a node"),
+    ("name", "write", "name: the graph already has a node 'write'"),
+    ("critique_key", "critique", "critique_key: the state has no key 'critique'."),
+    ("after", 5, "after: expected the name of a node, or a list of names."),
+    ("accept", None, "accept: expected the name of a node, or END."),
+    ("revise", 5, "revise: expected the name of a node"),
 ]
 
 
@@ -108,20 +108,20 @@ def test_whatever_takes_them_refuses_the_same() -> None:
             assert refused(build, **{option: value}) == refused(add, **{option: value})
         assert "modle: is not a field that is known here" in refused(build, modle="x")
         unmeasured = refused(build, review=Uncertain(), decide="verdict")
-        assert 'review: "uncertain" goes by' in unmeasured
+        assert 'review: "uncertain" needs a confidence' in unmeasured
     for option, value, sentence in KEYS:
         assert sentence in refused(node, **{option: value})
 
 
 def test_what_only_some_of_them_take() -> None:
     for option in ("max_revisions", "example", "fallback"):
-        assert refused(tool, **{option: None}).startswith(f"{option}: what is checked")
+        assert refused(tool, **{option: None}).startswith(f"{option}: the agent chooses")
     assert refused(tool, review="exhausted").startswith("review: a tool counts no revisions")
     for name in ("", "check quality!", "x" * 65, 7):
         assert refused(tool, name=name).startswith("name: ")
     assert refused(tool, description=7).startswith("description: ")
-    assert refused(node, fallback="Later.").startswith("fallback: a node that is wired up")
-    assert refused(add, fallback="Later.", escalate="write").startswith("fallback: the node that")
+    assert refused(node, fallback="Later.").startswith("fallback: a node without edges")
+    assert refused(add, fallback="Later.", escalate="write").startswith("fallback: the node of")
     for name in ("messages", "structured_response", "jump_to"):
         told = refused(middleware, name=name)
         assert told.startswith(f"name: '{name}' is a key of every agent")
@@ -173,17 +173,19 @@ def test_way_past_the_gate_is_told(case: str) -> None:
     for after in (source, ["third", source]):
         told = refused(add, builder, after=after)
         assert told.startswith(f"after: {source!r} ")
-        chooses = "leave `after` out, and have that lead to the gate instead" in told
+        chooses = "Leave `after` out, and route it to the gate instead" in told
         assert chooses is (case in ("choice", "command"))
 
 
 def test_gates_beside_and_after_gates() -> None:
     builder = add(name="tone", fallback="Later.")
     told = refused(add, builder, name="facts", after="tone")
-    assert told.startswith("after: 'tone' is a gate: name this one, 'facts', as its `accept`")
+    assert told.startswith("after: 'tone' is a gate. Give it accept='facts'")
     told = refused(add, builder, name="short", fallback="Later.")
-    assert told.startswith("fallback: 'tone', which judges the same answer at once, has one")
-    assert refused(add, builder, name="tone").startswith("name: the graph has a node 'tone'")
+    assert told.startswith("fallback: 'tone', which judges the same answer concurrently, has one")
+    assert refused(add, builder, name="tone").startswith(
+        "name: the graph already has a node 'tone'"
+    )
     add(builder, name="short")
 
 

@@ -13,17 +13,17 @@ async def asks(judgments: Any) -> bool:
 
 
 NO_PANEL: list[tuple[Any, str]] = [
-    ([], "criteria: give a list of Criterion, one or more."),
-    (TONE, "criteria: give a list of Criterion, one or more."),
-    ({"tone": TONE}, "criteria: give a list of Criterion, one or more."),
-    (None, "criteria: give a list of Criterion, one or more."),
-    (["tone"], "criterion: give a Criterion"),
-    ("tone", "criterion: give a Criterion"),
-    ([TONE, criterion("tone", GRADES)], "criteria: two are named 'tone'"),
-    ([criterion("author")], "criteria: 'author' is a name that the review form needs"),
-    ([TONE, criterion("type")], "criteria: 'type' is a name that the review form needs"),
-    ([criterion("a"), criterion("a_rationale")], "criteria: 'a' is a name"),
-    ([criterion("a_rationale"), criterion("a")], "criteria: 'a' is a name"),
+    ([], "criteria: give a list of one or more Criterion."),
+    (TONE, "criteria: give a list of one or more Criterion."),
+    ({"tone": TONE}, "criteria: give a list of one or more Criterion."),
+    (None, "criteria: give a list of one or more Criterion."),
+    (["tone"], "criterion: expected a Criterion"),
+    ("tone", "criterion: expected a Criterion"),
+    ([TONE, criterion("tone", GRADES)], "criteria: two have the name 'tone'"),
+    ([criterion("author")], "criteria: the name 'author' is reserved"),
+    ([TONE, criterion("type")], "criteria: the name 'type' is reserved"),
+    ([criterion("a"), criterion("a_rationale")], "criteria: the name 'a' is reserved"),
+    ([criterion("a_rationale"), criterion("a")], "criteria: the name 'a' is reserved"),
 ]
 NO_OPTION: list[tuple[dict[str, Any], str]] = [
     ({"guidelines": True}, "guidelines: is not a field that is known here"),
@@ -38,13 +38,13 @@ NO_OPTION: list[tuple[dict[str, Any], str]] = [
     ),
     ({"aggregate": {"weights": {}}}, "aggregate: give Aggregate"),
     ({"k": 101}, "k: 101 is too much"),
-    ({"samples": 2}, "samples: they measure the confidence"),
+    ({"samples": 2}, "samples: needs confidence=True"),
     ({"swap": True}, r"swap: none of the criteria has scale=Pairwise\(\)"),
     ({"swap": "yes"}, "swap: 'yes' is neither True nor False"),
 ]
 NO_AGGREGATE: list[tuple[dict[str, Any], str]] = [
-    ({"weights": {"mood": 1}}, "weights: 'mood' is no criterion of this panel"),
-    ({"vetoes": {"mood": True}}, "vetoes: 'mood' is no criterion of this panel"),
+    ({"weights": {"mood": 1}}, "weights: 'mood' is not a criterion of this panel"),
+    ({"vetoes": {"mood": True}}, "vetoes: 'mood' is not a criterion of this panel"),
     ({"weights": {"grade": -1}}, "weights.grade: -1 is too little"),
     ({"weights": {"grade": True}}, "weights.grade: True is not a number"),
     ({"weights": {"grade": "2"}}, "weights.grade: '2' is not a number"),
