@@ -1,4 +1,4 @@
-"""The graphs, uncompiled: judge, review, later feedback, alignment; and the nodes alone."""
+"""The graphs, uncompiled: judge, review, later feedback, alignment; and their nodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,29 +17,29 @@ from memalign_graph.scales import require_bool
 from memalign_graph.types import Criterion, Feedback, Judgment
 
 Graph = StateGraph[Any, Any, Any, Any]
-"""A graph still to be compiled."""
+"""A graph that is not compiled yet."""
 
 
 class JudgeNodes:
-    """The nodes of a review graph as Runnables, for a graph of one's own.
+    """The nodes of a review graph as Runnables, for your own graph.
 
     `builder.add_node("judge", nodes.judge)`. The graph's state derives from
-    `memalign_graph.state.ReviewState`, or from `JudgeState` where no expert is asked. They run in
-    this order: `retrieve_episodes`, `assemble_guidelines`, `judge`; `collect_feedback`, which asks
-    the expert by an interrupt and leaves `feedback` None where the expert skipped;
-    `distill_feedback`, for feedback that does not merely agree, and `commit_memory`.
+    `memalign_graph.state.ReviewState`, or from `JudgeState` if no expert is asked. Run them in this
+    order: `retrieve_episodes`, `assemble_guidelines`, `judge`; `collect_feedback`, which asks the
+    expert by an interrupt and sets `feedback` to None if the expert skipped; `distill_feedback`,
+    for feedback that does not only agree, and `commit_memory`.
 
-    They may stand anywhere in a graph, and more than once: each time `retrieve_episodes` reads
-    `inputs` and `outputs` as they are then. Of memory the state holds ids alone.
+    They can be anywhere in a graph, and more than once: `retrieve_episodes` reads the current
+    `inputs` and `outputs` each time. The state has only ids of what is in memory.
 
     Args:
         criterion: What is judged.
-        stream_tokens: True to stream what the judge's models write, with `stream_mode="messages"`,
-            as well as the messages of the graph's own models.
+        stream_tokens: True to include the tokens of the judge's models in
+            `stream_mode="messages"`.
         judge: The options of a `Judge`.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class JudgeNodes:
 
 
 def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
-    """Create the graph that judges an example with what memory holds.
+    """Create the graph that judges an example with the memory.
 
     `{inputs, outputs, reference_outputs?}` -> `{judgment}`, and `broken_guidelines` with
     `cite_guidelines=True`.
@@ -73,7 +73,7 @@ def create_judge_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptio
         The graph, to be compiled with a store.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
     builder = new_builder(resources, schemas.JudgeRunState, schemas.JudgeOutput)
@@ -97,27 +97,27 @@ def create_review_graph(
     Args:
         criterion: What is judged.
         review: When the expert is asked: `always`, `never`, a function of the `Judgment`, or
-            `uncertain`, which is `Uncertain()`: where the judge is likely to be wrong. With
-            `decide="verdict"` that needs `confidence`.
-        clarify: True to ask the expert one short question back where the words are too vague to
-            make a rule: one more call of the model that distils, and one more interrupt. The
-            answer is kept with the words; approving it goes on without.
+            `uncertain`, which is `Uncertain()`: if the judge is likely to be wrong. With
+            `decide="verdict"` that needs `confidence=True`.
+        clarify: True to ask the expert one short question if a comment is too vague for a
+            guideline: one more call of the model that distills, and one more interrupt. The answer
+            is stored with the comment; approving the question continues without an answer.
         judge: The options of a `Judge`.
 
     Returns:
-        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+        The graph, to be compiled with a store, and with a checkpointer if experts are asked.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     built = settings.Judge(criterion=criterion, **judge)
-    # Refuses what does not fit together.
+    # Raises for options that do not fit together.
     settings.ReviewSettings(judge=built, review=review, clarify=clarify)
     resources = JudgeResources(built, review)
     builder = new_builder(resources, schemas.ReviewRunState, schemas.ReviewOutput)
     add_judging(builder, resources)
     builder.add_node(Node(asking.collect_feedback, resources))
-    # Decided on the way out of nodes that run once, and not in the one that runs again.
+    # The function is called on an edge, since `collect_feedback` runs again when it is resumed.
     decide: Any = review
     review_route = route_to_review(lambda state: decide(Judgment.model_validate(state["judgment"])))
     measured = ["decide_review"] if resources.judge.measures else []
@@ -133,19 +133,19 @@ def create_review_graph(
 def create_feedback_graph(criterion: Criterion, **judge: Unpack[settings.JudgeOptions]) -> Graph:
     """Create the graph that learns from an expert who answers later, on any thread.
 
-    The judgment is found by its id, for as long as the graph that made it keeps it (its option
+    The judgment is found by its id, for as long as the graph that made it keeps it (option
     `keep_judgments`). `{judgment_id, reply}` -> `{judgment, feedback, learned}`; the reply is
-    any that a review interrupt takes.
+    any that a review interrupt accepts.
 
     Args:
         criterion: What was judged.
-        judge: The options of the `Judge`; the models and embeddings are what counts here.
+        judge: The options of the `Judge`; only the models and embeddings matter here.
 
     Returns:
         The graph, to be compiled with the store that holds the memory.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     resources = JudgeResources(settings.Judge(criterion=criterion, **judge))
     builder = new_builder(
@@ -169,37 +169,37 @@ def create_alignment_graph(
     distill: bool = True,
     **judge: Unpack[settings.JudgeOptions],
 ) -> Graph:
-    """Create the graph that learns from much feedback at once.
+    """Create the graph that learns from many items of feedback.
 
-    `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. What memory knows already
-    costs nothing; what is pending is learned along. Progress is streamed as custom events of type
-    `alignment_progress`, with `stage`, `done` and `of`. As many calls run concurrently as the run's
-    `max_concurrency` allows, 32 by default. If distilling fails the run fails; the feedback stays
-    pending, and the same call finds the answers already paid for again.
+    `{feedback: [...]}` -> `{report}`, an `AlignmentReport` as JSON. Feedback that is already in
+    memory costs no call; pending feedback is learned, too. Progress is streamed as custom events of
+    type `alignment_progress`, with `stage`, `done` and `of`. At most the run's `max_concurrency`
+    calls run concurrently, 32 by default. If distilling fails, the run fails and the feedback stays
+    pending; the next call reuses the answers that are already paid for.
 
     Args:
         criterion: What is judged.
-        learn_from: What is stored and learned of the feedback: `both`, or for comparison its
-            `labels` or its `words` alone.
+        learn_from: What is stored and learned of the feedback: `both`, or for comparison only its
+            `labels` or its `words` (the comments).
         conflicts: Of guidelines that contradict each other the `newest` stays, unless more experts
-            support the other: then both stay, and the report's `warnings` name them. With `ask` an
-            expert is asked, once for all, by an interrupt. The loser goes: `history()` and the
-            report name it.
-        guard: `replay` judges seen cases again before anything is committed, as the judge does; a
-            guideline that turns one against its expert is dropped, and reported.
-        batch_size: How many pieces of feedback one call distils at most.
-        replay_cases: How many seen cases the guard judges again at most.
-        judge_cases: True to judge each case in memory that experts valued and no judge has judged,
-            as if it were new, before anything is distilled. From this `decide`, calibrated
-            confidence and `review="uncertain"` learn.
-        distill: False to store and judge alone: what is new stays pending, for a later run.
-        judge: The options of the `Judge` that is deployed: the guard and `judge_cases` judge so.
+            support the other: then both stay, and the report's `warnings` name them. With `ask` one
+            interrupt asks an expert about all conflicts. `history()` and the report name the
+            guidelines that were retired.
+        guard: `replay` judges stored cases again before the commit; a guideline that makes a
+            verdict differ from its expert's is dropped and reported.
+        batch_size: The maximum of feedback items that one call distills.
+        replay_cases: The maximum of stored cases that the guard judges again.
+        judge_cases: True to judge each case in memory that has an expert's value and no verdict, as
+            if it were new, before distilling. `decide`, the calibrated confidence and
+            `review="uncertain"` learn from these verdicts.
+        distill: False to only store and judge: new feedback stays pending for a later run.
+        judge: The options of the deployed `Judge`, for the guard and `judge_cases`.
 
     Returns:
-        The graph, to be compiled with a store, and with a checkpointer to be resumed by.
+        The graph, to be compiled with a store, and with a checkpointer if experts are asked.
 
     Raises:
-        InvalidInputError: If an option can't be used; ImportError where its extra is missing.
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
     from memalign_graph.nodes.align import alignment_nodes  # it imports half the package
 
@@ -221,8 +221,8 @@ def create_alignment_graph(
     for node in nodes:
         builder.add_node(node)
     names = [START, *(node.name for node in nodes), END]
-    # Each leads to the next, but nothing is distilled where nothing is pending, and nobody is asked
-    # where nothing contradicts.
+    # Each node leads to the next. Without pending feedback nothing is distilled, and without a
+    # conflict nobody is asked.
     for before, after, skip_to in zip(names, names[1:], [*names[2:], END], strict=False):
         if after == "distill_batches":
             _add_optional_edge(builder, "batches", before, after, "commit_alignment")
@@ -239,7 +239,7 @@ def new_builder(
     output_schema: type[Any],
     input_schema: type[Any] = schemas.RunInput,
 ) -> Graph:
-    """Begin a graph with its schemas; a judge that cites guidelines returns those, too."""
+    """Return a builder; `cite_guidelines` adds `broken_guidelines` to its output."""
     if resources.judge.cite_guidelines and input_schema is schemas.RunInput:
         broken = {"broken_guidelines": state.__annotations__["broken_guidelines"]}
         cited: Any = TypedDict("Cited", {**output_schema.__annotations__, **broken})  # type: ignore[misc] # made here
@@ -285,7 +285,7 @@ def add_learning(
 
 
 def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
-    """Make the way out of judging: to the expert, or to the end, as the mode or a function says."""
+    """Return the route from the judge to the expert or the end, by the mode or a function."""
 
     def choose_next_node(state: State) -> str:
         mode = state["judge_run"]["settings"]["review"]
@@ -302,7 +302,7 @@ def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
 
 
 def add_judging(builder: Graph, resources: JudgeResources) -> None:
-    """Add the nodes that judge, from the start on."""
+    """Add the nodes that judge, from START."""
     builder.add_node(Node(retrieve_episodes, resources, is_first=True))
     builder.add_node(Node(assemble_guidelines, resources))
     builder.add_node(Node(judge_example, resources, name="judge"))
@@ -312,7 +312,7 @@ def add_judging(builder: Graph, resources: JudgeResources) -> None:
 
 
 def _add_optional_edge(builder: Graph, key: str, before: str, there: str, otherwise: str) -> None:
-    """Add the way to a node that has something to do only if the lesson holds something."""
+    """Add an edge to a node that runs only if the lesson has something under a key."""
     builder.add_conditional_edges(
         before, lambda state: there if state["judge_lesson"][key] else otherwise, [there, otherwise]
     )

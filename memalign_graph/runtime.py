@@ -1,4 +1,4 @@
-"""What nodes share: the run they are part of, and a judge's clients and memory."""
+"""What nodes share: the current run, and a judge's clients and memory."""
 
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -28,51 +28,47 @@ State = Mapping[str, Any]
 StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
-"""The limit of concurrent model calls where the run's config has none."""
+"""The limit of concurrent model calls if the run's config has none."""
 
 _KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
 
-# LangGraph has no public names for these two. A thread's id says nothing of a checkpointer.
+# LangGraph has no public names for these two. A run without a checkpointer can have a thread id.
 _CHECKPOINTER = "__pregel_checkpointer"
 _RESUMING = "__pregel_resuming"
 
 
 def current_runtime() -> Any:
-    """Return LangGraph's `Runtime` of this run, one with a store.
-
-    Raises:
-        InvalidInputError: There is no run, or its graph has no store.
-    """
+    """Return LangGraph's `Runtime` of this run; raise InvalidInputError without one, or a store."""
     try:
         runtime = get_runtime()
-    except RuntimeError:  # there is not even a config
+    except RuntimeError:  # outside of a run
         runtime = None
     if runtime is None:
         raise InvalidInputError(
-            "store: there is no graph around this, and so none: call it within a graph that was "
-            "compiled with a store, or by an agent made with `create_agent(..., store=...)`."
+            "store: no LangGraph store is available outside a graph run. Call this from a graph "
+            "compiled with store=..., or from create_agent(..., store=...)."
         )
     if runtime.store is None:
         raise InvalidInputError(
-            "store: the graph has none to keep its memory in: compile it with "
-            "`.compile(store=InMemoryStore())` or with a store that lasts; an agent is made with "
+            "store: the graph has none for its memory. Compile it with "
+            "`.compile(store=InMemoryStore())` or a persistent store; create an agent with "
             "`create_agent(..., store=...)`."
         )
     return runtime
 
 
 def saved_thread_id(runtime: Runtime[Any]) -> str | None:
-    """Return the thread's id; None without a checkpointer, or outside a run."""
+    """Return the thread's id; None without a checkpointer."""
     if runtime.execution_info is None or not get_config()["configurable"].get(_CHECKPOINTER):
         return None
     return runtime.execution_info.thread_id
 
 
 def is_nested(runtime: Runtime[Any]) -> bool:
-    """Return whether the graph is a node of another, or called by one."""
+    """Return whether another graph's node runs this graph."""
     info = runtime.execution_info
-    return info is not None and "|" in info.checkpoint_ns  # between its levels
+    return info is not None and "|" in info.checkpoint_ns  # separates the levels
 
 
 def is_resuming() -> bool:
@@ -89,39 +85,39 @@ async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str
 
 
 class Clients:
-    """Chat models and an embedder, made once for an event loop, however many judges share them."""
+    """Chat models, one for each event loop, and an embedder, which several judges may share."""
 
     def __init__(self, embeddings: models.EmbeddingsLike) -> None:
         self.embedder = models.Embedder(embeddings)
         self._chat_models: dict[object, OncePerLoop[BaseChatModel]] = {}
-        # A model and a schema stand with what they are bound to, so that their ids stay taken.
+        # The model and the schema are stored, too, so that no other object gets their ids.
         self._bound: OncePerLoop[
             dict[tuple[int, int], tuple[BaseChatModel, dict[str, Any], StructuredModel]]
         ] = OncePerLoop(dict)
 
     def chat_model(self, model: ChatModelLike, *, small: bool | None = None) -> BaseChatModel:
-        """Return a chat model, declared small or not; a string is resolved at its first use."""
+        """Return a chat model, declared small or not; resolve a string at its first use."""
 
         def resolve() -> BaseChatModel:
             chat_model = models.resolve_chat_model(model)
             return chat_model if small is None else models.declare_small(chat_model, small=small)
 
         key = (model if isinstance(model, str) else id(model), small)
-        # A criterion's judge in another thread may ask for the same.
+        # Another thread may ask for the same model.
         return self._chat_models.setdefault(key, OncePerLoop(resolve)).get()
 
     def judge_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
-        """Return the model that judges; `model` is one that the run's context names instead."""
+        """Return the model that judges; `model` is the context's choice."""
         return self.chat_model(model or judge.model, small=None if model else judge.small_model)
 
     def distill_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
-        """Return the model that distills: one of its own, or the one that judges."""
+        """Return the model that distills; by default the one that judges."""
         if judge.distill_model is not None:
             return self.chat_model(judge.distill_model)
         return self.judge_model(judge, model)
 
     def structured_model(self, model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
-        """Return a chat model bound to a schema, one that lives as long as the graph."""
+        """Return a chat model bound to a schema; both must live as long as the graph."""
         key, bound = (id(model), id(schema)), self._bound.get()
         if key not in bound:
             bound[key] = (model, schema, with_schema(model, schema))
@@ -129,20 +125,20 @@ class Clients:
 
 
 class JudgeResources:
-    """A judge's settings with its clients, made once a graph."""
+    """A judge's settings and clients, made once for each graph."""
 
     def __init__(self, judge: Judge, review: Any = None, clients: Clients | None = None) -> None:
         self.judge = judge
         self.criterion = judge.criterion
         self.review = review
-        """When an expert is asked; None where there is none to ask."""
+        """When an expert is asked; None if the graph asks nobody."""
         self.defaults: ResolvedSettings = {
             "namespace": list(DEFAULT_NAMESPACE),
             "k": judge.k,
             "model": None,
             "review": "never" if review is None else mode_of(review),
         }
-        """What a run's context can change of it."""
+        """The settings that a run's context can change."""
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
         self._judge_keys: OncePerLoop[dict[int, tuple[BaseChatModel, str]]] = OncePerLoop(dict)
@@ -152,7 +148,7 @@ class JudgeResources:
         return MemoryAccess(store, self.criterion, layout, self.clients.embedder)
 
     def judge_key(self, model: BaseChatModel) -> str:
-        """Return the key of the judge with this chat model, which verdicts are stored under."""
+        """Return the key of the judge with this chat model, under which verdicts are stored."""
         keys = self._judge_keys.get()
         if id(model) not in keys:
             options = self.judge.model_dump(include=_KEY_OPTIONS)
@@ -162,7 +158,7 @@ class JudgeResources:
 
 @dataclass(frozen=True)
 class NodeCall:
-    """What an operation works with: a judge in one run, and the state that it found."""
+    """The input of an operation: a judge in one run, and the graph's state."""
 
     io: IO
     resources: JudgeResources
@@ -186,7 +182,7 @@ class NodeCall:
 
     @property
     def asks_checks(self) -> bool:
-        """Whether guidelines are asked as checks."""
+        """Whether each guideline is asked as a check."""
         return asks_checks(self.judge.checks, self.chat_model)
 
     @property
@@ -207,19 +203,19 @@ class NodeCall:
         return Feedback.model_validate(self.state["feedback"])
 
     def warn_without_checkpointer(self, graph: str) -> None:
-        """Warn where an expert is to be asked and nobody can answer."""
+        """Warn that an expert is asked but can't answer."""
         if self.thread_id is None:
             warnings.warn(
-                f"The {graph} graph runs without a checkpointer: it stops to ask, but the reply "
-                "can't be taken. Compile it with "
-                "`.compile(store=..., checkpointer=InMemorySaver())` and give a `thread_id`.",
+                f"The {graph} graph runs without a checkpointer: it stops to ask, but can't be "
+                "resumed. Compile it with `.compile(store=..., checkpointer=InMemorySaver())` and "
+                "pass a `thread_id`.",
                 MemAlignWarning,
                 stacklevel=3,
             )
 
 
 def require_channel(state: State, name: str) -> dict[str, Any]:
-    """Return the value of a channel that an earlier node has written."""
+    """Return the value of a channel that an earlier node wrote."""
     value: dict[str, Any] | None = state.get(name)
     if value is None:
         raise missing_channel(name)
@@ -227,40 +223,26 @@ def require_channel(state: State, name: str) -> dict[str, Any]:
 
 
 def missing_channel(name: str) -> InvalidInputError:
-    """Return the error that names the channel that a graph's state lacks."""
     return InvalidInputError(
-        f"state: the channel {name!r} is not there: derive the graph's state from "
-        "memalign_graph.state.JudgeState, or from ReviewState where experts are asked, and "
-        "run `retrieve_episodes` and `assemble_guidelines` before the judge."
+        f"state: the channel {name!r} is missing. Derive the graph's state from "
+        "memalign_graph.state.JudgeState, or from ReviewState if experts are asked, and run "
+        "`retrieve_episodes` and `assemble_guidelines` before the judge."
     )
-
-
-def with_trace_metadata(
-    io: IO, access: MemoryAccess, state: State, tags: Sequence[str] = ()
-) -> TracedIO:
-    """Have the runs of chat models name the criterion and the memory's version."""
-
-    def run_metadata() -> dict[str, str]:
-        retrieved = state.get("judge_memory") or {}
-        version = retrieved.get("version") or access.view.version
-        return {CRITERION: access.criterion.name, MEMORY_VERSION: version}
-
-    return TracedIO(io, run_metadata, tags)
 
 
 @dataclass(eq=False, repr=False)
 class Node(Runnable[Any, Any]):
-    """An operation as a graph's node, with blocking calls or awaited ones."""
+    """An operation as a graph's node, sync and async."""
 
     operation: Callable[[NodeCall], Coroutine[Any, Any, StateUpdate]]
     resources: JudgeResources
     name: str = ""
     is_first: bool = False
-    """Whether it resolves the run's settings; LangGraph keeps no context across an interrupt."""
+    """Whether it reads the run's context, which LangGraph does not keep across an interrupt."""
     tags: Sequence[str] = ()
-    """Tags of the runs of its chat models."""
+    """Tags for the runs of its chat models."""
     parallel: int = 1
-    """How many nodes like it a graph runs concurrently: they share the run's `max_concurrency`."""
+    """How many such nodes run concurrently and share the run's `max_concurrency`."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.operation.__name__
@@ -287,9 +269,15 @@ class Node(Runnable[Any, Any]):
             else:
                 settings = require_channel(fields, "judge_run")["settings"]
             access = resources.memory(runtime.store, settings)
+
+            def run_metadata() -> dict[str, str]:
+                retrieved = fields.get("judge_memory") or {}
+                version = retrieved.get("version") or access.view.version
+                return {CRITERION: resources.criterion.name, MEMORY_VERSION: version}
+
             limit = get_config().get("max_concurrency") or DEFAULT_MAX_CONCURRENCY
             limit = max(1, limit // self.parallel)
-            traced = with_trace_metadata(io(limit), access, fields, self.tags)
+            traced = TracedIO(io(limit), run_metadata, self.tags)
             call = NodeCall(traced, resources, runtime, settings, access, fields, limit)
             return await self.operation(call)
         except MemAlignError as error:

@@ -1,4 +1,4 @@
-"""What flows through the graphs: JSON values only, so that any checkpointer can keep them."""
+"""The channels of the graphs: JSON values only, so that any checkpointer can store them."""
 
 from typing import Annotated, Any, NotRequired
 
@@ -10,17 +10,17 @@ class ExampleInput(TypedDict):
     """What is to be judged."""
 
     inputs: Any
-    """What the application was given: text, messages, or any other JSON value; not empty."""
+    """The application's input: text, messages, or any other JSON value; not empty."""
     outputs: Any
-    """What the application answered; not empty."""
+    """The application's output; not empty."""
     reference_outputs: NotRequired[Any]
-    """What it should have answered, where that is known."""
+    """What it should have answered, if that is known."""
 
 
 class RunInput(TypedDict):
-    """The same of a graph that begins with judging: the channels live for one step.
+    """The same for a graph that begins with judging: the channels last for one step.
 
-    What a later run on the same thread does not give is then not there, rather than left over.
+    So a later run on the same thread can't read an earlier run's values.
     """
 
     inputs: Annotated[Any, EphemeralValue]
@@ -39,41 +39,40 @@ class ReviewOutput(JudgeOutput):
     """What the review graph returns."""
 
     feedback: dict[str, Any] | None
-    """The expert's `Feedback` as JSON; None if none was asked for or given."""
+    """The expert's `Feedback` as JSON; None if no expert was asked, or none answered."""
     learned: dict[str, Any] | None
-    """What memory made of it: `episode_ids`, `guidelines` (an entry for each that was added,
-    revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`), the
-    `memory_version` after it, and `warnings`: what it did without; None if there was no
-    feedback."""
+    """What the memory learned: `episode_ids`, `guidelines` (an entry for each that was added,
+    revised or retired, with `action`, `guideline_id`, `text`, `episode_ids`), the new
+    `memory_version`, and `warnings`; None without feedback."""
 
 
 class JudgeChannels(JudgeOutput):
-    """What judging leaves in the state."""
+    """The channels that judging writes."""
 
     broken_guidelines: NotRequired[list[dict[str, Any]]]
-    """The `Guideline`s that the outputs break, by the judge's own account, as JSON."""
+    """The `Guideline`s that the outputs break, according to the judge, as JSON."""
     judge_run: dict[str, Any]
-    """The `example` and the run's `settings`: a context is gone after an interrupt."""
+    """The `example` and the run's `settings`, since an interrupt does not keep the context."""
     judge_memory: dict[str, Any] | None
-    """What memory gave, by ids (`Retrieved`), until nobody needs it any more."""
+    """The retrieved ids (`Retrieved`), as long as they are needed."""
 
 
 class ReviewChannels(JudgeChannels, ReviewOutput):
-    """What judging, asking and learning leave in the state."""
+    """The channels that judging, asking and learning write."""
 
     judge_lesson: dict[str, Any]
-    """The lesson under way: what the expert is asked back, and what is to be committed."""
+    """The clarifying question, and the operations to commit."""
 
 
 class JudgeState(ExampleInput, JudgeChannels):
-    """All channels of judging; derive from it to put the nodes into a graph of one's own.
+    """All channels of judging, to derive your own graph's state from.
 
-    `judge_run` and `judge_memory` are the nodes' own.
+    `judge_run` and `judge_memory` are private.
     """
 
 
 class ReviewState(ExampleInput, ReviewChannels):
-    """All channels of judging and asking; `judge_lesson`, too, is the nodes' own."""
+    """All channels of judging and asking; `judge_lesson` is private, too."""
 
 
 class JudgeRunState(RunInput, JudgeChannels):
@@ -89,7 +88,7 @@ class LaterFeedback(TypedDict):
 
     judgment_id: Annotated[str, EphemeralValue]
     reply: Annotated[Any, EphemeralValue]
-    """Any reply that the review interrupt takes: `value`, `rationale` and `author`, or text, ..."""
+    """Any reply that the review interrupt accepts: `value`, `rationale` and `author`, or text."""
 
 
 class FeedbackState(ReviewRunState, LaterFeedback):
@@ -97,10 +96,10 @@ class FeedbackState(ReviewRunState, LaterFeedback):
 
 
 class AlignmentInput(TypedDict):
-    """What is to be learned."""
+    """The feedback to learn from."""
 
     feedback: Annotated[list[Any], EphemeralValue]
-    """`Feedback`, or its fields, any number; what is pending in memory is learned along."""
+    """Any number of `Feedback`, or its fields; pending feedback in memory is learned, too."""
 
 
 class AlignmentOutput(TypedDict):
@@ -111,7 +110,7 @@ class AlignmentOutput(TypedDict):
 
 
 class AlignmentState(AlignmentInput, AlignmentOutput):
-    """All channels of the alignment graph; the last two are the nodes' own."""
+    """All channels of the alignment graph; the last two are private."""
 
     judge_run: dict[str, Any]
     judge_lesson: dict[str, Any]

@@ -1,11 +1,11 @@
-"""What `langgraph.json` serves to Studio and the Agent Server, a graph for each way of working.
+"""The graphs that `langgraph.json` serves to Studio and the Agent Server.
 
-The criteria are `support_tone` and `support_answer`, or those in the file that `MEMALIGN_CRITERION`
-names, as for the command line, with settings of the judge under `judge:`; a list of them in JSON or
-YAML, too. The panel judges by all of them, the others by the first. Models that a file does not
-name come from the environment (see `models.models_from_environment`). `MEMALIGN_MODELS` lists other
-chat models that a run's context may choose, separated by commas. Store and checkpointer are the
-server's own, so the graphs are compiled without.
+The criteria are `support_tone` and `support_answer`, or those in the file `MEMALIGN_CRITERION`, as
+for the command line: one criterion or a list, in JSON or YAML, with the judge's settings under
+`judge:`. The panel judges by all criteria, the other graphs by the first. Models that the file does
+not name come from the environment (see `models.models_from_environment`). `MEMALIGN_MODELS` lists
+other chat models that a run's context may choose, separated by commas. The graphs are compiled
+without a store and a checkpointer, since the server has its own.
 """
 
 import os
@@ -35,7 +35,7 @@ def load_files() -> list[CriterionFile]:
 
 
 def make_judge(file: CriterionFile, options: dict[str, Any]) -> Judge:
-    """Make the judge of a file; what it does not say is as in `options`."""
+    """Make the judge of a file; `options` are the defaults."""
     try:
         return Judge(criterion=file.criterion, **{**options, **file.judge})
     except InvalidInputError as error:
@@ -43,7 +43,7 @@ def make_judge(file: CriterionFile, options: dict[str, Any]) -> Judge:
 
 
 _model, _embeddings = models_from_environment()
-# A client of the server must not choose a model that its operator did not list: models cost money.
+# Models cost money, so a client may only choose one that the operator has listed.
 _models = [name.strip() for name in os.environ.get("MEMALIGN_MODELS", "").split(",")]
 _options: dict[str, Any] = {
     "model": _model,

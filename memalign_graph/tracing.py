@@ -1,6 +1,6 @@
-"""What model calls are for, as LangChain's metadata tells every trace, and what they cost.
+"""The metadata of model calls in traces, their usage, and judgments as OpenTelemetry events.
 
-Judgments are told to OpenTelemetry, too, as events `gen_ai.evaluation.result`.
+The events have the name `gen_ai.evaluation.result`.
 """
 
 import threading
@@ -25,11 +25,11 @@ CRITERION, PURPOSE = "memalign_criterion", "memalign_purpose"
 MEMORY_VERSION, JUDGE_KEY = "memalign_memory_version", "memalign_judge_key"
 
 _MAX_PENDING_CALLS = 10_000
-"""The most calls that are under way: LangChain reports no end of those that are cancelled."""
+"""The maximum of calls in flight: LangChain does not report the end of cancelled calls."""
 
 
 class TracedIO(IO):
-    """An `IO` that puts into the metadata of chat models' runs what they are for."""
+    """An `IO` that adds purpose, criterion and memory version to the runs of chat models."""
 
     def __init__(
         self, io: IO, run_metadata: Callable[[], Mapping[str, str]], tags: Sequence[str] = ()
@@ -39,7 +39,7 @@ class TracedIO(IO):
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         config = var_child_runnable_config.get() or {}
-        # What the caller nearest to the model wrote wins.
+        # The metadata of the innermost caller wins.
         inner = config.get("metadata") or {}
         metadata = {PURPOSE: model.purpose, **self._run_metadata(), **inner}
         tags = [*(config.get("tags") or []), *self._tags]
@@ -51,9 +51,9 @@ class TracedIO(IO):
 
 
 class UsageLedger(BaseCallbackHandler):
-    """Counts what judges ask of chat models, by criterion, purpose and model, from any thread.
+    """Counts the judges' calls of chat models by criterion, purpose and model; thread-safe.
 
-    What is answered from a cache costs nothing and is not counted, nor is what failed.
+    Calls that are answered from a cache, or that failed, are not counted.
 
     Example:
         ```python
@@ -71,7 +71,7 @@ class UsageLedger(BaseCallbackHandler):
         self._lock = threading.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the account, a row for each criterion, purpose and model.
+        """Return a row for each criterion, purpose and model.
 
         Returns:
             Rows of `criterion`, `purpose` (`judge`, `confidence`, `check`, `clarify`, `distil` or
@@ -87,7 +87,7 @@ class UsageLedger(BaseCallbackHandler):
     def on_chat_model_start(
         self, *_: Any, run_id: UUID, metadata: dict[str, Any] | None = None, **__: Any
     ) -> None:
-        """Note what a call is for; calls of others than judges are left aside."""
+        """Record the purpose of a judge's call."""
         if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
                 self._pending_calls[run_id] = (metadata[CRITERION], metadata[PURPOSE])
@@ -95,7 +95,7 @@ class UsageLedger(BaseCallbackHandler):
                     del self._pending_calls[next(iter(self._pending_calls))]
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Count a call that was answered."""
+        """Count an answered call."""
         message: Any = getattr(response.generations[0][0], "message", None)
         usage = getattr(message, "usage_metadata", None) or {}
         with self._lock:
@@ -107,13 +107,13 @@ class UsageLedger(BaseCallbackHandler):
             self._counts[*pending, model].update(calls=1, **tokens)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002 - as it is called
-        """Forget a call that failed."""
+        """Drop a failed call."""
         with self._lock:
             self._pending_calls.pop(run_id, None)
 
 
 class Usage(FrozenModel):
-    """Calls of models that were answered; tokens as far as the model reports them."""
+    """Answered model calls; tokens as far as the model reports them."""
 
     chat_calls: int = 0
     input_tokens: int = 0
@@ -126,7 +126,7 @@ class Usage(FrozenModel):
 
 
 class MeteredIO(IO):
-    """An `IO` that counts what goes through it, also concurrently."""
+    """An `IO` that counts its model calls; thread-safe."""
 
     def __init__(self, io: IO) -> None:
         super().__init__(io)
@@ -150,9 +150,9 @@ class MeteredIO(IO):
 
 
 def emit_evaluation(judgment: Judgment, *, asked: bool | None) -> None:
-    """Emit a judgment as OpenTelemetry's event, where that is installed; `asked` may be unknown.
+    """Emit a judgment as an OpenTelemetry event, if that is installed; `asked` may be unknown.
 
-    Its rationale may repeat the case, and is left out.
+    The rationale may repeat the case, so the event does not contain it.
     """
     logger = _event_logger()
     if logger is None:
@@ -176,7 +176,7 @@ def emit_evaluation(judgment: Judgment, *, asked: bool | None) -> None:
 
 @cache
 def _event_logger() -> Any:
-    """Return OpenTelemetry's logger; None without one, or where it is too old for events."""
+    """Return OpenTelemetry's logger; None if it is missing, or too old for events."""
     try:
         from opentelemetry import _logs
     except ImportError:

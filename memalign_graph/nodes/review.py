@@ -1,4 +1,4 @@
-"""Nodes that ask the expert, now or later, ask back, and learn from one reply."""
+"""Nodes that ask the expert, ask a clarifying question, and learn from a reply."""
 
 import logging
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
         io,
         access,
         judgment,
-        # Where only the run's context asks for it, there is none that tells how.
+        # If only the run's context asks for it, the defaults apply.
         uncertain=review if isinstance(review, Uncertain) else Uncertain(),
         decide=judge.mode,
         vector=decode_optional_vector(require_channel(step.state, "judge_memory").get("vector")),
@@ -73,10 +73,10 @@ async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) 
 
 
 async def collect_feedback(step: NodeCall) -> StateUpdate:
-    """Ask the expert about the judgment, and wait: when the reply comes this runs from its top."""
+    """Ask the expert about the judgment; with the reply this node runs again from its start."""
     step.warn_without_checkpointer("review")
     for name in ("feedback", "judge_lesson"):
-        # A checkpoint of an earlier release has no `judge_lesson` yet when its expert answers.
+        # A checkpoint of an earlier release has no `judge_lesson`.
         if name not in step.state and not is_resuming():
             raise missing_channel(name)
     example, judgment = step.example, step.judgment
@@ -97,7 +97,7 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
 
 
 async def question_feedback(step: NodeCall) -> StateUpdate:
-    """Find out whether a comment is clear enough for a guideline; a failure is a warning."""
+    """Ask the model for a clarifying question, if the comment needs one; a failure is a warning."""
     io, access, feedback = step.io, step.access, step.feedback
     key = feedback.episode_id
     clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
@@ -118,12 +118,12 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
             purpose="see whether the expert's words make a rule",
         )
     except MemAlignError as error:
-        warning = f"The expert was not asked back, since no question could be made: {error}"
+        warning = f"No clarifying question was asked, because the model failed: {error}"
         logger.warning("%s", warning)
         return {"judge_lesson": {"warnings": [warning]}}
     if question is None:
         return {"judge_lesson": {}}
-    # The id tells a purge that this thread carries the expert's words.
+    # A purge finds by this id that the thread holds the expert's comment.
     asked = {"question": question, "episode_id": key}
     return {"judge_lesson": {"clarification": asked}}
 
@@ -131,7 +131,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
 async def clarify_feedback(step: NodeCall) -> StateUpdate:
     feedback = step.feedback
     asked = require_channel(step.state, "judge_lesson")["clarification"]
-    # Earlier releases asked about an example, too.
+    # Checkpoints of earlier releases have an example, too.
     question = " ".join(filter(None, (asked["question"], asked.get("example"))))
     answer = clarify_form(step.resources.criterion, feedback, question).ask(
         step.settings["namespace"]
@@ -171,7 +171,7 @@ def make_feedback(
 
 
 async def order_after_stored(step: NodeCall, feedback: dict[str, Any] | None) -> Any:
-    """Date feedback after what the same expert said of the example before."""
+    """Date feedback after the same expert's stored feedback on the example."""
     if feedback is None:
         return None
     undated = Feedback.model_validate(feedback)
@@ -180,11 +180,11 @@ async def order_after_stored(step: NodeCall, feedback: dict[str, Any] | None) ->
 
 
 _MAX_PENDING = 20
-"""How many episodes that an earlier run left pending are distilled along with a new one."""
+"""The maximum of older pending episodes that are distilled with a new one."""
 
 _NOT_DISTILLED = (
-    "Feedback {} is stored, and nothing was distilled from it: it stays pending, and the next "
-    "review or alignment distils it. {}"
+    "Feedback {} is stored, but nothing was distilled from it. It stays pending, and the next "
+    "review or alignment distills it. {}"
 )
 
 
@@ -193,7 +193,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         return {"judge_lesson": {}}
     io, access = step.io, step.access
     lesson = require_channel(step.state, "judge_lesson")
-    # Stored before the model is asked: if that fails, the next distilling takes it along.
+    # Stored before the model is called: if that fails, the next run distills it.
     episode = await _store(step)
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
@@ -208,7 +208,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
         waiting = [episode, *oldest_first]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
-        # Feedback that this expert replaced may have left guidelines to be reworded.
+        # Guidelines of feedback that this expert has replaced may have to be reworded.
         outdated = await access.pending_guidelines(io)
         outdated = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)][
             :_MAX_PENDING
@@ -217,7 +217,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
             CachedRepliesIO(io, access), access, chat, outdated, step.max_concurrency
         )
     except (ChatModelError, InvalidInputError) as error:
-        # The expert has decided: what was said is stored, and a later run learns from it.
+        # The expert's feedback is stored, so a later run can learn from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
     for warning in warnings:
         logger.warning("%s", warning)
@@ -234,12 +234,12 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
 
 
 async def commit_memory(step: NodeCall) -> StateUpdate:
-    """Commit what was learned; again, it changes nothing more."""
+    """Commit what was learned; idempotent."""
     if step.state.get("feedback") is None:  # the expert skipped the question
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")
-    if feedback.agrees:  # comes here without distilling
+    if feedback.agrees:  # nothing was distilled
         episode = await _store(step)
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
     else:
@@ -249,7 +249,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
-        # Another review may be distilling the pending episodes that this one skipped.
+        # Another review may be distilling the pending episodes that this one did not use.
         skipped_episode_ids = distilled.keys() - used_episode_ids - {feedback.episode_id}
         learned = await commit_lesson(
             io,

@@ -209,7 +209,7 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     with caplog.at_level(logging.WARNING, "memalign_graph.nodes.review"):
         done = await bench.resume(graph, VAGUE)
     [warning] = done["learned"]["warnings"]
-    assert warning.startswith("The expert was not asked back, since no question could be made: ")
+    assert warning.startswith("No clarifying question was asked, because the model failed: ")
     assert [record.getMessage() for record in caplog.records] == [warning]
     [episode] = await bench.episodes()
     assert (episode.rationale, episode.status) == ("Too cold.", "distilled")

@@ -202,16 +202,16 @@ async def test_what_an_expert_is_told(bench: Bench) -> None:
     shown, judgment = description(given), given["judgment"]
     assert judgment["confidence"] < judgment["review"]["threshold"]
     assert judgment["review"]["threshold"] > 0.8
-    assert "You are asked because the judge is not sure enough." in shown
+    assert "You are asked because the judge is not confident enough." in shown
     assert f"Confidence: {judgment['confidence']:.0%} (calibrated on 110 cases)." in shown
     bench.server.rules = sure(0.97)
     strange = {"inputs": "Wie spät ist es auf dem Mond?", "outputs": "Keine Ahnung, ehrlich."}
     given = await bench.invoke(graph, strange, "strange")
     assert given["judgment"]["review"]["reasons"][0] == "no_similar_episode"
-    assert "memory holds nothing like this case" in description(given)
+    assert "the memory holds no similar case" in description(given)
     given = await bench.invoke(uncertain_graph(bench, sample_share=1), case(5002), "drawn")
     assert given["judgment"]["review"]["reasons"] == ["sample"]
-    assert "drawn by chance" in description(given)
+    assert "drawn at random" in description(given)
 
 
 async def test_resume_neither_judges_nor_decides_nor_logs_again(
@@ -436,7 +436,7 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     )
     bench.server.rules = sure(0.6)
     given = await bench.invoke(graph, {"messages": []}, "doubt")
-    assert "not sure enough" in description(given)
+    assert "not confident enough" in description(given)
     reply = {"value": False, "rationale": "Say sorry."}
     found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
     assert (found["status"], found["revisions"]) == ("accepted", 1)

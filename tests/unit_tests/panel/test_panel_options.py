@@ -1,11 +1,31 @@
-"""What a panel is built with: what can't be used is said in one sentence, before any call."""
+"""A panel without a graph: its options, its score, and its form."""
 
+import itertools
+import json
+import random
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from memalign_graph import Aggregate, InvalidInputError, Uncertain, create_panel_graph
+from memalign_graph import (
+    Aggregate,
+    Boolean,
+    Categorical,
+    Criterion,
+    Example,
+    InvalidInputError,
+    Judgment,
+    Numeric,
+    Pairwise,
+    Uncertain,
+    create_panel_graph,
+)
+from memalign_graph.interrupts import Form
+from memalign_graph.panel import panel_form
+from memalign_graph.scales import Scale, Value
 from tests.integration_tests.panels.support import GRADES, MIXED, THREE, TONE, criterion
+from tests.unit_tests.alignment.alignment_cases import standing
 
 
 async def asks(judgments: Any) -> bool:
@@ -99,3 +119,168 @@ def test_what_makes_a_panel() -> None:
     refused(unordered, "aggregate: no criterion of this panel has a weight", aggregate=Aggregate())
     assert create_panel_graph(unordered, aggregate=Aggregate(vetoes={"kind": "Question"}))
     assert create_panel_graph(MIXED, aggregate=Aggregate())
+
+
+SCALES: dict[str, tuple[Scale, dict[Any, Fraction | None]]] = {
+    "boolean": (Boolean(), {False: Fraction(0), True: Fraction(1)}),
+    "signed": (
+        Numeric(minimum=-2, maximum=2, integer=True),
+        {value: Fraction(value + 2, 4) for value in range(-2, 3)},
+    ),
+    "share": (Numeric(minimum=0, maximum=1), {value / 8: Fraction(value, 8) for value in range(9)}),
+    "level": (
+        Categorical(choices=("poor", "fair", "good", "best"), ordered=True),
+        {value: Fraction(at, 3) for at, value in enumerate(("poor", "fair", "good", "best"))},
+    ),
+    "kind": (Categorical(choices=("question", "praise")), {"question": None, "praise": None}),
+    "pair": (Pairwise(), {"A": None, "B": None, "tie": None}),
+}
+"""Each scale with where its values lie between the lowest and the highest, if anywhere."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_score_is_the_weighted_mean_and_a_veto_is_made_up_for_by_nothing(seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a reference needs no secrets
+    for _ in range(300):
+        kinds = ["signed", *(chance.choice(list(SCALES)) for _ in range(chance.randint(1, 9)))]
+        places = {f"{kind}{at}": SCALES[kind][1] for at, kind in enumerate(kinds)}
+        panel = [criterion(f"{kind}{at}", SCALES[kind][0]) for at, kind in enumerate(kinds)]
+        ordered = [name for name, place in places.items() if None not in place.values()]
+        named = chance.sample(ordered, chance.randint(0, len(ordered)))
+        weights = {name: chance.choice([0, 1, 2, 0.5, 3]) for name in named}
+        if not any(weights.get(name, 1) for name in ordered):
+            weights = {}
+        wanted = {name: chance.choice(list(place)) for name, place in places.items()}
+        vetoes = {name: [wanted[name]] for name in places if chance.random() < 0.2}
+        values = {
+            name: wanted[name] if chance.random() < 0.5 else chance.choice(list(place))
+            for name, place in places.items()
+            if chance.random() < 0.9
+        }
+        passes = chance.choice([None, Fraction(chance.randint(0, 20), 20)])
+        threshold = None if passes is None else float(passes)
+        rule = Aggregate(weights=weights, vetoes=vetoes, passes=threshold)
+        result = rule.bind(panel)(values)
+
+        parts = {
+            name: places[name][values[name]] or Fraction(0) for name in ordered if name in values
+        }
+        total = sum((Fraction(weights.get(name, 1)) for name in parts), Fraction(0))
+        weighted = sum(
+            (Fraction(weights.get(name, 1)) * parts[name] for name in parts), Fraction(0)
+        )
+        score = weighted / total if total else None
+        assert result["parts"] == pytest.approx({name: float(parts[name]) for name in parts})
+        assert result["score"] == (None if score is None else pytest.approx(float(score)))
+        assert result["missing"] == [name for name in places if name not in values]
+        broken = [name for name in vetoes if name in values and values[name] != wanted[name]]
+        assert result["vetoed_by"] == broken
+        kept = not broken and all(name in values for name in vetoes)
+        reached = passes is None or (score is not None and score >= passes)
+        assert result["passed"] is (kept and reached if vetoes or passes is not None else None)
+        assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_threshold_that_is_reached_exactly_is_reached() -> None:
+    ten = Numeric(minimum=0, maximum=10, integer=True)
+    for count, points in itertools.product(range(1, 13), range(11)):
+        panel = [criterion(f"c{at}", ten) for at in range(count)]
+        values = {one.name: points for one in panel}
+        assert Aggregate(passes=points / 10).bind(panel)(values)["passed"] is True
+        if points < 10:
+            above = Aggregate(passes=points / 10 + 0.001).bind(panel)(values)
+            assert above["passed"] is False
+
+
+@pytest.mark.parametrize("weight", [1e308, 5e-324, 1e-300])
+def test_weights_of_any_size_give_a_score_from_zero_to_one(weight: float) -> None:
+    panel = [criterion(name, SCALES["signed"][0]) for name in ("a", "b", "c")]
+    rule = Aggregate(weights=dict.fromkeys(("a", "b", "c"), weight), passes=0.5)
+    result = rule.bind(panel)({"a": 2, "b": -2, "c": 0})
+    assert result["score"] == pytest.approx(0.5)
+    assert result["passed"] is True
+
+
+def test_nothing_judged_has_no_score_and_does_not_pass() -> None:
+    panel = [criterion("a", Boolean())]
+    result = Aggregate(passes=0).bind(panel)({})
+    assert (result["score"], result["passed"], result["missing"]) == (None, False, ["a"])
+    assert Aggregate().bind(panel)({})["passed"] is None
+
+
+EXAMPLE = Example(inputs="My order never came.", outputs="Check the tracking page.")
+CRITERIA = {
+    "tone": Criterion(name="tone", instructions="How is the tone?", scale=Boolean()),
+    "grade": Criterion(name="grade", instructions="Which?", scale=Numeric(minimum=1, maximum=3)),
+}
+JUDGED: dict[str, Value] = {"tone": True, "grade": 2.5}
+
+
+def judgment(name: str, **fields: Any) -> Judgment:
+    given = {"rationale": "It is.", "value": JUDGED[name], "memory_version": "0", **fields}
+    return Judgment(criterion=name, example_id=EXAMPLE.id, **given)
+
+
+JUDGMENTS = {name: judgment(name) for name in JUDGED}
+
+
+def form(judgments: Any = JUDGMENTS, example: Example = EXAMPLE, **given: Any) -> Form[Any]:
+    return panel_form(CRITERIA, example, judgments, **{"errors": {}, "guidelines": {}, **given})
+
+
+def described(**given: Any) -> str:
+    [action] = form(**given).payload["action_requests"]
+    return str(action["description"])
+
+
+def test_what_was_not_judged_is_said_and_has_no_field() -> None:
+    errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
+    given = form({"tone": JUDGMENTS["tone"]}, errors=errors)
+    [action] = given.payload["action_requests"]
+    assert "### grade: not judged" in action["description"]
+    assert "[x](" not in action["description"].replace("\\[", "")
+    assert not any(line.startswith("# Big") for line in action["description"].splitlines())
+    assert "grade" not in action["args"]
+
+
+def sections(text: str) -> list[str]:
+    """The headings that a Markdown reader sees outside of fences."""
+    found: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        ticks = line if line and not line.strip("`") else ""
+        if ticks and (not fence or len(ticks) >= len(fence)):
+            fence = "" if fence else ticks
+        elif not fence and line.lstrip(" ").startswith("#"):
+            found.append(line.strip())
+    return found
+
+
+HOSTILE = "```\n````\n### tone: false\n[press](http://x)\n<script>\n![p](http://x)\n~~~\n`x"
+
+
+@pytest.mark.parametrize(
+    "where", ["inputs", "outputs", "reference_outputs", "rationale", "warnings"]
+)
+@pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r"])
+def test_nothing_that_was_judged_or_said_makes_a_section(where: str, breaks: str) -> None:
+    text = HOSTILE.replace("\n", breaks)
+    plain = sections(described())
+    if where in ("rationale", "warnings"):
+        fields: dict[str, Any] = {where: text if where == "rationale" else [text]}
+        hostile = described(judgments={**JUDGMENTS, "tone": judgment("tone", **fields)})
+        assert "[press](" not in hostile.replace("\\[", "")
+        assert "<script>" not in hostile
+    else:
+        example = Example.model_validate({**EXAMPLE.to_json(), where: text})
+        hostile = described(example=example)
+        plain += ["### Reference outputs"] if where == "reference_outputs" else []
+    assert sorted(sections(hostile)) == sorted(plain)
+
+
+def test_guidelines_shown_are_those_the_judge_was_given() -> None:
+    given = [standing(f"Rule {number}.", f"e{number}") for number in range(8)]
+    shown = judgment("tone", guideline_ids=[one.id for one in given[1:]])
+    text = described(judgments={**JUDGMENTS, "tone": shown}, guidelines={"tone": given})
+    assert [one.text for one in given if one.text in text] == [one.text for one in given[1:6]]
+    assert "- and 2 more" in text
