@@ -179,10 +179,30 @@ async def _judge_folds(
         if subject.alignment.judge.decide == "evidence"
         or any(_decided_by_evidence(by_judge[subject.name]) for by_judge in outcomes)
     }
-    evaluated = [
-        _evaluated_case(number, case, by_judge, baseline, scale, with_evidence)
-        for (number, case), by_judge, baseline in zip(cases, outcomes, predicted, strict=True)
-    ]
+    evaluated = []
+    for (number, case), by_judge, predictions in zip(cases, outcomes, predicted, strict=True):
+        judgments = {name: it for name, it in by_judge.items() if isinstance(it, Judgment)}
+        for name, judgment in judgments.items():
+            predictions[name] = _prediction(judgment)
+            if name in with_evidence:
+                confidence = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
+                verdict = Prediction(value=judgment.verdict, confidence=confidence)
+                predictions[_verdict_name(name)] = verdict
+        evaluated.append(
+            results.EvaluatedCase(
+                example=case.example,
+                group=case.group,
+                fold=number,
+                expected=case.expected,
+                experts=[
+                    results.ExpertLabel.model_validate(item, from_attributes=True)
+                    for item in case.feedback
+                ],
+                predictions=predictions,
+                judgments=judgments,
+                failures={name: it for name, it in by_judge.items() if isinstance(it, str)},
+            )
+        )
     return evaluated, memories
 
 
@@ -214,7 +234,7 @@ async def _baselines(
             name: Prediction(value=value)
             for name, value in dataset.baselines(labels, None, scale).items()
         }
-        return [constant for _ in fold.test]
+        return [dict(constant) for _ in fold.test]
     access, k = subject.empty().access, max(subject.alignment.judge.k, 1)
     unjudged = [item.model_copy(update={"judgment": None}) for item in fold.train]
     await remember(io, access, unjudged)
@@ -240,36 +260,6 @@ def _prediction(judgment: Judgment | str) -> Prediction:
 def _verdict_name(name: str) -> str:
     """Name the row of a judge's own verdicts, where the evidence decides."""
     return f"{name} verdict"
-
-
-def _evaluated_case(
-    number: int,
-    case: dataset.LabelledCase,
-    outcomes: Mapping[str, Judgment | str],
-    baseline: Mapping[str, Prediction],
-    scale: Scale,
-    with_evidence: Collection[str],
-) -> results.EvaluatedCase:
-    predictions = dict(baseline)
-    judgments = {name: found for name, found in outcomes.items() if isinstance(found, Judgment)}
-    for name, judgment in judgments.items():
-        predictions[name] = _prediction(judgment)
-        if name in with_evidence:
-            confidence = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
-            verdict = Prediction(value=judgment.verdict, confidence=confidence)
-            predictions[_verdict_name(name)] = verdict
-    return results.EvaluatedCase(
-        example=case.example,
-        group=case.group,
-        fold=number,
-        expected=case.expected,
-        experts=[
-            results.ExpertLabel.model_validate(item, from_attributes=True) for item in case.feedback
-        ],
-        predictions=predictions,
-        judgments=judgments,
-        failures={name: reason for name, reason in outcomes.items() if isinstance(reason, str)},
-    )
 
 
 def _score_judges(
