@@ -7,13 +7,10 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Boolean, Categorical, Criterion, Numeric
-from memalign_graph.evaluation.dataset import group_of
-from memalign_graph.evaluation.metrics import Comparison, Estimate
 from memalign_graph.memory import judgments
 from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.review.forms import value_field
 from memalign_graph.settings import Alignment
-from memalign_graph.types import Example
 from tests.conftest import CASE, CRITERION, Bench
 
 CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
@@ -77,33 +74,6 @@ def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("wins", "losses", "ahead"),
-    [(2, 0, None), (5, 0, None), (6, 0, True), (8, 1, True), (7, 2, None), (None, None, True)],
-)
-def test_a_judge_is_better_only_with_enough_pairs_that_differ(
-    wins: int | None, losses: int | None, *, ahead: bool | None
-) -> None:
-    sure = Estimate(value=1, low=0.5, high=1)
-    compared = Comparison(
-        judge="aligned", against="base", cases=20, differences={"agreement": sure, "mae": sure},
-        wins=wins, losses=losses,
-    )  # fmt: skip
-    assert compared.is_ahead("agreement") is ahead
-    if wins is None:
-        assert compared.is_ahead("mae") is False
-
-
-def test_twins_are_one_item() -> None:
-    case = {"inputs": "My order\r\nnever came.", "outputs": "Check the page."}
-    twins = [case, {**case, "inputs": "My order  never came."}, {**case, "reference_outputs": "?"}]
-    assert len({group_of(Example(**twin), "example") for twin in twins}) == 1
-    other = {**case, "outputs": "Check it."}
-    assert group_of(Example(**other), "example") != group_of(Example(**case), "example")
-    plain = Example(inputs="a b", outputs="c")
-    assert group_of(plain, "example") == plain.id
-
-
-@pytest.mark.parametrize(
     ("scale", "keys"),
     [
         (Numeric(minimum=0, maximum=5, integer=True), "012345"),
@@ -134,7 +104,7 @@ async def test_an_evaluation_learns_as_the_file_says(bench: Bench) -> None:
 async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgments, "_SWEPT_AT_ONCE", 5)
+    monkeypatch.setattr(judgments, "_SWEEP_ITEMS", 5)
     options: Any = {"keep_judgments": timedelta(days=1), "decide": "verdict"}
     graph = bench.judge_graph(**options)
     memory = bench.memory()

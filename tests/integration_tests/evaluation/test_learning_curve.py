@@ -49,7 +49,13 @@ async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: Loop
     """The last word makes a rule that breaks what was right."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
     given = [*TRUE[:6], word(60, values=(False,), rationale=bad)]
-    seed = next(seed for seed in range(99) if last_learned(given, seed) == 60)
+
+    def learned_last(seed: int) -> Any:
+        order = [*given]
+        random.Random(seed).shuffle(order)  # noqa: S311 - nothing secret
+        return order[-1]
+
+    seed = next(seed for seed in range(99) if learned_last(seed) is given[-1])
     server.responder = Model(judge=by_rules())
     curve = await call("learning_curve", CRITERION, given, test=[word(70)], sizes=[6], seed=seed)
     before, after = curve.steps[1:]
@@ -62,13 +68,6 @@ async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: Loop
         assert flip.rationale == "Seen."
     assert after.seen.metrics["agreement"].value < before.seen.metrics["agreement"].value
     assert after.guidelines == before.guidelines + 1
-
-
-def last_learned(given: list[Any], seed: int) -> int:
-    """Which case a curve with `test` learns last."""
-    order = list(range(len(given)))
-    random.Random(seed).shuffle(order)  # noqa: S311 - nothing secret
-    return int(given[order[-1]]["inputs"].split(":")[0][5:])
 
 
 async def test_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:

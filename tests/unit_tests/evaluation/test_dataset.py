@@ -170,3 +170,5 @@ def test_twins_are_one_item(twin: dict[str, Any]) -> None:
     group = group_of(Example(**fields), "example")
     assert group_of(Example(**{**fields, **twin}), "example") == group
     assert group_of(Example(**{**fields, "outputs": "Sorry!"}), "example") != group
+    plain = Example(inputs="a b", outputs="c")
+    assert group_of(plain, "example") == plain.id

@@ -202,9 +202,9 @@ def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:
 
 @pytest.mark.parametrize(
     ("wins", "losses", "is_ahead"),
-    [(5, 0, None), (6, 0, True), (9, 2, None), (10, 2, True), (14, 6, True)],
+    [(5, 0, None), (6, 0, True), (9, 2, None), (10, 2, True), (14, 6, True), (None, None, True)],
 )
-def test_few_pairs_have_to_pass_the_sign_test(wins: int, losses: int, is_ahead: Any) -> None:
+def test_few_pairs_have_to_pass_the_sign_test(wins: Any, losses: Any, is_ahead: Any) -> None:
     gain, counts = Estimate(value=0.2, low=0.05, high=0.35), {"wins": wins, "losses": losses}
     differences = {"agreement": gain, "ece": gain}
     pair = Comparison(judge="a", against="b", cases=40, differences=differences, **counts)
