@@ -1,9 +1,9 @@
-"""Learning from much feedback at once.
+"""Learning from feedback.
 
-- `distill`: feedback into proposals, in batches; guidelines that lost a source.
-- `comment_questions`: one comment as a check question, for small models.
-- `merge`: many proposals made into one set of guidelines.
-- `replay`: seen cases judged again, so that no guideline breaks what worked.
-- `reply_cache`: models' replies kept until they are committed.
-- `report`: what an alignment did.
+- `distill`: distills feedback into proposals, and redistills guidelines that lost a source.
+- `comment_questions`: turns one comment into a check question, for small models.
+- `merge`: merges proposals into one set of guidelines.
+- `replay`: judges seen cases again and drops guidelines that regress them.
+- `reply_cache`: caches models' replies until they are committed.
+- `report`: the report of an alignment.
 """

@@ -1,6 +1,6 @@
 """Distill feedback into guidelines, and redistill guidelines that lost a source.
 
-Feedback that a model can't distill stays pending by itself, and is tried a few times.
+Feedback that a model can't distill stays pending and is tried a few times.
 """
 
 import logging
@@ -41,14 +41,14 @@ logger = logging.getLogger(__name__)
 _MAX_CONCURRENCY = 32
 _MAX_SINGLE_COMMENTS = 3  # that a small model distills one by one
 _MAX_SOURCES = 50
-"""How many of a guideline's sources are read to word it again, the newest of them."""
+"""A guideline is reworded from its newest sources."""
 
 MAX_ATTEMPTS = 3
-"""How often feedback that a model can't distill is tried."""
+"""Attempts to distill feedback or a guideline."""
 
 
 class NoWordingError(ModelAnswerError):
-    """A model answered, and proposed no new wording for a guideline."""
+    """A model answered without a new wording for a guideline."""
 
 
 def pack_batches(
@@ -60,9 +60,9 @@ def pack_batches(
     max_batch_size: int = DEFAULT_BATCH_SIZE,
     is_small: bool = False,
 ) -> list[list[str]]:
-    """Pack feedback into batches that fit the model's window; experts on one case stay together.
+    """Pack feedback into batches that fit the model's window; a case's feedback stays together.
 
-    A small model is shown a few comments, which always fit.
+    A small model gets a few comments at a time, which always fit.
     """
     budget = 0
     if is_small:
@@ -90,7 +90,7 @@ async def distill_episodes(
     *,
     max_operations: int | None = None,
 ) -> DistillResult:
-    """Ask for what feedback teaches, as much of it as fits into one prompt."""
+    """Distill feedback into operations on guidelines, as much of it as fits into one prompt."""
     small, window = is_small_model(chat), max_input_tokens(chat)
     commented = [episode for episode in episodes if episode.rationale]
     if small and 0 < len(commented) <= _MAX_SINGLE_COMMENTS:
@@ -132,14 +132,14 @@ async def distill_in_batches(
     *,
     leaves_rest: bool = False,
 ) -> DistillResult:
-    """Distill feedback and the active guidelines, in as many prompts as it takes.
+    """Distill feedback in as many prompts as it takes.
 
-    A prompt that fails is halved until the feedback that it fails for stands alone. If the model
-    can't be asked, the rest fails without another call. `leaves_rest` leaves what does not fit into
-    a prompt for later.
+    The feedback of a prompt that fails is halved until one piece is left. If the model can't be
+    reached, the rest fails without another call. With `leaves_rest` feedback that does not fit into
+    the first prompt is not distilled.
 
     Raises:
-        ChatModelError: The model can't be asked, and nothing was distilled.
+        ChatModelError: The model can't be reached, and nothing was distilled.
     """
     result, guidelines = DistillResult(), await access.guidelines(io)
     parts = [list(episodes)]
@@ -170,15 +170,15 @@ async def distill_in_batches(
 async def reword(
     io: IO, access: MemoryAccess, chat: BaseChatModel, guideline: Guideline
 ) -> DistillResult:
-    """Ask for a pending guideline's wording, from its sources alone.
+    """Reword a pending guideline from its sources alone.
 
-    Where the model gives none, the guideline keeps its wording and stays pending.
+    If the model gives no wording, the guideline keeps its own and stays pending.
     """
     sources = await access.episodes(io, guideline.episode_ids)
     newest_last = sorted(sources.values(), key=lambda episode: (episode.given_at, episode.id))
     newest = newest_last[-_MAX_SOURCES:][::-1]
     if not newest:
-        return DistillResult()  # its last source was forgotten meanwhile, and it with that
+        return DistillResult()  # forgotten in the meantime, with its last source
     try:
         result = await distill_episodes(io, access, chat, newest, max_operations=1)
     except (ChatModelError, ModelAnswerError) as error:
@@ -204,18 +204,20 @@ async def reword_all(
     guidelines: Sequence[Guideline],
     limit: int = _MAX_CONCURRENCY,
 ) -> DistillResult:
-    """Ask for the wordings of some pending guidelines."""
+    """Reword pending guidelines."""
     rewording = [reword(io, access, chat, guideline) for guideline in guidelines]
     return sum(await io.gather(rewording, limit), DistillResult())
 
 
+async def outdated_guidelines(io: IO, access: MemoryAccess, chat: BaseChatModel) -> list[Guideline]:
+    """Return the pending guidelines whose attempts are not used up."""
+    pending = await access.pending_guidelines(io)
+    return [guideline for guideline in pending if can_be_tried(access, chat, guideline)]
+
+
 async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[str, Any]:
-    """Redistill all pending guidelines; raises what failed when the others are committed."""
-    waiting = [
-        guideline
-        for guideline in await access.pending_guidelines(io)
-        if can_be_tried(access, chat, guideline)
-    ]
+    """Redistill all pending guidelines; raise the first error after committing the others."""
+    waiting = await outdated_guidelines(io, access, chat)
     result = await reword_all(CachedRepliesIO(io, access), access, chat, waiting)
     learned = await commit_redistilled(
         io, access, result.operations, result.read, result.failed_attempts
@@ -231,12 +233,12 @@ async def redistill(io: IO, access: MemoryAccess, chat: BaseChatModel) -> dict[s
 def can_be_tried(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
 ) -> bool:
-    """Return whether distilling has not failed too often since this last changed."""
+    """Return whether the source's attempts are not used up since it last changed."""
     return access.view.failed_attempts(_attempt_key(source, chat)) < MAX_ATTEMPTS
 
 
 def failed(source: Episode | Guideline, chat: BaseChatModel, error: ModelError) -> DistillResult:
-    """Name what could not be distilled; it is an attempt only if the model could be asked."""
+    """Report a failure; it counts as an attempt only if the model could be reached."""
     kind = "Feedback" if isinstance(source, Episode) else "Guideline"
     warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
     logger.warning("%s", warning)
@@ -245,7 +247,7 @@ def failed(source: Episode | Guideline, chat: BaseChatModel, error: ModelError) 
 
 
 def _attempt_key(source: Episode | EpisodeRow | Guideline, chat: BaseChatModel) -> str:
-    """Key that changes with what is distilled, and with the model and its settings."""
+    """Return a key that changes with the source, the model and its settings."""
     if isinstance(source, Guideline):
         content: Any = [source.text, *source.episode_ids]
     else:
@@ -260,7 +262,7 @@ async def commit_redistilled(
     read: dict[str, str],
     failed_attempts: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Commit what was made of pending guidelines; their sources were learned from before."""
+    """Commit new wordings of pending guidelines; their sources are distilled already."""
     return await commit_lesson(
         io,
         access,
@@ -276,7 +278,7 @@ async def commit_redistilled(
 async def redistill_after_forget(
     io: IO, access: MemoryAccess, chat: Callable[[], BaseChatModel], forgotten: Forgotten
 ) -> Forgotten:
-    """Redistill guidelines that lost a source, and feedback that was read with what is purged."""
+    """Redistill guidelines that lost a source, and feedback that was distilled with purged one."""
     reduced = forgotten.guidelines_reduced
     if any(guideline.status == "pending" for guideline in reduced):
         await redistill(io, access, chat())

@@ -1,8 +1,8 @@
-"""Make one set of guidelines of many proposals, and tidy up a memory's guidelines.
+"""Merge the proposals of several batches into one set of guidelines, and consolidate a memory.
 
-Batches of feedback are distilled apart and know nothing of each other. Their proposals are applied
-to the active guidelines, and the same words are one guideline. A model says which guidelines say
-the same in other words, and which contradict each other. Code decides what follows from it.
+Batches are distilled independently of each other. Their proposals are applied to the active
+guidelines; equal texts are one guideline. A model finds duplicates in other words, and
+contradictions. The code decides which guidelines are merged or retired.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,24 +38,24 @@ from memalign_graph.types import Guideline
 _MAX_CONCURRENCY = 32
 _MIN_COMPARED = 2
 _NEIGHBORS = 10
-"""How many others a guideline is compared with where all of them are too many."""
+"""The others that a guideline is compared with if all of them do not fit into a prompt."""
 
 _MAX_COMMENTS = 3
 _COMMENT_CHARS = 200
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-_OUTWEIGHED = "It contradicts what newer feedback, or an expert's own guideline, says."
+_OUTWEIGHED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
 
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What proposals come to."""
+    """The merged proposals."""
 
     operations: list[GuidelineOperation]
-    """What to do to the guidelines, conflicts aside."""
+    """Without those that resolve conflicts."""
     conflicts: list[Conflict]
-    """What contradicts each other, in a stable order."""
+    """Contradictions, in a stable order."""
     warnings: list[str]
-    """Which guidelines stay although feedback of fewer experts is to retire them."""
+    """Guidelines that stay because more experts support them than want to retire them."""
 
 
 async def merge_proposals(
@@ -68,11 +68,11 @@ async def merge_proposals(
 ) -> MergeResult:
     """Merge the proposals of several batches with each other and with the active guidelines.
 
-    A small model can't tell what says the same: then only the same words are one guideline.
+    A small model can't compare guidelines: then only equal texts are merged.
     """
     view = await access.refresh(io)
     given_at = {row.id: row.given_at for row in view.rows()}
-    # Without a name, each system that feedback comes from tells its experts apart by its ids.
+    # Feedback without an author's name may have an id of the system that it comes from.
     authors = {
         row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
     }
@@ -124,9 +124,9 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
 async def find_relations(
     io: IO, access: MemoryAccess, chat: BaseChatModel, texts: Sequence[str], changed: Sequence[int]
 ) -> Relations:
-    """Ask which guidelines say the same and which contradict each other.
+    """Ask which guidelines are duplicates and which contradict each other.
 
-    Where they do not all fit into one prompt, each changed one is shown with those nearest to it.
+    If they do not all fit into one prompt, each changed one is compared with those nearest to it.
     """
     prompt = relations_prompt(access.criterion, [])
     frame = sum(estimate_tokens(message.text) for message in prompt)
@@ -174,7 +174,7 @@ async def _compare(
 
 
 class ProposalMerger:
-    """Applies proposals to the active guidelines, and then what a comparison says of them."""
+    """Applies proposals to the active guidelines, and then the result of a comparison."""
 
     def __init__(
         self,
@@ -183,10 +183,10 @@ class ProposalMerger:
         given_at: Mapping[str, datetime],
         authors: Mapping[str, str | None],
     ) -> None:
-        """Apply the proposals; the same words are one guideline.
+        """Apply the proposals; equal texts are one guideline.
 
-        `given_at` dates feedback, by episode: what is not in it is older than all. `authors` names
-        the experts: an episode without a name has an expert of its own.
+        `given_at` has the dates of episodes; others are older than all. `authors` has their
+        experts; an episode without one counts as an expert of its own.
         """
         operations = [operation for batch in proposals for operation in batch]
         self._before = {guideline.id: guideline for guideline in guidelines}
@@ -212,11 +212,11 @@ class ProposalMerger:
 
     @property
     def changed_places(self) -> list[int]:
-        """The places of guidelines that are new, reworded, or have a new source."""
-        return [place for place, key in enumerate(self._table.after) if key in self._changed_ids]
+        """The indexes of guidelines that are new, reworded, or have a new source."""
+        return [index for index, key in enumerate(self._table.after) if key in self._changed_ids]
 
     def merge(self, relations: Relations, *, changed_only: bool = True) -> MergeResult:
-        """Work out what becomes of the guidelines, by how those at some places are related."""
+        """Merge duplicates and collect conflicts, by the relations between the guidelines."""
         ids = list(self._table.after)
         pairs = [
             pair
@@ -240,7 +240,7 @@ class ProposalMerger:
             self._table.apply(operation)
             self._changed_ids.add(self._table.successor(target.id))
             return
-        # Also a guideline that another batch has reworded already, or that is not there any more.
+        # Also if another batch has reworded the guideline already, or if it is retired.
         new = operation.model_copy(update={"action": "add", "guideline_id": None})
         key = self._table.add(new, operation.episode_ids)
         self._changed_ids.add(key)
@@ -248,7 +248,7 @@ class ProposalMerger:
             self._contradictions.append((target.id, key))
 
     def _can_reword(self, target: Guideline, operation: GuidelineOperation) -> bool:
-        """Tell whether a guideline can get these words: none others yet, and none by hand."""
+        """Return whether a guideline may get this text: it has no other new one, none by hand."""
         is_reworded = target.text != self._before[target.id].text
         is_same = normalize_text(operation.text or "") == normalize_text(target.text)
         return target.origin != "expert" and (is_same or not is_reworded)
@@ -259,15 +259,15 @@ class ProposalMerger:
             return
         if self._experts(operation.episode_ids) < self._experts(target.episode_ids):
             self._warnings.append(
-                f"{target.text!r} stays, although newer feedback says that it does not hold: more "
-                "experts support it. Edit or remove it where that is wrong."
+                f"{target.text!r} stays although newer feedback contradicts it, because more "
+                "experts support it. Edit or remove it if that is wrong."
             )
             return
-        reason = "Newer feedback says that it does not hold."
+        reason = "Newer feedback contradicts it."
         self._table.apply(operation.model_copy(update={"reason": reason}))
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
-        """Make duplicates one guideline, unless two of them contradict each other."""
+        """Merge duplicates into one guideline, unless two of them contradict each other."""
         merged = list(dict.fromkeys(map(self._table.successor, ids)))
         if any({*map(self._table.successor, pair)} <= {*merged} for pair in opposed):
             return
@@ -278,15 +278,15 @@ class ProposalMerger:
             )
 
     def _rank(self, key: str) -> tuple[bool | int, ...]:
-        """Rank duplicates: an expert's is kept first, then an active one that is unchanged."""
+        """Rank duplicates: by hand first, then active and unchanged ones."""
         guideline, before = self._table.after[key], self._before.get(key)
-        is_distilled, is_new = guideline.origin != "expert", before is None
+        is_distilled = guideline.origin != "expert"
         if before is None:
-            return is_distilled, is_new, False, 0
-        return is_distilled, is_new, guideline.text != before.text, guideline.position
+            return is_distilled, True, False, 0
+        return is_distilled, False, guideline.text != before.text, guideline.position
 
     def _operations(self) -> list[GuidelineOperation]:
-        """Return what turns the active guidelines into those that are there now."""
+        """Return the operations that turn the active guidelines into the merged ones."""
         operations = []
         for key, guideline in self._table.after.items():
             before = self._before.get(key)
@@ -333,7 +333,7 @@ class ProposalMerger:
         return list(conflicts.values())
 
     def _is_newer(self, guideline: Guideline, other: Guideline) -> bool:
-        """Tell whether newer feedback supports a guideline, or as new; one by hand always wins."""
+        """Return whether a guideline's feedback is at least as new; one by hand is newer."""
         is_by_hand = guideline.origin == "expert"
         if is_by_hand != (other.origin == "expert"):
             return is_by_hand
@@ -360,9 +360,9 @@ class ProposalMerger:
 def resolve_conflicts(
     conflicts: Sequence[Conflict], decisions: Mapping[str, str] | None = None
 ) -> list[GuidelineOperation]:
-    """Retire the loser of each conflict: as an expert decided, else the older one.
+    """Retire the loser of each conflict: by an expert's decision, otherwise the older one.
 
-    Without a decision both stay where more experts support the older one, or wrote it by hand.
+    Without a decision both stay if more experts support the older one, or if it is by hand.
     """
     lost: set[str] = set()
     operations: list[GuidelineOperation] = []
@@ -376,7 +376,7 @@ def resolve_conflicts(
         if choice == "both" or (is_outweighed and not is_decided):
             continue
         if not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
-            continue  # what has lost already decides nothing
+            continue  # a guideline that has lost already retires no other
         lost.add(loser.guideline_id)
         operations.append(
             GuidelineOperation(
@@ -393,12 +393,12 @@ def resolve_conflicts(
 def unresolved_warnings(
     conflicts: Sequence[Conflict], resolved: Sequence[GuidelineOperation]
 ) -> list[str]:
-    """Name the contradictions that are left, a sentence each."""
+    """Return a warning for each contradiction that is left."""
     retired = {operation.guideline_id for operation in resolved}
     return [
         f"{conflict.id}: {_describe(conflict.first)} and {_describe(conflict.second)} contradict "
-        "each other, and both stay: the newer one is not supported by as many experts, or "
-        "experts wrote both. Align with conflicts='ask', or edit or remove one of them."
+        "each other. Both stay, because fewer experts support the newer one, or because experts "
+        "wrote both. Align with conflicts='ask', or edit or remove one of them."
         for conflict in conflicts
         if retired.isdisjoint([conflict.first.guideline_id, conflict.second.guideline_id])
     ]

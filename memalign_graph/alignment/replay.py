@@ -1,9 +1,8 @@
-"""Judge seen cases again before a commit, and drop the guidelines that lose more than chance does.
+"""Judge seen cases again before a commit, and drop guidelines that regress more than chance does.
 
-A change of the guidelines is a list of operations. The cases that agree with their experts are
-counted before it and with it. If more are lost than won, beyond what verdicts that flip by chance
-explain, the operation without which most of the lost cases agree again is dropped, and the others
-are counted once more.
+The cases whose verdict agrees with the experts are counted before the operations and with them. If
+more are lost than won, beyond chance, the operation without which most of the lost cases agree
+again is dropped, and the cases are counted again with the others.
 """
 
 import math
@@ -27,23 +26,23 @@ from memalign_graph.tracing import MeteredIO
 from memalign_graph.types import Episode, Example, Guideline
 
 JudgeFunction = Callable[[Example, list[Guideline], frozenset[str]], Coroutine[Any, Any, Value]]
-"""Judges an example with some guidelines, as if some episodes were not in memory."""
+"""Judges an example with some guidelines and without some episodes."""
 
 _SAMPLED_SHARE = 4
-"""One in so many of the cases is a random sample; the others are nearest to what is new."""
+"""One case in so many is drawn at random; the others are the nearest to the new feedback."""
 
 _NEIGHBORS_PER_SOURCE = 20
 
 _SLACK = 2
-"""A net loss of so many cases is never held against a guideline."""
+"""A net loss of so many cases drops no guideline."""
 
 _MAX_TRIED = 10
-"""Lost cases that are judged again without each operation, to find the one at fault."""
+"""The lost cases that are judged again to find the operation at fault."""
 
 
 @dataclass(frozen=True)
 class ReplayCase:
-    """A seen case: the experts' episodes on it, and the value that most of them gave."""
+    """A seen case: the experts' episodes on it, and their consensus value."""
 
     episodes: list[Episode]
     expected: Value
@@ -69,10 +68,10 @@ async def replay(
     limit: int,
     report: Callable[[int, int], None],
 ) -> tuple[list[GuidelineOperation], Replay]:
-    """Judge seen cases with the operations; return those that lose no cases, and what it showed.
+    """Judge seen cases with the operations; return the operations to keep, and the result.
 
-    `before` are the guidelines, and `new_episodes` the feedback that was not there, before the
-    alignment. `report` is told how many cases are done, of how many.
+    `before` are the guidelines before the alignment, `new_episodes` its feedback. `report` takes
+    the number of judged cases, and of all.
     """
     calls = io.usage.chat_calls
     cases = await select_cases(io, access, operations, max_cases)
@@ -85,7 +84,7 @@ async def replay(
         won = len(agree_now - agreed - run.failed.keys())
         lost_ids = agreed - agree_now - run.failed.keys()
         lost = [case for case in cases if case.example_id in lost_ids]
-        # What is lost without any operation, too, new episodes in the prompt have turned.
+        # Cases that are lost without any operation have regressed by new episodes in the prompt.
         by_guidelines = await run.agreeing(lost, run.guidelines_after([]))
         if not retained or not _is_beyond_chance(len(by_guidelines), won):
             break
@@ -113,13 +112,13 @@ async def replay(
 
 
 def _is_beyond_chance(lost: int, won: int) -> bool:
-    """Tell whether the net loss exceeds what flips by chance: a one-sided McNemar test at 5 %."""
+    """Return whether the net loss is beyond chance: a one-sided McNemar test at 5 %."""
     return lost - won > max(_SLACK, 1.645 * math.sqrt(lost + won))
 
 
 @dataclass
 class _Replay:
-    """Judges cases, each as if its own episodes were not in memory."""
+    """Judges cases, each without its own episodes."""
 
     io: MeteredIO
     access: MemoryAccess
@@ -129,7 +128,7 @@ class _Replay:
     predicted: dict[str, Value] = field(default_factory=dict)
     """The newest verdict that disagrees, by example id."""
     failed: dict[str, ModelError] = field(default_factory=dict)
-    """Why a case can't be judged, by example id; such a case counts nowhere."""
+    """Errors of cases that can't be judged, by example id; these cases are not counted."""
 
     def guidelines_after(self, operations: Sequence[GuidelineOperation]) -> list[Guideline]:
         after = apply_operations(self.active, operations)
@@ -166,9 +165,9 @@ class _Replay:
     async def find_fault(
         self, operations: Sequence[GuidelineOperation], lost: Sequence[ReplayCase]
     ) -> tuple[GuidelineOperation, list[ReplayCase]] | None:
-        """Find the operation without which most lost cases agree, by halving; with these cases.
+        """Bisect for the operation without which most lost cases agree; return it with them.
 
-        None where no single operation brings back more than chance may.
+        None if no single operation brings back more cases than the slack.
         """
         tried, suspects = lost[:_MAX_TRIED], list(operations)
         while True:
@@ -201,7 +200,7 @@ class _Replay:
 async def select_cases(
     io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation], count: int
 ) -> list[ReplayCase]:
-    """Choose the seen cases that are nearest to what is new, and a random sample of the others."""
+    """Select the seen cases nearest to the operations' sources, and a random sample of others."""
     view, scale = await access.refresh(io), access.criterion.scale
     await index_missing(io, access, view)
     sources = list(dict.fromkeys(key for item in operations for key in item.episode_ids))
@@ -217,7 +216,7 @@ async def select_cases(
     near_ids = [episode_id for key in ranked for episode_id in view.episode_ids_for_vector(key)]
     near = replay_cases_from((await access.episodes(io, near_ids)).values(), scale)
     rest = [row.id for row in view.rows() if row.id not in set(near_ids)]
-    # The same sample for the same memory, so that a run made again judges the same cases.
+    # Seeded by the version, so that a run that is repeated judges the same cases.
     rng = random.Random(view.version)  # noqa: S311 - nothing secret
     sampled_ids = rng.sample(rest, min(len(rest), count))
     sampled = replay_cases_from((await access.episodes(io, sampled_ids)).values(), scale)
@@ -226,7 +225,7 @@ async def select_cases(
 
 
 def replay_cases_from(episodes: Iterable[Episode], scale: Scale) -> list[ReplayCase]:
-    """Group episodes into cases whose value experts gave, in the order of their first episodes."""
+    """Group episodes into cases with experts' values, in the order of their first episodes."""
     valued = [
         episode.model_copy(update={"value": value})
         for episode in episodes

@@ -1,8 +1,8 @@
-"""Models' replies kept in the store until what they lead to is committed.
+"""Cache models' replies in the store until their result is committed.
 
-An alignment of many calls can be cut off, and any of its calls can fail. Made again, it pays only
-for what failed. LangChain's own cache can't do this: applications choose it for the whole process,
-few keep it on disk, and a purge does not reach it.
+An alignment makes many calls, and each may fail or be cut off. When the alignment is run again,
+only failed calls are paid. LangChain's cache does not fit: it is set for the whole process, is
+seldom on disk, and a purge does not reach it.
 """
 
 import threading
@@ -19,7 +19,7 @@ from memalign_graph.replies import ChatReply, StructuredModel
 
 
 class CachedRepliesIO(IO):
-    """An `IO` that returns the kept reply to a prompt, of the same model with its settings."""
+    """An `IO` that returns the cached reply of the same model and settings to a prompt."""
 
     def __init__(self, io: IO, access: MemoryAccess) -> None:
         super().__init__(io)
@@ -36,25 +36,25 @@ class CachedRepliesIO(IO):
             try:
                 return ChatReply(**cached[key])
             except TypeError:
-                pass  # written by another version of this package: asked for again
+                pass  # written by another version of this package
         reply = await self.io.chat(model, messages)
-        self._uncached[id(reply)] = key, reply  # the reply, too, so that its id is not given again
+        self._uncached[id(reply)] = key, reply  # holds the reply, so that its id is not reused
         return reply
 
     async def mark_usable(self, reply: ChatReply) -> None:
         if id(reply) not in self._uncached:
-            return  # it came from the cache
+            return  # it is from the cache
         key, _ = self._uncached.pop(id(reply))
         item = {"id": key, "reply": asdict(reply)}
         try:
             check_json(item, "the reply")
         except ValueError:
-            return  # a model can write what some stores refuse, such as NUL
+            return  # text that some stores refuse, such as NUL
         await self._access.put(self.io, self._access.layout.of("drafts"), {key: item})
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
         prompt = digest([model.key, *([message.type, message.text] for message in messages)])
         with self._lock:
-            # The same prompt more than once is a sample each time.
+            # Each repetition of a prompt is a new sample.
             self._prompt_counts[prompt] += 1
             return digest([prompt, self._prompt_counts[prompt]])

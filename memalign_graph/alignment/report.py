@@ -1,90 +1,86 @@
-"""What an alignment did, as its graph returns it."""
+"""The report of an alignment, as its graph returns it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from memalign_graph.agreement import Agreement
 from memalign_graph.tracing import Usage
-from memalign_graph.types import Guideline
+from memalign_graph.types import FrozenModel, Guideline
 
 
-class _ReportModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Rejected(_ReportModel):
-    """A record that can't be used."""
+class Rejected(FrozenModel):
+    """A record that is invalid."""
 
     index: int
-    """Its place in the list, from 0 on."""
+    """Its index in the list, from 0."""
 
     reason: str
-    """What is wrong with it, in a sentence that names the field."""
+    """The problem, in a sentence that names the field."""
 
 
-class FeedbackCounts(_ReportModel):
-    """What became of the feedback."""
+class FeedbackCounts(FrozenModel):
+    """Counts of the feedback of a run."""
 
     new: int
-    """Feedback that memory did not have."""
+    """Feedback that was not in memory."""
 
     changed: int
     """Feedback that replaced earlier feedback of the same expert on the same example."""
 
     unchanged: int
-    """Feedback that memory had already. What newer feedback of the same expert on the same example
-    outdates counts nowhere; a warning names how much that is."""
+    """Feedback that was in memory already. Records that are older than the same expert's feedback
+    in memory count nowhere; a warning counts them."""
 
     rejected: int
-    """Records that can't be used."""
+    """Invalid records."""
 
 
-class GuidelineChange(_ReportModel):
-    """A guideline that an alignment touched, with its sources."""
+class GuidelineChange(FrozenModel):
+    """A guideline that an alignment changed, with its sources."""
 
     id: str
     """The guideline."""
 
     text: str
-    """Its wording; of one retired, its last."""
+    """Its wording; the last one if it is retired."""
 
     episode_ids: list[str]
-    """Its sources."""
+    """Its source episodes."""
 
     before: str | None = None
     """Its wording before; None if it is new or is not reworded."""
 
     superseded_by: str | None = None
-    """Of one retired: what took its place, if anything did."""
+    """The guideline that replaces a retired one, if any."""
 
     reason: str | None = None
-    """Of one retired: why."""
+    """The reason why it is retired."""
 
 
-class GuidelineChanges(_ReportModel):
-    """What became of the guidelines."""
+class GuidelineChanges(FrozenModel):
+    """The guidelines that an alignment changed."""
 
     added: list[GuidelineChange]
-    """New ones."""
+    """New guidelines."""
 
     revised: list[GuidelineChange]
-    """Those with another wording or other sources."""
+    """Guidelines with another wording or other sources."""
 
     retired: list[GuidelineChange]
-    """Those that are no longer active: contradicted, merged into another, or without sources."""
+    """Guidelines that are no longer active: contradicted, merged, or without sources."""
 
 
 class Cost(Usage):
-    """What it cost."""
+    """Model calls, tokens and seconds."""
 
     seconds: float
-    """How long its nodes ran, without the time that the run waited to be resumed."""
+    """The running time of the nodes, without the time that the run waited to be resumed."""
 
 
-class BrokenCase(_ReportModel):
-    """A seen case that a proposed guideline turned against its expert."""
+class BrokenCase(FrozenModel):
+    """A seen case that agreed with its expert until a guideline was proposed."""
 
     example_id: str
     """The example."""
@@ -102,39 +98,38 @@ class BrokenCase(_ReportModel):
     """The guideline, as it was proposed."""
 
     outcome: Literal["dropped"] = "dropped"
-    """What became of the guideline."""
+    """The guideline was dropped."""
 
 
-class Replay(_ReportModel):
-    """What judging seen cases again showed."""
+class Replay(FrozenModel):
+    """The result of judging seen cases again."""
 
     cases: int
-    """How many cases were judged again."""
+    """The number of cases that were judged again."""
 
     agreed_before: int
     """How many of them agreed with their expert before."""
 
     agree_after: int
-    """How many of those that agreed before agree with what is committed."""
+    """How many of those that agreed before still agree with the committed guidelines."""
 
     newly_agree: int
-    """How many that did not agree before do now."""
+    """How many of the others agree now."""
 
     chat_calls: int
-    """The calls this took."""
+    """The chat calls of the replay."""
 
     broken: list[BrokenCase]
-    """The cases that agree again without the guidelines that were dropped."""
+    """The cases that agree again without the dropped guidelines."""
 
-    turned_by_episodes: list[str] = []
-    """The ids of examples whose verdict turned for another reason than the guidelines: by the new
-    episodes in the prompt."""
+    turned_by_episodes: list[str] = Field(default_factory=list)
+    """The example ids of cases that regressed because of the new episodes in the prompt."""
 
-    failed: dict[str, str] = {}
-    """Why a case could not be judged again, by the example's id; it is counted nowhere."""
+    failed: dict[str, str] = Field(default_factory=dict)
+    """The reason why a case could not be judged again, by example id; the case is not counted."""
 
 
-class ConflictSide(_ReportModel):
+class ConflictSide(FrozenModel):
     """One of two guidelines that contradict each other."""
 
     guideline_id: str
@@ -150,57 +145,57 @@ class ConflictSide(_ReportModel):
     """Whether an expert wrote it by hand."""
 
     experts: int = 0
-    """How many experts gave its sources."""
+    """The number of experts behind its sources."""
 
-    said: list[str] = []
-    """The newest comments behind it: who, when, and what."""
+    said: list[str] = Field(default_factory=list)
+    """The newest comments behind it, each with author and date."""
 
 
-class Conflict(_ReportModel):
+class Conflict(FrozenModel):
     """Two guidelines that contradict each other."""
 
     id: str
-    """Names the conflict in the question to the expert: `C1`, `C2`, ..."""
+    """The name of the conflict in the question to the expert: `C1`, `C2`, ..."""
 
     first: ConflictSide
-    """The one that came first."""
+    """The earlier guideline."""
 
     second: ConflictSide
-    """The other."""
+    """The later guideline."""
 
     newer: Literal["first", "second"]
-    """Which has newer feedback behind it; one that an expert wrote by hand always has."""
+    """The side with newer feedback; a guideline written by hand always counts as newer."""
 
 
-class AlignmentReport(_ReportModel):
-    """What an alignment did."""
+class AlignmentReport(FrozenModel):
+    """The report of an alignment."""
 
     feedback: FeedbackCounts
-    """What became of the feedback."""
+    """Counts of the feedback."""
 
     rejected: list[Rejected]
-    """The records that can't be used, and why."""
+    """The invalid records."""
 
     agreement: Agreement
-    """How far the experts agree, over the whole memory, before anything was distilled."""
+    """The agreement of the experts over the whole memory, before distilling."""
 
     guidelines: GuidelineChanges
-    """What became of the guidelines."""
+    """The guidelines that changed."""
 
     conflicts: list[Conflict]
     """Guidelines that contradicted each other."""
 
     decisions: dict[str, str] | None
-    """What the expert decided by conflict id; None if nobody was asked."""
+    """The expert's decisions by conflict id; None if nobody was asked."""
 
     replay: Replay | None
-    """What judging seen cases again showed; None without `guard="replay"`."""
+    """The result of judging seen cases again; None without `guard="replay"`."""
 
     judged_cases: int = 0
-    """How many cases the judge was asked about as if they were new; 0 without `judge_cases`."""
+    """The number of cases judged as if they were new; 0 without `judge_cases`."""
 
     batches: int
-    """How many batches were distilled."""
+    """The number of distilled batches."""
 
     cost: Cost
     """Model calls, tokens and seconds."""
@@ -212,11 +207,7 @@ class AlignmentReport(_ReportModel):
     """The memory's version now."""
 
     warnings: list[str]
-    """What was done without, a sentence each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        return self.model_dump(mode="json")
+    """What failed or was left out, a sentence each."""
 
 
 def compare_guidelines(
@@ -224,7 +215,7 @@ def compare_guidelines(
     after: Sequence[Guideline],
     learned: Sequence[Mapping[str, Any]] = (),
 ) -> GuidelineChanges:
-    """Tell what became of guidelines; of retired ones, what was learned says why."""
+    """Return the changed guidelines; `learned` has the reasons of retired ones."""
     entries = {entry["guideline_id"]: entry for entry in learned}
     previous = {guideline.id: guideline for guideline in before}
     added, revised, retired = [], [], []
@@ -243,7 +234,7 @@ def compare_guidelines(
 
 
 def sum_usage(entries: Sequence[Mapping[str, Any]]) -> Cost:
-    """Add up what the nodes used; they run one after the other."""
+    """Add up the usage and seconds of the nodes, which run one after the other."""
     usage = sum((Usage.model_validate(entry["used"]) for entry in entries), Usage())
     seconds = sum(max(entry["stop"] - entry["start"], 0) for entry in entries)
     return Cost(**usage.model_dump(), seconds=round(seconds, 3))

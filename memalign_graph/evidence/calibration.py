@@ -1,4 +1,4 @@
-"""How likely decisions are right, by past decisions.
+"""Calibrated confidences: how likely a decision is right, by past decisions.
 
 Source: J. Platt, Probabilistic outputs for support vector machines, 1999.
 """
@@ -15,20 +15,20 @@ from memalign_graph.scales import Value
 MIN_CALIBRATING = 20  # past decisions
 
 _MIN_SLOPE = 1e-3
-"""Calibrated confidences keep the order of their scores: ranked by what was fitted to their own
-labels, decisions would look better than they are."""
+"""The curve rises, so that confidences keep the order of their scores: decisions that are ranked by
+a fit to their own labels look better than they are."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How often decisions of some score were right: a logistic curve that rises."""
+    """A rising logistic curve from the scores of decisions to how often they were right."""
 
     scores: Floats
     agreed: Floats
     rows: Floats
-    """The cases that were decided on, by their place in memory."""
+    """The index of the decided cases in memory."""
     values: Sequence[Value]
-    """What was decided."""
+    """The decided values."""
     slope: float
     intercept: float
 
@@ -36,7 +36,7 @@ class Calibration:
     def fitted(
         cls, scores: Floats, agreed: Floats, rows: Floats, values: Sequence[Value]
     ) -> "Calibration":
-        """Fit it to decisions on cases that experts valued."""
+        """Fit the curve to decisions on cases with an expert's value."""
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
         columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
@@ -45,7 +45,7 @@ class Calibration:
             fitted = _sigmoid(columns @ curve)
             gradient = columns.T @ (fitted - targets) + penalty @ curve
             curvature = columns.T @ (columns * (fitted * (1 - fitted))[:, None]) + penalty
-            # No further than 1: a full step may lead too far where the curve flattens.
+            # Steps are at most 1: where the curve is flat a full Newton step diverges.
             curve = curve - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
         if curve[0] < _MIN_SLOPE:
             curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
@@ -53,12 +53,12 @@ class Calibration:
         return cls(scores, agreed, rows, values, slope, intercept)
 
     def confidences(self, scores: Floats) -> Floats:
-        """Return how likely decisions are right."""
+        """Return the confidences for scores."""
         return _sigmoid(self.slope * scores + self.intercept)
 
     @property
     def decisions(self) -> list[tuple[float, bool]]:
-        """The confidence of each decision in memory, and whether it agrees with the experts."""
+        """Each decision's confidence, and whether it agrees with the experts."""
         confidences = self.confidences(self.scores).tolist()
         return list(zip(confidences, self.agreed.tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""The cases of a memory that the evidence model is fitted to, and how it reads their values."""
+"""The cases of a memory that the evidence model is fitted to, and their values as numbers."""
 
 import re
 from collections import defaultdict
@@ -19,16 +19,16 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
-MIN_CASES = 10  # to weigh anything, and verdicts to weigh those
-MAX_CASES = 1_000  # the newest: more would take seconds at each change of a memory
+MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
+MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a memory
 
 
 @dataclass(frozen=True)
 class EvidenceCase:
-    """An example that experts valued."""
+    """An example with experts' values."""
 
     vector_key: str
-    """Names its vector; examples with one text share it."""
+    """Examples with the same text share it."""
     vector: Vector
     example_id: str
     episode_ids: list[str]
@@ -36,9 +36,9 @@ class EvidenceCase:
     value: Value
     """The experts' consensus."""
     verdict: RawVerdict | None
-    """The present judge's, given before it knew the experts' values."""
+    """The present judge's, given without these experts' feedback in the prompt."""
     judged_at: datetime
-    """When feedback on that verdict was given."""
+    """The time of the feedback on that verdict."""
 
 
 def load_cases(
@@ -47,10 +47,10 @@ def load_cases(
     judge_key: str | None = None,
     excluded_ids: Container[str] = (),
 ) -> list[EvidenceCase]:
-    """Return the newest cases of a memory, by example id.
+    """Return the newest cases of a memory, sorted by example id, without the excluded examples.
 
-    Verdicts count that the judge of this key gave; without a key, that which gave the newest one.
-    `excluded_ids` are ids of examples that have no vote.
+    Only verdicts of the judge with this key count; without a key, those of the judge that gave the
+    newest one.
     """
     is_present = _present_judge(view, judge_key)
     valued = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
@@ -74,7 +74,7 @@ def _case_of(
     scale: Scale,
     is_present: Callable[[PastVerdict], bool],
 ) -> EvidenceCase | None:
-    """Return a case by its feedback, oldest first; None without a value on the scale."""
+    """Return the case of some feedback, oldest first; None without a value on the scale."""
     values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
     if not values:
         return None
@@ -98,7 +98,7 @@ def _case_of(
 
 
 def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVerdict], bool]:
-    """Return what tells whether the present judge gave a verdict."""
+    """Return the test whether the present judge gave a verdict."""
     name: str | None = name_in_key(judge_key or "")
     if judge_key is None:
         newest = next(
@@ -109,20 +109,20 @@ def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVer
     def is_present(past: PastVerdict) -> bool:
         if past.judge_key is not None or not (name or judge_key is None):
             return past.judge_key == judge_key
-        # An earlier version stored it, without a key: the model's name has to do.
+        # Verdicts of earlier versions have no key: compare the model's name.
         return name in (past.model, past.model and _DATE.sub("", past.model))
 
     return is_present
 
 
-_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # what a provider adds to a model's name
+_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # suffix that a provider adds to a model's name
 
 
 _THIRDS = ("low", "middle", "high")
 
 
 class ValueEncoding:
-    """Values as numbers, those of unordered choices as one-hot rows."""
+    """Encodes values as numbers, and unordered choices as one-hot rows."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -139,12 +139,12 @@ class ValueEncoding:
         self.is_ordered = is_ranked or isinstance(scale, Numeric)
 
     def numbers(self, values: Sequence[Value]) -> Floats:
-        """Return numbers themselves, or the places of choices."""
-        places = [self.choices.index(value) for value in values] if self.choices else values
-        return np.array(places, dtype=float)
+        """Return numeric values as they are, and choices as their index."""
+        numbers = [self.choices.index(value) for value in values] if self.choices else values
+        return np.array(numbers, dtype=float)
 
     def value(self, number: float) -> Value:
-        """Return the value that a number stands for."""
+        """Return the value of a number."""
         return self.choices[int(number)] if self.choices else self.scale.validate_value(number)
 
     def rows(self, values: Sequence[Value]) -> Floats:
@@ -153,7 +153,7 @@ class ValueEncoding:
         return numbers if self.is_ordered else (numbers == np.arange(len(self.names))).astype(float)
 
     def classes(self, numbers: Floats) -> Floats:
-        """Return which choice numbers are, or which third of an ordered scale they are in."""
+        """Return the index of each number's choice, or of its third of an ordered scale."""
         if not self.is_ordered:
             return numbers.astype(int)
         return np.clip(np.floor(3 * (numbers - self.low) / self.span), 0, 2).astype(int)
@@ -164,14 +164,14 @@ class ValueEncoding:
         return _THIRDS[number] if self.is_ordered else self.names[number]
 
     def errors(self, numbers: Floats, truth: Floats) -> Floats:
-        """Return how far numbers are off: the distance, of choices 0 or 1."""
+        """Return the absolute errors of numbers; for choices 0 or 1."""
         distances = np.abs(numbers - truth)
         return (distances > 0).astype(float) if self.choices else distances
 
     def verdict_rows(self, verdicts: Sequence[RawVerdict]) -> Floats:
-        """Return the judge's probabilities as rows of targets, or its verdicts without them.
+        """Return the judge's probabilities as rows of targets; without them, its verdicts.
 
-        On an ordered scale a row is the mean of the values by their probabilities.
+        On an ordered scale a row is the mean of the values, weighted by their probabilities.
         """
         rows = self.rows([verdict.value for verdict in verdicts])
         for row, verdict in zip(rows, verdicts, strict=True):
@@ -187,5 +187,5 @@ class ValueEncoding:
         return rows
 
     def stated(self, verdict: RawVerdict) -> float:
-        """Return the judge's own probability of its verdict; NaN where it was not measured."""
+        """Return the judge's own probability of its verdict; NaN if it was not measured."""
         return (verdict.probabilities or {}).get(self.scale.render(verdict.value), nan)

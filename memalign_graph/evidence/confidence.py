@@ -1,9 +1,8 @@
-"""How sure the judge is: asked of the model beside its verdict, in a call of its own.
+"""Measure the judge's confidence in a second call.
 
-The judge reasons first and then gives its value, after which the value's token is all but certain,
-right or wrong; asked for the value first, it judges worse. So it is asked once more, for a letter
-alone: the prompt is the same up to the last sentence, which servers keep, and the answer a token.
-Where the model gives no log-probabilities it may be asked for several answers.
+After a written rationale the value's token is nearly certain, right or wrong, and a judge that
+gives its value first judges worse. So the judge is asked again for a letter alone: servers cache
+the shared prompt, and the answer is one token. Models without log-probabilities may be sampled.
 """
 
 import logging
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 _LETTER_INSTRUCTION = "\n\nThis time answer with one letter alone, and nothing before or after it:"
 
 _TEMPERATURE = 0.7
-"""What samples are drawn with where the model's own temperature is 0, under which all are alike
+"""For sampling a model whose own temperature is 0, at which all samples are equal
 (X. Wang et al., Self-consistency improves chain of thought reasoning, 2022)."""
 
 
@@ -48,7 +47,7 @@ async def measure_confidence(
     samples: int,
     limit: int,
 ) -> ConfidenceMeasurement:
-    """Measure how sure a judge is of its verdict."""
+    """Measure a judge's confidence in its verdict: by log-probabilities, or by samples."""
     io = TracedIO(io, lambda: {PURPOSE: "confidence"})
     measured = await _letter_measurement(io, chat, criterion, messages)
     if measured.probabilities is not None:
@@ -67,7 +66,7 @@ async def measure_confidence(
 async def _letter_measurement(
     io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage]
 ) -> ConfidenceMeasurement:
-    """Ask for the letter of the value after the same prompt."""
+    """Ask for the letter of the value with the same prompt."""
     scale, values = criterion.scale, permitted_values(criterion.scale)
     if not values:
         return ConfidenceMeasurement(warning=f"the scale has over {MAX_VALUES} values")
@@ -86,7 +85,7 @@ async def _letter_measurement(
 def average_orders(
     straight: ConfidenceMeasurement, swapped: ConfidenceMeasurement
 ) -> ConfidenceMeasurement:
-    """Bring together what was measured with two outputs in both orders."""
+    """Average the measurements of a pair in both orders."""
     if straight.probabilities is None or swapped.probabilities is None:
         return ConfidenceMeasurement(warning=straight.warning or swapped.warning)
     back = {"A": "B", "B": "A"}
@@ -99,7 +98,7 @@ def average_orders(
 
 
 class _NumberedCache(BaseCache):
-    """Keeps several answers to one prompt apart; otherwise all samples would be the verdict."""
+    """Caches each sample of a prompt under its own key; otherwise all would equal the verdict."""
 
     def __init__(self, cache: BaseCache, number: int) -> None:
         self._cache = cache
@@ -123,7 +122,7 @@ async def _sample_answers(
     samples: int,
     limit: int,
 ) -> list[Value | MemAlignError]:
-    """Ask for the verdict several times more."""
+    """Ask for the verdict several more times."""
 
     def varied(model: BaseChatModel, number: int) -> BaseChatModel:
         cache = model.cache if isinstance(model.cache, BaseCache) else get_llm_cache()

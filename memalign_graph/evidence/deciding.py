@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -23,48 +22,33 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOVED = (
-    "The memory changed before the judge was asked: similar cases are weighed as of version {}."
-)
-_MAX_JUDGES = 4  # of one memory whose models are kept
+_MAX_MODELS = 4  # of one memory that are kept: for several judges
 
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class _Models:
-    """The models of one version of a memory, by the judge's key."""
-
-    version: tuple[str, int]
-    by_judge: dict[str | None, EvidenceModel]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(model.nbytes for model in list(self.by_judge.values()))
-
-
 def _model_of(access: MemoryAccess, judge_key: str | None) -> EvidenceModel:
-    """Return the model of a memory and a judge; a new one only where the version changed."""
+    """Return the cached model of a memory's version and a judge, or a new one."""
     view, scale = access.view, access.criterion.scale
-    version = view.version, len(view.missing_texts())
+    key = "evidence", view.version, len(view.missing_texts()), scale, judge_key
     with _lock:
-        models: _Models | None = view.derived_cache.get(("evidence", scale))
-        if models is None or models.version != version:
-            view.derived_cache["evidence", scale] = models = _Models(version, {})
-        if judge_key not in models.by_judge:
-            if len(models.by_judge) >= _MAX_JUDGES:
-                models.by_judge.pop(next(iter(models.by_judge)))
-            cases = load_cases(view, scale, judge_key)
-            models.by_judge[judge_key] = EvidenceModel(scale, cases, version[0])
-        return models.by_judge[judge_key]
+        model: EvidenceModel | None = view.derived_cache.get(key)
+        if model is None:
+            cached = [other for other in list(view.derived_cache) if other[0] == "evidence"]
+            for other in cached:
+                if other[1:3] != key[1:3] or len(cached) >= _MAX_MODELS:
+                    view.derived_cache.pop(other, None)
+            model = EvidenceModel(scale, load_cases(view, scale, judge_key))
+            view.derived_cache[key] = model
+        return model
 
 
 async def current_evidence_model(
     io: IO, access: MemoryAccess, version: str | None = None, judge_key: str | None = None
 ) -> EvidenceModel:
-    """Return the model of a memory as it is, or at a version, where that is still known.
+    """Return the model of a memory; the memory is not read again if the view has the version.
 
-    Without a key, verdicts of the judge that gave the newest one count.
+    Without a key, the verdicts of the judge that gave the newest one count.
     """
     view = access.view
     if view.version != version:
@@ -74,14 +58,14 @@ async def current_evidence_model(
 
 
 async def fit(io: IO, model: EvidenceModel) -> None:
-    """Fit a model once."""
+    """Fit a model, unless it is fitted."""
     if not model.is_fitted:
         await off_loop(io, model.fit)
         evict_views()
 
 
 async def off_loop(io: IO, compute: Callable[[], T]) -> T:
-    """Compute what takes long; awaited, in a thread, so that the event loop goes on."""
+    """Run a slow function; with async IO in a thread, so that it does not block the event loop."""
     return await io.call_either(compute, partial(asyncio.to_thread, compute))
 
 
@@ -94,15 +78,15 @@ async def prepare_decision(
     vector: Vector | None,
     excluded_ids: Container[str] = (),
     judge_key: str | None = None,
-) -> tuple[Callable[[RawVerdict], Decision], str | None]:
-    """Look for what decides on a case, before the judge is asked; returns it, and a warning.
+) -> Callable[[RawVerdict], Decision]:
+    """Return the function that decides on a verdict.
 
-    `version` is what the judge is shown; `excluded_ids` are ids of examples without a vote.
+    `version` is the memory's version that the judge is shown; excluded examples have no vote.
     """
     try:
         model = await current_evidence_model(io, access, version, judge_key)
     except EmbeddingError as error:
-        # Whether that fails a judgment was decided where similar cases were looked for.
+        # Retrieval has decided whether an embedding error fails the judgment.
         logger.warning(
             "Judging %r: cases without vectors do not count: %s", access.criterion.name, error
         )
@@ -110,12 +94,7 @@ async def prepare_decision(
     if excluded_ids and any(case.example_id in excluded_ids for case in model.cases):
         scale = access.criterion.scale
         cases = load_cases(access.view, scale, judge_key, excluded_ids)
-        model = EvidenceModel(scale, cases, access.view.version)
+        model = EvidenceModel(scale, cases)
     if model.needs_fit(mode):
         await fit(io, model)
-    decide = partial(model.decide, vector=vector, mode=mode)
-    if model.version == version:
-        return decide, None
-    warning = _MOVED.format(model.version)
-    logger.warning("Judging %r: %s", access.criterion.name, warning)
-    return decide, warning
+    return partial(model.decide, vector=vector, mode=mode)

@@ -1,9 +1,9 @@
-"""Whether agreement has fallen since the beginning: a test that may be looked at after each answer.
+"""Test whether agreement has fallen since the beginning; the test is valid after each answer.
 
-Each answer is ranked among those so far, ties by chance: while nothing changes these ranks are
+Each answer is ranked among those so far, ties at random. While nothing changes, these ranks are
 independent and uniform, whatever the agreement is. The test bets that from some answer on
-disagreement is more frequent than it was. What the bets earn is a martingale, which Ville's
-inequality bounds at all times together.
+disagreement is more frequent than before. The capital of the bets is a martingale, which Ville's
+inequality bounds at all times at once.
 
 Source: V. Vovk, Testing randomness online, Statistical Science, 2021 (conformal test martingales).
 """
@@ -18,22 +18,22 @@ from memalign_graph.identity import draw
 from memalign_graph.types import FrozenModel
 
 LEVEL = 0.05
-"""How often the test says so at most, at any time, where nothing changed."""
+"""The test's chance of a false alarm at any time."""
 
-_BEFORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # shares of disagreement bet on
-_MORE = (0.04, 0.08, 0.15, 0.25, 0.4)  # by how much it grows
-_EARLY = 100  # half the stake is on a change within as many answers
+_BEFORE = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # disagreement that is bet on
+_MORE = (0.04, 0.08, 0.15, 0.25, 0.4)  # its growth
+_EARLY = 100  # half the stake is on a change within so many answers
 
 
 class Drift(FrozenModel):
     """Whether judge and experts agree less often than at the beginning, on a random sample."""
 
     answers: int
-    """How many judgments of the sample have an expert's value."""
+    """The number of judgments in the sample with an expert's value."""
 
     evidence: float
-    """What the bets on a fall were worth at best, where 1 is the stake: from 20 on it has fallen,
-    with false alarms in at most 5 % of all streams, however often one looks."""
+    """The highest capital of the bets on a fall, with a stake of 1. From 20 on the agreement has
+    fallen, with false alarms in at most 5 % of all streams, however often one looks."""
 
     has_fallen: bool
     """Whether agreement has fallen."""
@@ -45,14 +45,14 @@ class Drift(FrozenModel):
     """The agreement since then."""
 
     since: date | None = None
-    """The day of the first answer after it, as far as that can be told."""
+    """The day of the first answer after the most likely time of the fall."""
 
 
 def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
-    """Test answers in their order: each one's id, its day, and whether the judge agreed."""
+    """Test answers in their order: each has an id, its day, and whether the judge agreed."""
     agreed = np.array([agrees for *_, agrees in answers], dtype=bool)
-    worth = max(bets(agreed, [draw(f"drift {key}") for key, *_ in answers]), default=1.0)
-    drift = Drift(answers=len(answers), evidence=worth, has_fallen=worth >= 1 / LEVEL)
+    capital = max(bets(agreed, [draw(f"drift {key}") for key, *_ in answers]), default=1.0)
+    drift = Drift(answers=len(answers), evidence=capital, has_fallen=capital >= 1 / LEVEL)
     if not drift.has_fallen:
         return drift
     ahead = np.arange(1, len(agreed))
@@ -66,7 +66,7 @@ def find_drift(answers: Sequence[tuple[str, date, bool]]) -> Drift:
 
 
 def bets(agreed: Sequence[bool] | np.ndarray, draws: Sequence[float]) -> list[float]:
-    """Return what the bets on a fall are worth after each answer."""
+    """Return the capital of the bets on a fall after each answer."""
     before, more = np.array(list(product(_BEFORE, _MORE))).T
     after = np.minimum(before + more, 0.95)
     won, lost = after / before, (1 - after) / (1 - before)

@@ -1,8 +1,8 @@
 """The evidence model: experts' values of similar cases, with the judge's verdict as a feature.
 
-It is a function of the cases in memory, and is refitted when the memory changes, so that what was
-forgotten leaves no trace. Leave-one-out tells how far it can be trusted beside the judge: each case
-in memory is also estimated without itself and its near-duplicates.
+It is a function of the cases in memory and is refitted when the memory changes, so that forgotten
+feedback leaves no trace. Leave-one-out decides whether the evidence or the judge's verdict counts:
+each case in memory is also estimated without itself and its near-duplicates.
 
 Source (`regression` names its own): D. H. Wolpert, Stacked generalization, 1992.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from functools import cached_property
 from math import floor, isnan, log10, nan
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -26,40 +26,62 @@ from memalign_graph.evidence.comparison import (
     is_better,
     judge_coefficient,
 )
-from memalign_graph.evidence.explanation import Estimate, explain
-from memalign_graph.evidence.regression import (
-    NO_NEIGHBORS,
-    Floats,
-    KernelRegression,
-    Neighbors,
-)
+from memalign_graph.evidence.regression import NO_NEIGHBORS, Floats, KernelRegression, Neighbors
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.evidence.verdicts import Decision, RawVerdict, log_odds
 from memalign_graph.memory.index.vectors import Vector
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Decide, Probabilities
+from memalign_graph.types import Decide, Evidence, Neighbour, Probabilities
 
 Kind = Literal["stated", "evidence"]
-"""Of a confidence: what the judge states, or what the evidence measures."""
+"""Source of a confidence: the judge's own probability, or the evidence."""
 
-SMALL = 1e-6  # of a similarity, what rounding may change
+SMALL = 1e-6  # rounding error of a similarity
 
-_NOVELTY_QUANTILE = 0.05  # how rare it is to be as unlike all others: it takes 19 cases to tell
-_MAX_COMPARED = 30
-"""The newest verdicts that are compared: the judge learns, and its old verdicts are another's."""
-_MAX_DISTINCT_VALUES = 12
-"""Where experts use no more different numbers, estimates are rounded to these."""
-_LEAST_SHARE = 0.02  # of a choice, in how likely each is
-_BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)
-"""Parts of the fitted weight, tried in turn where a class would lose."""
+_NOVELTY_QUANTILE = 0.05  # of the similarities between cases in memory: it takes 19 cases
+_MAX_COMPARED = 30  # the newest verdicts: the judge learns, and its old verdicts no longer count
+_MAX_DISTINCT_VALUES = 12  # if experts use no more numbers, estimates are rounded to these
+_MIN_SHARE = 0.02  # of a choice, in the probabilities
+_BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)  # parts of the fitted weight, tried until no class loses
+_MAX_SHOWN = 10  # neighbors in an explanation
+
+_NO_VECTOR = "The verdict decides: the case has no embedding, so no similar cases were found."
+_UNLIKE = (
+    "The verdict decides: no case in memory is as similar to this one as cases there are to each "
+    "other, near-duplicates aside."
+)
+_FEW_CASES = (
+    "The verdict decides: memory has {} case{} with an expert's value. Weighing them takes {}."
+)
+_FEW_VERDICTS = (
+    "The verdict decides: of {} cases in memory with an expert's value {} have the judge's own "
+    "verdict, too. Weighing it takes {}."
+)
+_TOO_FEW_DISTINCT = (
+    "The verdict decides: memory has fewer than {} cases that are not near-duplicates."
+)
+_ONE_VALUE = "The verdict decides: the experts gave all cases that count the same value."
+_COMPARED = "The {} decides: on {} cases in memory, each left out, the evidence is {}, and {}{}."
+_NOT_BETTER = ": not better beyond chance, each class counting alike"
+
+
+class _Estimate(NamedTuple):
+    """The evidence's estimate of a new case."""
+
+    targets: Floats
+    value: Value
+    probabilities: Probabilities | None
+    """How likely each choice is the experts'."""
+    vote: Floats
+    """The neighbors' shares of each choice, or their mean; then those of the judge's values."""
 
 
 class EvidenceModel:
-    """What decides, fitted to the cases of a memory; what is not needed is not fitted."""
+    """Decides on new cases by the cases in memory. Its parts are fitted when first needed."""
 
-    def __init__(self, scale: Scale, cases: Sequence[EvidenceCase], version: str = "") -> None:
-        """Take cases in the order of their ids, and the version of the memory that has them."""
-        self.cases, self.version = list(cases), version
+    def __init__(self, scale: Scale, cases: Sequence[EvidenceCase]) -> None:
+        """Take the cases of a memory, in the order of their ids."""
+        self.cases = list(cases)
         self.encoding = ValueEncoding(scale)
         self.truth = self.encoding.numbers([case.value for case in cases])
         self._distinct_values = np.unique(self.truth)
@@ -67,7 +89,7 @@ class EvidenceModel:
         self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
         self._verdicts = self.encoding.numbers([verdict.value for verdict in verdicts])
         self._stated = [log_odds(self.encoding.stated(verdict)) for verdict in verdicts]
-        # What experts say, then the judge: where it was not asked it counts as right.
+        # The experts' values, then the judge's: where it was not asked it counts as right.
         experts = self.encoding.rows([case.value for case in cases])
         judge = [case.verdict or RawVerdict(case.value) for case in cases]
         self._targets = np.hstack((experts, self.encoding.verdict_rows(judge)))
@@ -77,7 +99,7 @@ class EvidenceModel:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes it takes: those of its arrays."""
+        """The bytes of its arrays."""
         fitted = vars(self.regression) if self.is_fitted and self.cases else {}
         arrays = [*vars(self).values(), *fitted.values(), *fitted.get("neighbors", ())]
         arrays += [case.vector for case in self.cases]
@@ -85,11 +107,11 @@ class EvidenceModel:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether everything that takes long was computed."""
+        """Whether the slow parts are computed."""
         return "leave_one_out" in vars(self)
 
     def needs_fit(self, mode: Decide) -> bool:
-        """Tell whether a decision needs similar cases."""
+        """Return whether a decision needs similar cases."""
         if mode == "verdict":
             return not self.encoding.choices
         return mode == "evidence" or len(self._judged) >= MIN_CASES
@@ -103,20 +125,20 @@ class EvidenceModel:
 
     @cached_property
     def regression(self) -> KernelRegression:
-        """What the experts said of like cases; there has to be one."""
+        """The regression over the experts' values; it takes a case."""
         vectors = np.array([case.vector for case in self.cases])
         return KernelRegression(vectors, self._targets, self._targets.shape[1] // 2)
 
     @cached_property
     def expert_means(self) -> Floats:
-        """What experts say of each case: a share of the range, or the share of each choice."""
+        """The experts' mean for each case: a share of the range, or the share of each choice."""
         unit = self.encoding.span if self.encoding.is_ordered else 1.0
         rows = [self.encoding.rows(case.expert_values).mean(axis=0) for case in self.cases]
         return np.array(rows) / unit
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut | None:
-        """What the evidence is worth; None where cases are few, or have all one value."""
+        """Estimates of the cases in memory; None if they are few or all have one value."""
         encoding, has_judge = self.encoding, len(self._judged) >= MIN_CASES
         rows = self._judged if has_judge else np.arange(len(self.cases))
         truth = self.truth[rows]
@@ -128,7 +150,7 @@ class EvidenceModel:
         estimates, usual = np.hsplit(self.regression.left_out[rows], 2)
         judge = None
         if has_judge:
-            # How far the judge is from what it usually says of like cases moves the estimate.
+            # The judge's distance from its usual verdict on similar cases moves the estimate.
             moves = verdicts - usual
             judge, without = judge_coefficient(moves, experts - estimates, encoding.span)
             estimates = estimates + without[:, None] * moves
@@ -158,7 +180,7 @@ class EvidenceModel:
             newest = order[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]
-        # One value for all is right on a class of its own: without verdicts the mean counts.
+        # Without verdicts the baseline is one value, right on one class: the mean counts.
         classes, kinds = np.zeros(len(rows), int), np.zeros(1, int)
         if has_judge:
             classes, kinds = encoding.classes(truth), np.unique(encoding.classes(self.truth))
@@ -169,7 +191,7 @@ class EvidenceModel:
             return gained / (1.0 if encoding.choices else encoding.span)
 
         def wins_lately(gained: Floats) -> bool:
-            """Tell whether the newest cases win: the judge may have learned of late."""
+            """Return whether the newest cases gain: the judge may have learned recently."""
             return not has_judge or bool(gained[-MIN_CASES:].sum() > 0)
 
         if not encoding.is_ordered:
@@ -191,7 +213,7 @@ class EvidenceModel:
         return None
 
     def leave_one_out_values(self) -> dict[str, tuple[Value, Floats]]:
-        """Return what each example is estimated at without it: on the scale, and before."""
+        """Return the leave-one-out estimate of each example: on the scale, and unrounded."""
         leave_one_out = self.leave_one_out
         if leave_one_out is None:
             return {}
@@ -200,30 +222,31 @@ class EvidenceModel:
         return dict(zip(ids, zip(values, leave_one_out.estimates, strict=True), strict=True))
 
     def values_changed_by(self, new: EvidenceCase) -> list[tuple[EvidenceCase, Value, Value]]:
-        """Tell which other cases would be estimated otherwise if memory had a case, or had it so.
+        """Return the other cases whose leave-one-out estimate a new or changed case would change.
 
-        Each is left out, with what it is estimated at before and after; what moves most is first.
+        Each has its estimate before and after. The largest change is first.
         """
         others = [case for case in self.cases if case.example_id != new.example_id]
         cases = sorted([*others, new], key=lambda case: case.example_id)
         changed = EvidenceModel(self.encoding.scale, cases)
         before, after = self.leave_one_out_values(), changed.leave_one_out_values()
-        moves = []
+        changes = []
         for case in others:
             if case.example_id in before and case.example_id in after:
-                (was, here), (is_now, there) = before[case.example_id], after[case.example_id]
-                if not values_agree(self.encoding.scale, was, is_now):
-                    moves.append((float(np.abs(there - here).sum()), case, was, is_now))
-        return [move[1:] for move in sorted(moves, key=lambda move: (-move[0], move[1].example_id))]
+                (old, old_row), (value, row) = before[case.example_id], after[case.example_id]
+                if not values_agree(self.encoding.scale, old, value):
+                    changes.append((-float(np.abs(row - old_row).sum()), case, old, value))
+        changes.sort(key=lambda change: (change[0], change[1].example_id))
+        return [change[1:] for change in changes]
 
     def nearest(self, vector: Vector | None) -> Neighbors:
-        """Find the cases that are most similar to a new one."""
+        """Return the cases that are most similar to a new one."""
         if vector is None or not self.cases:
             return NO_NEIGHBORS
         return self.regression.nearest(vector)
 
     def is_novel(self, neighbors: Neighbors) -> bool:
-        """Tell whether a case is less like any case than most cases in memory are like another."""
+        """Return whether a case is less similar to memory than most cases there to each other."""
         if not len(neighbors.rows):
             return True
         nearest_others = self.regression.neighbors.similarities.max(axis=1, initial=-1)
@@ -231,7 +254,7 @@ class EvidenceModel:
         return bool(rank <= _NOVELTY_QUANTILE * (1 + len(self.cases)))
 
     def decides(self, mode: Decide) -> bool:
-        """Tell whether the evidence decides."""
+        """Return whether the evidence decides on cases that are not novel."""
         if mode == "verdict" or not self.needs_fit(mode):
             return False
         return self.leave_one_out is not None and self.leave_one_out.weight is not None
@@ -239,24 +262,17 @@ class EvidenceModel:
     def decide(self, verdict: RawVerdict, vector: Vector | None, mode: Decide) -> Decision:
         """Decide on a new case, by the cases nearest to it."""
         encoding, value, source = self.encoding, verdict.value, verdict.source
-        confidence, evidence = encoding.stated(verdict), None
+        confidence = encoding.stated(verdict)
         kind: Kind = "stated"
-        score, decides = log_odds(confidence), False
+        score, decides, evidence = log_odds(confidence), False, None
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
             is_weighed = self.needs_fit(mode)
             neighbors = self.nearest(vector) if is_weighed else NO_NEIGHBORS
             estimate = self._estimate(verdict, vector, neighbors)
             decides = self.decides(mode) and not self.is_novel(neighbors)
-            evidence = explain(
-                verdict.value,
-                self.cases,
-                encoding,
-                self.leave_one_out if is_weighed else None,
-                neighbors,
-                estimate,
-                is_weighed=is_weighed,
-                decides=decides,
+            evidence = self._explain(
+                verdict.value, neighbors, estimate, is_weighed=is_weighed, decides=decides
             )
             if decides or (isnan(confidence) and len(neighbors.rows)):
                 kind, source, score = "evidence", "evidence", 0.0
@@ -280,8 +296,8 @@ class EvidenceModel:
 
     def _estimate(
         self, verdict: RawVerdict, vector: Vector | None, neighbors: Neighbors
-    ) -> Estimate | None:
-        """Estimate a new case; None where nothing can be weighed."""
+    ) -> _Estimate | None:
+        """Estimate a new case; None if nothing can be weighed."""
         if vector is None or not len(neighbors.rows) or self.leave_one_out is None:
             return None
         leave_one_out, encoding = self.leave_one_out, self.encoding
@@ -295,14 +311,83 @@ class EvidenceModel:
                 baseline = np.median(self.truth, keepdims=True)
             [targets] = blend(baseline, targets[None], leave_one_out.weight)
         value = encoding.value(float(self._numbers(targets)))
-        return Estimate(targets, value, self._probabilities(leave_one_out, targets), vote)
+        return _Estimate(targets, value, self._probabilities(leave_one_out, targets), vote)
+
+    def _explain(
+        self,
+        verdict: Value,
+        neighbors: Neighbors,
+        estimate: _Estimate | None,
+        *,
+        is_weighed: bool,
+        decides: bool,
+    ) -> Evidence:
+        """Explain a decision; `is_weighed`: there are enough verdicts to use similar cases."""
+        leave_one_out = self.leave_one_out if is_weighed else None
+        fields: dict[str, Any] = {"reason": self._reason(is_weighed=is_weighed, decides=decides)}
+        if leave_one_out is not None:
+            fields["evidence_error"] = float(leave_one_out.errors.mean())
+            # If the verdict is kept, the weights are those of the estimate.
+            weight = 1.0 if leave_one_out.weight is None else leave_one_out.weight
+            judge = leave_one_out.judge
+            fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
+            if judge is not None:
+                fields["weights"]["judge"] = 1 - weight + weight * judge
+                fields["verdict_error"] = float(leave_one_out.baseline_errors.mean())
+        if estimate is not None:
+            names, is_ordered = self.encoding.names, self.encoding.is_ordered
+            shares = dict(zip(names, estimate.vote.tolist(), strict=False))
+            fields["vote"] = float(estimate.vote[0]) if is_ordered else shares
+            fields["estimate"] = estimate.value
+            fields["probabilities"] = estimate.probabilities
+        if is_weighed and self.cases and not len(neighbors.rows):
+            fields["reason"] = _NO_VECTOR
+        voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
+        return Evidence(
+            decided_by="evidence" if decides else "verdict",
+            verdict=verdict,
+            cases=len(self.cases),
+            neighbours=[
+                Neighbour(
+                    example_id=self.cases[row].example_id,
+                    episode_ids=self.cases[row].episode_ids,
+                    value=self.cases[row].value,
+                    similarity=similarity,
+                    weight=share,
+                )
+                for row, similarity, share in voters
+            ],
+            **fields,
+        )
+
+    def _reason(self, *, is_weighed: bool, decides: bool) -> str:
+        count = len(self.cases)
+        if count < MIN_CASES:
+            return _FEW_CASES.format(count, "s" * (count != 1), MIN_CASES)
+        if not is_weighed:
+            return _FEW_VERDICTS.format(count, len(self._judged), MIN_CASES)
+        leave_one_out = self.leave_one_out
+        if leave_one_out is None:
+            is_varied = len(self._distinct_values) > 1
+            return _TOO_FEW_DISTINCT.format(MIN_CASES) if is_varied else _ONE_VALUE
+        if leave_one_out.weight is not None and not decides:
+            return _UNLIKE
+        measure = "wrong on a share of" if self.encoding.choices else "off by"
+        other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
+        return _COMPARED.format(
+            "evidence" if decides else "verdict",
+            len(leave_one_out.rows),
+            f"{measure} {leave_one_out.errors.mean():.3g}",
+            f"{other} {leave_one_out.baseline_errors.mean():.3g}",
+            "" if decides else _NOT_BETTER,
+        )
 
     def _probabilities(self, leave_one_out: LeaveOneOut, targets: Floats) -> Probabilities | None:
         """Return how likely each choice is the experts'."""
         if not self.encoding.choices:
             return None
         if not self.encoding.is_ordered:
-            shares = np.clip(targets, _LEAST_SHARE, None)
+            shares = np.clip(targets, _MIN_SHARE, None)
         else:
             distances = leave_one_out.estimates[:, 0] - self.truth[leave_one_out.rows]
             ranks = np.arange(len(self.encoding.names))
@@ -310,7 +395,7 @@ class EvidenceModel:
         return dict(zip(self.encoding.names, (shares / shares.sum()).tolist(), strict=True))
 
     def _numbers(self, estimates: Floats) -> Floats:
-        """Return estimates as numbers on the scale, as fine as experts give them."""
+        """Return estimates as numbers on the scale, rounded as the experts' values are."""
         if not self.encoding.is_ordered:
             return estimates.argmax(axis=-1).astype(float)
         if len(self._distinct_values) <= _MAX_DISTINCT_VALUES:
@@ -320,14 +405,14 @@ class EvidenceModel:
         return np.clip(np.round(estimates[..., 0], digits), low, low + span)
 
     def _scores(self, estimates: Floats, numbers: Floats, neighbors: Neighbors) -> Floats:
-        """Score decisions: by their choice's estimate, or how near they are to like cases."""
+        """Score decisions by their choice's estimate, or by the distance of similar cases."""
         if not self.encoding.is_ordered:
             return estimates[np.arange(len(numbers)), numbers.astype(int)]
         distances = self.truth[neighbors.rows] - numbers[:, None]
         return -np.sqrt((neighbors.shares * distances**2).sum(axis=-1)) / self.encoding.span
 
     def calibration(self, kind: Kind, *, decides: bool) -> Calibration | None:
-        """Return how confidences of a kind are calibrated; None where past decisions are few."""
+        """Return the calibration of a kind of confidence; None if past decisions are few."""
         key = kind, decides
         if key not in self._calibrations:
             self._calibrations[key] = self._calibrate(kind, decides=decides)
@@ -343,7 +428,7 @@ class EvidenceModel:
             neighbors = Neighbors(*(array[rows] for array in self.regression.neighbors))
             scores = self._scores(leave_one_out.estimates, numbers, neighbors)
         elif kind == "evidence":
-            # Nothing tells decisions apart: how often verdicts agree is all that is known.
+            # All decisions are alike: only how often verdicts agree is known.
             scores = np.zeros(len(rows))
         known = ~np.isnan(scores)
         if known.sum() < MIN_CALIBRATING:
@@ -353,7 +438,7 @@ class EvidenceModel:
         return Calibration.fitted(scores[known], agreed[known], rows[known], values)
 
     def usual_kind(self, mode: Decide) -> Kind:
-        """Return the kind of confidence that most decisions have."""
+        """Return the usual kind of confidence."""
         if not self.decides(mode) and self.calibration("stated", decides=False) is not None:
             return "stated"
         return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"

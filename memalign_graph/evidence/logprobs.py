@@ -1,4 +1,4 @@
-"""Log-probabilities of a token: which models give them, asking for them, and reading them."""
+"""Log-probabilities of an answer's first token: asking for them and parsing them."""
 
 import logging
 import math
@@ -30,13 +30,13 @@ from memalign_graph.types import Probabilities
 logger = logging.getLogger(__name__)
 
 _MAX_TOKENS = 16
-"""What ends an answer that is no letter; of a small model, whose every token takes time, one."""
+"""The limit of an answer that is not a letter. A small model, which is slow, gets one token."""
 
 
 def token_probabilities(logprobs: Any, tokens: Sequence[str]) -> list[float | None]:
-    """Read how likely the first token was each of some; None for those without a probability.
+    """Return the probability that the first token is each of some; None if it is unknown.
 
-    Servers write log-probabilities in several ways: only OpenAI's is read.
+    Only OpenAI's format of log-probabilities is parsed.
     """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = next((entry for entry in _entries(content) if entry["token"].strip()), {})
@@ -59,9 +59,9 @@ def _entries(items: Any) -> list[Mapping[str, Any]]:
 
 
 def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities | None:
-    """Read how likely the first token was each value's letter, renormalized over those alone.
+    """Return the probability of each value's letter as the first token, renormalized.
 
-    A letter that is not among the alternatives counts as 0 where the others leave it little.
+    A letter that is not among the alternatives counts as 0 if the others have nearly all.
     """
     shares = token_probabilities(logprobs, ascii_uppercase[: len(names)])
     total = sum(share or 0.0 for share in shares)
@@ -70,18 +70,18 @@ def letter_probabilities(logprobs: Any, names: Sequence[str]) -> Probabilities |
     return {name: (share or 0.0) / total for name, share in zip(names, shares, strict=True)}
 
 
-_MIN_KNOWN_SHARE = 0.9  # of the probability, on the letters that are known
+_MIN_KNOWN_SHARE = 0.9  # of the probability
 
 
 class _AcceptAnyText:
-    """Tells a refusal from an answer; whatever else that is, its first token counts."""
+    """An output parser that accepts all but a refusal: the first token counts."""
 
     def parse_result(self, result: Sequence[Any]) -> dict[str, Any] | None:
         return None if result[0].message.additional_kwargs.get("refusal") else {}
 
 
 def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
-    """Return a chat model that is asked for a token with its alternatives; None if it has none."""
+    """Return a chat model that is asked for log-probabilities; None if its class has no options."""
     names = {"logprobs", "top_logprobs"}
     if not all(names <= type(inner).model_fields.keys() for inner in inner_models(chat)):
         return None
@@ -98,17 +98,17 @@ def logprob_model(chat: BaseChatModel) -> StructuredModel | None:
 
 
 _MAX_WITHOUT_LOGPROBS = 3
-"""Replies in a row without log-probabilities, after which a model is taken to give none."""
+"""After so many replies in a row without log-probabilities a model is not asked for them."""
 
 _WITHOUT_LOGPROBS_S = 600.0
-"""How long it is then not asked for them: the server may have been at fault."""
+"""After this time it is asked again: the server may have been at fault."""
 
 _without_logprobs: dict[str, tuple[int, float]] = {}
 """Replies in a row without log-probabilities by the model's key, and when the last one came."""
 
 
 def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
-    """Return what `logprob_model` does, except for models that lately gave no alternatives."""
+    """Return the `logprob_model`; None if it has recently given no log-probabilities."""
     model = logprob_model(chat)
     count, last = _without_logprobs.get(model.key, (0, 0.0)) if model else (0, 0.0)
     is_silent = count >= _MAX_WITHOUT_LOGPROBS and time.monotonic() - last < _WITHOUT_LOGPROBS_S
@@ -116,7 +116,7 @@ def usable_logprob_model(chat: BaseChatModel) -> StructuredModel | None:
 
 
 def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
-    """Return whether a model is asked checks; `auto` asks small ones with log-probabilities."""
+    """Return whether a model is asked checks; `auto`: small ones with log-probabilities."""
     return (
         is_small_model(chat) and usable_logprob_model(chat) is not None
         if checks == "auto"
@@ -127,17 +127,17 @@ def asks_checks(checks: ChecksMode, chat: BaseChatModel) -> bool:
 async def ask_with_logprobs(
     io: IO, model: StructuredModel, messages: Sequence[BaseMessage]
 ) -> ChatReply:
-    """Ask for a token with its alternatives, and note whether the model gave them."""
+    """Ask for log-probabilities, and record whether the model gave them."""
     reply = await io.chat(model, messages)
     if reply.logprobs:
         _without_logprobs.pop(model.key, None)
-    elif reply.text and reply.problem is None:  # an unusable reply says nothing of that
+    elif reply.text and reply.problem is None:  # an unusable reply does not count
         count = _without_logprobs.get(model.key, (0, 0.0))[0] + 1
         _without_logprobs[model.key] = count, time.monotonic()
         if count == _MAX_WITHOUT_LOGPROBS:
             logger.warning(
-                "%s gives no log-probabilities: for %d minutes it is not asked for an answer's "
-                "token again, and its checks tell no more than yes or no.",
+                "%s gives no log-probabilities. For %d minutes it is not asked for them again, and "
+                "its checks answer yes or no without a probability.",
                 model.name,
                 _WITHOUT_LOGPROBS_S // 60,
             )
@@ -151,7 +151,7 @@ async def ask_letter(
     messages: Sequence[BaseMessage],
     values: Sequence[Value],
 ) -> ConfidenceMeasurement:
-    """Ask a model with log-probabilities for one of some values by its letter."""
+    """Measure the probabilities of values by asking for the letter of one."""
     try:
         reply = await ask_with_logprobs(io, model, messages)
     except ChatModelError as error:

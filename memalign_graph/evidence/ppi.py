@@ -1,12 +1,13 @@
-"""The mean of experts' values, from few of them and a judge's values on many cases.
+"""Estimate the mean of experts' values from few of them and a judge's values on many cases.
 
-A judge's own mean is off by its errors. A random sample of cases that experts valued tells how far,
-and its mean is corrected by the judge's values on all other cases, as far as both go together.
+A judge's own mean is biased by its errors. The mean of a random sample with experts' values is
+not, and the judge's values on all other cases reduce its variance, as far as judge and experts
+correlate.
 
 Source: A. Angelopoulos, J. Duchi and T. Zrnic, PPI++: efficient prediction-powered inference, 2023.
-The interval of a share is Wilson's, with the number of labels that would be as exact without a
-judge: a normal interval fails on rare values. The variance is the jackknife's, to which each
-pair of ends of the scale adds a little: where no error was seen, there may be one.
+The interval of a share is Wilson's with the effective number of labels, because a normal interval
+fails on rare values. The variance is the jackknife's, with a few pseudo-labels at the ends of the
+scale: a sample without an error does not prove that there is none.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ class Estimate(FrozenModel):
     """A share or a mean with its 95 % interval."""
 
     value: float | None
-    """The estimate; None where there is too little to estimate it."""
+    """The estimate; None if there are too few values."""
 
     low: float
     """The lower end of the interval."""
@@ -49,9 +50,9 @@ def estimate_mean(
     is_share: bool = True,
     min_values: int = 1,
 ) -> Estimate:
-    """Estimate a mean by values, and by predictions of them and of other cases.
+    """Estimate a mean from values, the predictions of the same cases, and those of others.
 
-    `bounds` are what no value is beyond; a share is the mean of values that are 0 or 1.
+    All values are within the bounds. A share is the mean of values that are 0 or 1.
     """
     low, high = bounds
     count, span = len(values), high - low
@@ -68,12 +69,12 @@ def estimate_mean(
         mean += weight * float(unlabeled.mean() - predicted.mean())
     else:
         residual = variance
-    worth = count * max(variance / residual, 1.0) if is_share else count
-    return _interval(mean, worth, residual, bounds, is_share=is_share)
+    effective = count * max(variance / residual, 1.0) if is_share else count
+    return _interval(mean, effective, residual, bounds, is_share=is_share)
 
 
 def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
-    """Tell how many more labels bring an interval within a margin to each side of its middle."""
+    """Return how many more labels narrow an interval to a margin on each side."""
     if estimate.value is None:
         return MIN_LABELS - labels
     ratio = (estimate.high - estimate.low) / 2 / margin
@@ -83,9 +84,9 @@ def more_labels(estimate: Estimate, labels: int, margin: float) -> int:
 def _tuned(
     values: Floats, predictions: Floats, share: float, pseudo: float
 ) -> tuple[float, float, float]:
-    """Return the weight of the predictions, the values' variance, and what is left of it.
+    """Return the weight of the predictions, the values' variance, and the residual variance.
 
-    `share` is how many values there are for each other case.
+    `share` is the number of values for each other case.
     """
     corners = np.array([(0, 0), (0, 1), (1, 0), (1, 1)], dtype=float)
     y = np.concatenate([values, corners[:, 0]])

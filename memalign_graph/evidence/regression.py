@@ -1,4 +1,4 @@
-"""Kernel regression over cases in memory, each also estimated without itself.
+"""Kernel regression over the cases in memory, with leave-one-out estimates.
 
 Source: C. K. I. Williams and C. E. Rasmussen, Gaussian processes for regression, 1996.
 """
@@ -10,13 +10,13 @@ import numpy as np
 from memalign_graph.memory.index.vectors import Vector
 
 Floats = Any
-"""An array: numpy's types say little of what arithmetic makes of them."""
+"""An array: numpy's type hints lose the element type in arithmetic."""
 
 MAX_NEIGHBORS = 50  # that vote on a case
 
 
 class Neighbors(NamedTuple):
-    """The cases that are most similar to another case, or to each of several."""
+    """The cases that are most similar to one case, or to each of several."""
 
     rows: Floats
     similarities: Floats
@@ -27,38 +27,37 @@ NO_NEIGHBORS = Neighbors(np.zeros(0, int), np.zeros(0), np.zeros(0))
 
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TEMPERATURES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
-_MAX_SAMPLE = 200  # cases that the values above are chosen on
+_MAX_SAMPLE = 200  # cases for choosing ridge and temperature
 _FAR = -9.0  # below any similarity
 
-_TWIN_SHARE = 0.1
-"""Cases no farther apart than this share of the median distance are near-duplicates: with sentence
-embeddings rewordings are at 0.02 to 0.04 of it, the nearest other cases at 0.15 to 0.7."""
+_NEAR_DUPLICATE_SHARE = 0.1
+"""Cases that are closer than this share of the median distance are near-duplicates: with sentence
+embeddings rewordings are at 0.02 to 0.04 of it, and the nearest other cases at 0.15 to 0.7."""
 
 
 class KernelRegression:
-    """The mean of kernel ridge regression and of a vote of the nearest cases.
+    """The mean of kernel ridge regression and a vote of the nearest cases.
 
-    The kernel is the cosine of centered vectors. Near-duplicates are a group, which is left out
-    together.
+    The kernel is the cosine of centered vectors. A group of near-duplicates is left out together.
     """
 
     groups: Floats
-    """The group of near-duplicates that each case is in, by the row of its first case."""
+    """Each case's group of near-duplicates: the row of the group's first case."""
 
     neighbors: Neighbors
-    """Who votes on each case, nearest first. Where too few cases are outside its group, those in it
-    fill the row without a share in the vote."""
+    """The voters on each case, nearest first. Cases of its own group, which fill up short rows,
+    have no share in the vote."""
 
     left_out: Floats
-    """Each case's targets as estimated without its group; it takes two groups."""
+    """Each case's targets, estimated without its group; it takes two groups."""
 
     def __init__(self, vectors: Floats, targets: Floats, n_expert_columns: int) -> None:
         """Fit to targets; leave-one-out on the first columns chooses the hyperparameters.
 
         Args:
             vectors: A unit vector for each case.
-            targets: What is estimated for each case.
-            n_expert_columns: The number of columns that experts' values take.
+            targets: The rows to estimate: the experts' values, then the judge's.
+            n_expert_columns: The number of columns of the experts' values.
         """
         self._vectors, self._targets = vectors, targets
         similarities = vectors @ vectors.T
@@ -85,7 +84,7 @@ class KernelRegression:
         self._centered = _unit(vectors - self._center)
 
         def ridge_error(ridge: float) -> float:
-            # Around the mean of all: that favors smoothing, which few labels need.
+            # Around the mean of all cases: this favors smoothing, which few labels need.
             inverse = _inverse(self._centered[sample], ridge)
             residuals = inverse @ (experts - experts.mean(axis=0)) / np.diag(inverse)[:, None]
             return float((residuals**2).mean())
@@ -98,7 +97,7 @@ class KernelRegression:
         self.left_out = (_without_group(inverse, targets, self.groups) + votes) / 2
 
     def nearest(self, vector: Vector) -> Neighbors:
-        """Find the cases that are most similar to a new one."""
+        """Return the cases that are most similar to a new one."""
         similarities = self._vectors @ vector
         # Further digits depend on the order of summation.
         rows = np.argsort(-np.round(similarities, 6), kind="stable")[:MAX_NEIGHBORS]
@@ -106,7 +105,7 @@ class KernelRegression:
         return Neighbors(rows, similarities[rows], shares)
 
     def estimate(self, vector: Vector, neighbors: Neighbors) -> tuple[Floats, Floats]:
-        """Estimate a new case; also returns its neighbors' vote."""
+        """Estimate a new case; also return its neighbors' vote."""
         vote = neighbors.shares @ self._targets[neighbors.rows]
         [centered] = _unit((vector - self._center)[None])
         smooth = self._mean + (self._centered @ centered) @ self._coefficients
@@ -114,10 +113,11 @@ class KernelRegression:
 
 
 def _near_duplicates(distances: Floats) -> Floats:
-    """Number groups: cases in order, each with all later ones that are near it."""
+    """Return each case's group: cases in order, each with all later ones that are near it."""
     count = len(distances)
     groups = np.full(count, -1)
-    reach = _TWIN_SHARE * np.median(distances[np.triu_indices(count, 1)]) if count > 1 else 0.0
+    others = distances[np.triu_indices(count, 1)]
+    reach = _NEAR_DUPLICATE_SHARE * np.median(others) if count > 1 else 0.0
     for row in range(count):
         if groups[row] < 0:
             groups[(groups < 0) & (distances[row] <= reach)] = row
@@ -126,7 +126,7 @@ def _near_duplicates(distances: Floats) -> Floats:
 
 
 def _inverse(centered: Floats, ridge: float) -> Floats:
-    """Invert the kernel of rows, with the ridge on its diagonal."""
+    """Invert the kernel matrix with the ridge on its diagonal."""
     centered = centered.astype(np.float64)
     return np.linalg.inv(centered @ centered.T + ridge * np.eye(len(centered)))
 
@@ -134,8 +134,7 @@ def _inverse(centered: Floats, ridge: float) -> Floats:
 def _without_group(inverse: Floats, targets: Floats, groups: Floats) -> Floats:
     """Estimate each row by ridge regression without its group, in closed form.
 
-    `inverse` is that of the kernel with the ridge. The regression is around the mean of the other
-    rows: the mean of all would contain the row's own target.
+    The regression is around the mean of the other rows, which leaves out the row's own target.
     """
     columns = np.hstack((targets, np.ones((len(targets), 1))))
     solved = inverse @ columns
@@ -156,7 +155,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def _softmax(similarities: Floats, temperature: float) -> Floats:
-    """Return the shares of voters in a vote, by their similarity."""
+    """Return the shares of voters, by their similarity."""
     top = similarities.max(axis=1, keepdims=True, initial=_FAR)
     weights = np.exp((similarities - top) / temperature)
     return weights / weights.sum(axis=1, keepdims=True)

@@ -1,8 +1,8 @@
-"""Whether an expert is asked about a judgment, with `review="uncertain"`, and why.
+"""`review="uncertain"`: whether an expert is asked about a judgment, and why.
 
-Besides where the judge is not sure, one is asked where nothing in memory is like the case, or where
-what is like it is contradictory: where that is rare among memory's own cases, each as if it were
-new, since embedders differ in their similarities, and memories in how much their experts agree.
+An expert is asked if the judge is not sure, if no case in memory is similar, or if the experts'
+values of the similar cases differ. Embedders and memories differ, so the limits are quantiles of
+memory's own cases, each left out.
 """
 
 import logging
@@ -32,10 +32,10 @@ from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoic
 
 logger = logging.getLogger(__name__)
 
-_MAX_COMPARED = 5  # of the most similar cases a majority is looked for among so many
-_DISAGREEMENT_QUANTILE = 0.1  # neighbors that disagree as much are so rare: it takes 9 cases
-_MINORITY = 1 / 3  # a larger share of the nearest with another value leaves no clear majority
-_WIDE = 0.25  # in an order: more of the range than the middle half of their values may span
+_MAX_COMPARED = 5  # of the most similar cases
+_DISAGREEMENT_QUANTILE = 0.1  # of the spreads around cases in memory: it takes 9 cases
+_MINORITY = 1 / 3  # neighbors disagree if a larger share has another value
+_WIDE = 0.25  # on ordered scales: if the middle half of their values spans more of the range
 
 
 async def make_review_choice(
@@ -49,7 +49,7 @@ async def make_review_choice(
     has_neighbors: bool,
     at: datetime,
 ) -> ReviewChoice:
-    """Decide whether an expert is asked about a judgment; nobody is where the budget is spent."""
+    """Choose whether an expert is asked about a judgment, within the budget of the day."""
     reasons: list[ReviewReason] = []
     trust = find_threshold([], uncertain.target_agreement)
     try:
@@ -58,14 +58,14 @@ async def make_review_choice(
         await fit(io, model)
         source, evidence = judgment.confidence_source, judgment.evidence
         decides = evidence is not None and evidence.decided_by == "evidence"
-        every = _trust(model, decide, trust.target, source, decides=decides)
-        trust = every.verdicts.get(model.encoding.class_name(judgment.value), trust)
+        verdicts = _trust(model, decide, trust.target, source, decides=decides).verdicts
+        trust = verdicts.get(model.encoding.class_name(judgment.value), trust)
         if has_neighbors:
             reasons = review_flags(model, model.nearest(vector))
     except EmbeddingError as error:
-        # Whether that fails a judgment was decided where similar cases were looked for.
+        # Retrieval has decided whether an embedding error fails the judgment.
         logger.warning(
-            "Judging %r: an expert is asked, since memory can't be compared: %s",
+            "Judging %r: an expert is asked, because memory can't be compared: %s",
             access.criterion.name,
             error,
         )
@@ -88,9 +88,10 @@ async def make_review_choice(
 async def current_trust(
     io: IO, access: MemoryAccess, decide: Decide, target: float, judge_key: str | None = None
 ) -> Trust:
-    """Tell from which confidence on nobody has to be asked, by the memory as it is.
+    """Return the confidence from which on nobody is asked, by the memory as it is.
 
-    Verdicts count of the judge of this key; without a key, of that which gave the newest one.
+    Only verdicts of the judge with this key count; without a key, those of the judge that gave the
+    newest one.
     """
     model = await current_evidence_model(io, access, judge_key=judge_key)
     await fit(io, model)
@@ -98,12 +99,12 @@ async def current_trust(
 
 
 def is_sampled(judgment_id: str, share: float) -> bool:
-    """Tell whether a judgment is in the random sample."""
+    """Return whether a judgment is in the random sample."""
     return draw(judgment_id) < share
 
 
 def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReason]:
-    """Tell why an expert is asked about a case, whatever the judge's confidence."""
+    """Return the reasons to ask an expert that do not depend on the judge's confidence."""
     flags: list[ReviewReason] = ["no_similar_episode"] if model.is_novel(neighbors) else []
     if not len(neighbors.rows):
         return flags
@@ -117,7 +118,7 @@ def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReaso
 
 
 def _value_spreads(model: EvidenceModel, rows: Floats) -> Floats:
-    """Return how far the values of some cases are apart, for each row of cases, nearest first.
+    """Return the spread of the values in each row of cases: of the nearest of them.
 
     On an ordered scale it is the range of their middle half, otherwise the minority's share.
     """
@@ -138,13 +139,13 @@ def _trust(
     *,
     decides: bool | None = None,
 ) -> Trust:
-    """Compare a confidence with those of its own kind; without one with the usual ones.
+    """Find the threshold for confidences from a source, by default from the usual one.
 
-    `decides` tells whether the evidence decided, where that was another matter for one case.
+    `decides`: whether the evidence decided on the case; by default whether it usually decides.
     """
-    kind: Kind = model.usual_kind(decide)
-    if source is not None:
-        kind = "evidence" if source == "evidence" else "stated"
+    kind: Kind = "evidence" if source == "evidence" else "stated"
+    if source is None:
+        kind = model.usual_kind(decide)
     decides = model.decides(decide) if decides is None else decides
     is_scored = kind == "evidence" and model.leave_one_out is not None
     level = LEFT_OUT_LEVEL if is_scored else LEVEL
@@ -158,9 +159,9 @@ def _trust(
 def _past_decisions(
     model: EvidenceModel, kind: Kind, *, decides: bool
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return the confidence of past decisions by class, and how far they agree.
+    """Return past decisions by class: the confidence, and the share that agrees.
 
-    Near-duplicates with one class count as one decision, with their means.
+    Near-duplicates of one class count as one decision, with their means.
     """
     calibration = model.calibration(kind, decides=decides)
     if calibration is None:

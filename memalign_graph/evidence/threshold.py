@@ -1,10 +1,10 @@
-"""How far a judge can be trusted: the confidence from which on no expert has to be asked.
+"""The confidence from which on a judge is trusted, so that no expert is asked.
 
-Pure functions of past decisions. The bound may be looked at after every answer: it is an e-value
-(a bet against "the judge agrees no more often than the target", which Ville's inequality bounds at
-all times together). What it promises holds for cases like those in memory, as far as the experts'
-values there are a fair sample: where sure judgments are asked about by chance alone and unsure ones
-always, the sample errs on the side of asking.
+Pure functions of past decisions. The bound holds after every answer: it is an e-value, a bet
+against "the judge agrees no more often than the target", which Ville's inequality bounds at all
+times at once. It holds for cases like those in memory, if the experts' values there are a fair
+sample. If confident judgments are asked about only at random and others always, it errs on the side
+of asking.
 
 Source: A. Ramdas et al., Game-theoretic statistics and safe anytime-valid inference, 2023.
 """
@@ -19,40 +19,40 @@ from pydantic import Field
 from memalign_graph.types import FrozenModel
 
 LEVEL = 0.95
-"""How sure a bound is, for each verdict: a target of 0.9 then takes 40 decisions that all agree."""
+"""The level of a bound, for each verdict: a target of 0.9 takes 40 decisions that all agree."""
 
 LEFT_OUT_LEVEL = 0.98
-"""The same for decisions that are scored by the labels of the others, each left out: a label moves
-those scores, and what is counted varies up to 1.2 times as much as what is drawn independently."""
+"""The same for leave-one-out scores: a label moves the scores of the other cases, so that counts
+vary up to 1.2 times as much as those of independent decisions."""
 
 _STARTS = ((1.0, 0.5), (0.5, 0.25), (0.25, 0.25))
-"""Which shares of the decisions, the surest first, a test begins with, and each one's part of the
-error that the level leaves."""
+"""Tests that begin with a share of the decisions, the most confident ones, and each test's part of
+the error that the level leaves."""
 
-_RATES = 20  # of agreement above the target that are bet on, beside one that is perfect
+_RATES = 20  # of agreement between the target and 1 that are bet on
 
 
 class Trust(FrozenModel):
-    """From which confidence on a judge agrees with the experts as often as was asked for.
+    """The confidence from which on a judge agrees with the experts as often as the target.
 
-    The target is shown for each verdict by past decisions with that verdict alone: a gate that
+    The target is tested for each verdict on past decisions with that verdict alone: a gate that
     lets a bad answer pass is not excused by a hundred good ones. `verdicts` has the result of each;
     the other fields sum these up. Decisions on near-duplicates count as one.
 
     Attributes:
-        target: The agreement asked for, as a share.
+        target: The required agreement, as a share.
         threshold: The confidence from which on no expert is asked about any of the verdicts that
-            have one: the highest of theirs; None if no verdict has one.
+            have a threshold: the highest of theirs; None if no verdict has one.
         needed: The fewest decisions with one verdict that can show the target, if all agree.
-        decisions: How many past decisions there are whose confidence was measured.
-        cases: How many of them have their verdict's threshold or more; where no verdict has one,
-            those that the tests ended with; 0 where there were too few to test.
+        decisions: The number of past decisions with a confidence.
+        cases: The number of them that reach their verdict's threshold. If no verdict has one, those
+            that the tests ended with; 0 if there were too few to test.
         agreement: The share of these that agree with the experts; None if there are none.
-        bound: What the agreement on new cases is not below for any verdict that has a threshold,
-            at a level of 95 %; None if there are no such cases.
-        coverage: The share of past decisions with their verdict's threshold; 0 without one.
-        verdicts: The same for each verdict that past decisions have, by the value as the scale
-            renders it, or by its third of an ordered scale: `low`, `middle`, `high`.
+        bound: A lower bound, at a level of 95 %, of the agreement on new cases with any verdict
+            that has a threshold; None if there are no such cases.
+        coverage: The share of past decisions that reach their verdict's threshold; 0 without one.
+        verdicts: The same for each verdict of past decisions, by the value as the scale renders
+            it, or by its third of an ordered scale: `low`, `middle`, `high`.
     """
 
     target: float
@@ -67,20 +67,20 @@ class Trust(FrozenModel):
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are so many decisions that the target could be shown at all."""
+        """Whether there are enough decisions to show the target."""
         return self.decisions >= self.needed
 
 
 def find_threshold(
     decisions: Iterable[tuple[float, float]], target: float, level: float = LEVEL
 ) -> Trust:
-    """Find the lowest confidence from which on a judge is known to agree with the experts.
+    """Find the lowest confidence from which on a judge is shown to agree with the experts.
 
-    Each decision has a confidence and whether it agrees: a share, where it stands for several.
-    Confidences have to rank decisions by nothing fitted to their labels.
+    Each decision has a confidence and whether it agrees, or the share of its duplicates that agree.
+    The order of the confidences must not be fitted to the decisions' own labels.
 
-    A test begins with a fixed share of the surest decisions, and goes on to less sure ones until
-    it fails: so each further set is tested at the whole level of its test.
+    A test begins with a fixed share of the most confident decisions and adds less confident ones
+    until it fails. So each set is tested at the whole level of its test.
     """
     ranked = sorted(decisions, key=lambda decision: -decision[0])
     count, cases, agreeing = len(ranked), 0, 0.0
@@ -116,7 +116,7 @@ def find_threshold(
 def find_threshold_by_verdict(
     decisions: Mapping[str, Sequence[tuple[float, float]]], target: float, level: float = LEVEL
 ) -> Trust:
-    """Find such a confidence for each verdict, by past decisions with that verdict alone."""
+    """Find the threshold of each verdict, by past decisions with that verdict alone."""
     verdicts = {name: find_threshold(pairs, target, level) for name, pairs in decisions.items()}
     trusted = [trust for trust in verdicts.values() if trust.threshold is not None]
     counted = [trust for trust in trusted or verdicts.values() if trust.cases]
@@ -137,9 +137,9 @@ def find_threshold_by_verdict(
 
 
 def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
-    """Tell how many more decisions show a target, if they agree as often as those so far.
+    """Return how many more decisions show the target, if they agree as often as those so far.
 
-    None where these do not agree more often than the target.
+    None if these agree no more often than the target.
     """
     if trust.threshold is not None:
         return 0
@@ -155,15 +155,15 @@ def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
 
 
 def is_random_sample(reasons: Sequence[str]) -> bool:
-    """Tell whether a judgment that was asked about was so by chance alone."""
+    """Return whether a judgment was asked about by chance alone."""
     return set(reasons) == {"sample"}
 
 
 def _log_e(agreeing: float, cases: int, target: float) -> float:
-    """Return the logarithm of what a bet against the target is worth after some cases.
+    """Return the log e-value of a bet against the target after some cases.
 
-    Half of the stake is on perfect agreement, half on rates between that and the target. A share
-    counts as a geometric mean, which is below the linear bet that is fair for any mean.
+    Half of the stake is on perfect agreement, half on rates between that and the target. A decision
+    that agrees in part counts as a geometric mean, which is below the fair linear bet.
     """
     wrong = cases - agreeing
     logs = [agreeing * won + wrong * lost - log(_RATES) for won, lost in _odds(target)]
@@ -175,18 +175,15 @@ def _log_e(agreeing: float, cases: int, target: float) -> float:
 
 @lru_cache(maxsize=256)
 def _odds(target: float) -> list[tuple[float, float]]:
-    """Return for each rate what agreement is worth, and what disagreement is, as logarithms."""
+    """Return the logarithms of a bet's factors for each rate: on agreement, on disagreement."""
     steps = [(step + 0.5) / _RATES for step in range(_RATES)]
     return [(log(1 + step * (1 - target) / target), log(1 - step)) for step in steps]
 
 
 def _shown_agreement(agreeing: float, cases: int, level: float) -> float:
-    """Return the highest share that a bet on all of some cases shows the agreement to be above.
-
-    It is no more than the share that agrees, from which on nothing is shown.
-    """
+    """Return the highest agreement that the bet excludes, at most the share that agrees."""
     low, high = 0.0, agreeing / cases
-    while high - low > 1e-9:  # noqa: PLR2004 - finer than any agreement is known
+    while high - low > 1e-9:  # noqa: PLR2004 - finer than any agreement
         middle = (low + high) / 2
         is_shown = _log_e(agreeing, cases, middle) >= -log(1 - level)
         low, high = (middle, high) if is_shown else (low, middle)

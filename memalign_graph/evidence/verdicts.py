@@ -1,4 +1,4 @@
-"""The values that a judge chooses from, what it said of a case, and what is decided."""
+"""The values that a judge chooses from, its verdict, and the decision."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,25 @@ from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Evidence, Probabilities
 
 MAX_VALUES = 20
-"""The most values of a scale whose probabilities are measured: servers return no more alternatives
-to a token."""
+"""The most values whose probabilities are measured: servers return no more alternatives."""
 
 _MAX_LETTERS = 11
-_FEW_VALUES = 5  # of a scale with more numbers: told apart better than more are
-_HALF = 0.5 - 1e-9  # of probabilities that add up to 1 but for rounding
+_FEW_VALUES = 5  # of a scale with more numbers: a small model distinguishes no more
+_HALF = 0.5 - 1e-9  # allows for rounding
 
 
 @dataclass(frozen=True)
 class ConfidenceMeasurement:
-    """How likely the judge holds each value; of a continuous scale its verdict alone."""
+    """The judge's probability of each value; on a continuous scale, of its verdict alone."""
 
     probabilities: Probabilities | None = None
     source: ConfidenceSource | None = None
-    warning: str | None = None  # why it was not measured as asked for
+    warning: str | None = None  # the reason if it was not measured as asked for
 
 
 @dataclass(frozen=True)
 class RawVerdict:
-    """What the judge said of a case."""
+    """The judge's own value of a case."""
 
     value: Value
     probabilities: Mapping[str, float] | None = None
@@ -37,7 +36,7 @@ class RawVerdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is decided on a verdict."""
+    """The value of a judgment, with its confidence and evidence."""
 
     value: Value
     confidence: float | None = None
@@ -51,7 +50,7 @@ def verdict_only(verdict: RawVerdict) -> Decision:
 
 
 def permitted_values(scale: Scale) -> list[Value]:
-    """Return the values of a finite scale; none of one with too many."""
+    """Return the values of a finite scale; empty if there are too many."""
     if isinstance(scale, Numeric):
         low, high = math.ceil(scale.minimum), math.floor(scale.maximum)
         is_short = scale.integer and high - low < MAX_VALUES
@@ -61,7 +60,7 @@ def permitted_values(scale: Scale) -> list[Value]:
 
 
 def value_choices(scale: Scale) -> list[Value]:
-    """Return the values that a small model chooses from; none where there are too many."""
+    """Return the values that a small model chooses from; empty if there are too many."""
     values = permitted_values(scale)
     if isinstance(scale, Numeric) and not 0 < len(values) <= _MAX_LETTERS:
         step = (scale.maximum - scale.minimum) / (_FEW_VALUES - 1)
@@ -71,7 +70,7 @@ def value_choices(scale: Scale) -> list[Value]:
 
 
 def choose_value(probabilities: Probabilities, values: Sequence[Value], scale: Scale) -> Value:
-    """Choose by how likely values are: the median where they have an order, else the likeliest."""
+    """Choose the median of ordered values, otherwise the most probable one."""
     shares = [probabilities[scale.render(value)] for value in values]
     if isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered):
         return next(
@@ -87,4 +86,4 @@ def log_odds(share: float) -> float:
 
 
 LEAST_SPREAD = 0.05
-"""Added to the spread of log-odds: what is all but the same on all cases is not blown up."""
+"""Added to the spread of log-odds, so that nearly equal answers are not scaled up."""

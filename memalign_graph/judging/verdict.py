@@ -48,11 +48,10 @@ async def run_judge(case: Case) -> Judgment:
     call = replace(call, io=TracedIO(call.io, lambda: {JUDGE_KEY: key}))
     case = replace(case, call=call)
     decide: Callable[[verdicts.RawVerdict], verdicts.Decision] = verdicts.verdict_only
-    version_warning = None
     if judge.measures:
         from memalign_graph.evidence.deciding import prepare_decision  # needs numpy
 
-        decide, version_warning = await prepare_decision(
+        decide = await prepare_decision(
             call.io,
             call.access,
             judge.mode,
@@ -85,7 +84,7 @@ async def run_judge(case: Case) -> Judgment:
         model=answer.model,
         thread_id=call.thread_id,
         judge_key=key,
-        warnings=[*retrieved.warnings, *answer.warnings, *filter(None, [version_warning])],
+        warnings=[*retrieved.warnings, *answer.warnings],
     )
     keep_for = judge.keep_judgments
     return await keep_judgment(

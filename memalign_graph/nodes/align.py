@@ -1,4 +1,4 @@
-"""Learning from much feedback at once: the nodes of the alignment graph, in their order."""
+"""The nodes of the alignment graph, in their order."""
 
 import logging
 import threading
@@ -64,34 +64,30 @@ logger = logging.getLogger(__name__)
 
 _MAX_IDS_IN_WARNING = 5
 _OUTDATED = (
-    "{} record(s) do not count, since memory has newer feedback of the same expert on the same "
-    "example. Feedback without `author` and `id` is taken for one expert's."
+    "{} record(s) do not count, because memory has newer feedback of the same expert on the same "
+    "example. All feedback without `author` and `id` counts as one expert's."
 )
 _UNJUDGED = (
-    "{} case(s) could not be judged, and are weighed without a verdict: the next alignment asks "
-    "again. The first: {}"
+    "{} case(s) could not be judged and have no verdict. The next alignment tries again. The first "
+    "error: {}"
 )
-_NOT_REPLAYED = "{} seen case(s) could not be judged again, and were left out. The first: {}"
-_DROPPED = "the replay dropped its new wording, with which more seen cases are lost than won"
+_NOT_REPLAYED = "{} seen case(s) could not be judged again and do not count. The first error: {}"
+_DROPPED = "the replay dropped its new wording, which regresses more seen cases than it fixes"
 _GIVEN_UP = (
-    "{} {} could not be distilled in {} attempts, and are not tried again until they change, or "
-    "the model or its settings do: {}."
+    "{} {} could not be distilled in {} attempts, and are not tried again until they, the model or "
+    "its settings change: {}."
 )
 _LEFT_OUT = (
-    "Batch {} of {} was not distilled: its feedback stays pending, and the next alignment distills "
-    "it. {}"
+    "Batch {} of {} was not distilled. Its feedback stays pending for the next alignment. {}"
 )
 _UNMERGED = (
-    "New guidelines were not compared with each other and with the active ones, since the model "
-    "refused: `consolidate()` compares them. {}"
+    "New guidelines were not compared with each other and with the active ones, because the model "
+    "refused. Call `consolidate()` to compare them. {}"
 )
-_CUT = (
-    "{} record(s) were too long to be distilled whole: the middle of their longest texts was left "
-    "out ({})."
-)
+_CUT = "{} record(s) were too long: the middle of their longest texts was left out ({})."
 
 Lesson = dict[str, Any]
-"""What the nodes so far have left, as JSON."""
+"""The JSON results of the previous nodes."""
 
 
 def alignment_nodes(resources: JudgeResources, options: Alignment) -> list[Node]:
@@ -120,7 +116,7 @@ async def _run_node(
     options: Alignment,
     call: NodeCall,
 ) -> StateUpdate:
-    # The first node starts over: the thread may hold what an earlier run has left.
+    # The first node starts over: the thread may hold the lesson of an earlier run.
     is_first = operation is remember_feedback
     lesson = {"usage": []} if is_first else require_channel(call.state, "judge_lesson")
     fields = {**vars(call), "io": MeteredIO(call.io)}
@@ -129,7 +125,7 @@ async def _run_node(
 
 @dataclass(frozen=True, kw_only=True)
 class _Call(NodeCall):
-    """A call of a node, whose use of models is counted."""
+    """A call of a node that counts model calls and tokens."""
 
     io: MeteredIO
     lesson: Lesson
@@ -144,18 +140,18 @@ class _Call(NodeCall):
         return {"judge_lesson": {**self.lesson, **more, "usage": self.usage()}}
 
     def warnings(self, *more: str) -> list[str]:
-        """Return the warnings so far and some more, which are logged."""
+        """Log more warnings; return them after those so far."""
         for warning in more:
             logger.warning("%s", warning)
         return [*self.lesson["warnings"], *more]
 
     def progress(self, stage: str, done: int, of: int, **more: Any) -> None:
-        """Stream how far the alignment is, as a custom event."""
+        """Stream a custom event with the progress."""
         event = {"type": "alignment_progress", "stage": stage, "done": done, "of": of, **more}
         self.runtime.stream_writer(event)
 
     def progress_counter(self, stage: str, of: int) -> Callable[..., None]:
-        """Return a function that streams that one more is done, in order also from threads."""
+        """Return a thread-safe function that counts one more and streams the progress."""
         lock, numbers = threading.Lock(), count(1)
 
         def add(**more: Any) -> None:
@@ -166,15 +162,15 @@ class _Call(NodeCall):
 
 
 async def remember_feedback(step: _Call) -> StateUpdate:
-    """Store feedback, but for what can't be used, and pack what is pending into batches."""
+    """Store valid feedback, and pack all that is pending into batches."""
     io, access, criterion = step.io, step.access, step.resources.criterion
     records = step.state.get("feedback")
     if not isinstance(records, list | tuple):
         raise InvalidInputError(
-            "feedback: give a list of Feedback or of its fields, such as "
+            "feedback: expected a list of Feedback, or of dicts with its fields, such as "
             "[{'inputs': ..., 'outputs': ..., 'value': ..., 'rationale': ...}]."
         )
-    # Before anything is stored: the model may be unusable.
+    # Before anything is stored, because the model may be unusable.
     window = max_input_tokens(step.distill_chat_model)
     feedback: list[Feedback] = []
     rejected: list[Lesson] = []
@@ -207,9 +203,9 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "warnings": warnings,
         "guidelines_before": [guideline.to_json() for guideline in guidelines],
         "new_ids": sorted(stored.new | stored.changed),
-        # Tells a purge that this thread carried them.
+        # A purge finds by these ids that the thread has the feedback.
         "feedback_ids": list(dict.fromkeys(episode.id for episode in stored.episodes)),
-        # What later nodes leave, unless nothing is pending.
+        # Defaults of the later nodes, which are skipped if nothing is pending.
         "operations": [],
         "rewordings": [],
         "read": {},
@@ -225,7 +221,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
 def _parse(
     record: Any, criterion: Criterion, learn_from: LearnFrom, thread_id: str | None
 ) -> Feedback:
-    """Parse feedback, and take from it what is not to be learned from."""
+    """Parse feedback, and drop the part that `learn_from` excludes."""
     feedback = parse_feedback(record)
     if learn_from != "both":
         wanted, unwanted = "value", "rationale"
@@ -233,8 +229,7 @@ def _parse(
             wanted, unwanted = unwanted, wanted
         if getattr(feedback, wanted) is None:
             raise InvalidInputError(
-                f"{wanted}: the record has none, and with learn_from={learn_from!r} nothing else "
-                "counts."
+                f"{wanted}: the record has none, but learn_from={learn_from!r} needs it."
             )
         feedback = feedback.model_copy(update={unwanted: None})
     feedback = check_feedback(feedback, criterion)
@@ -242,7 +237,7 @@ def _parse(
 
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
-    """Tell whether memory holds other feedback of the same expert on the example."""
+    """Return whether memory has other feedback of the same expert on the example."""
     return stored is not None and (
         feedback.value not in (None, stored.value)
         or feedback.rationale not in (None, stored.rationale)
@@ -250,7 +245,7 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
 
 
 async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
-    """Pack what is pending: feedback, and guidelines that lost a source; warn of what is not."""
+    """Pack pending feedback and guidelines; add a warning about those that are given up."""
     io, access, chat = step.io, step.access, step.distill_chat_model
     pending = (await access.episodes(io, (await access.refresh(io)).pending())).values()
     outdated = await access.pending_guidelines(io)
@@ -283,9 +278,9 @@ def _enumerate(ids: Sequence[str]) -> str:
 
 
 async def judge_cases(step: _Call) -> StateUpdate:
-    """Judge the cases in memory that experts valued and no judge has, each as if it were new."""
+    """Judge the cases in memory with an expert's value and no verdict, each as if it were new."""
     io, access, criterion = step.io, step.access, step.resources.criterion
-    # The verdict alone: what else the evidence weighs is what this brings about.
+    # The verdict alone: the evidence model needs it.
     judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
     view = await access.refresh(io)
@@ -320,22 +315,22 @@ async def judge_cases(step: _Call) -> StateUpdate:
     warnings = [
         *step.lesson["warnings"],
         *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
-        *(f"{times} case(s) were judged so: {warning}" for warning, times in counts.items()),
+        *(f"{times} case(s) were judged with a warning: {text}" for text, times in counts.items()),
     ]
     return step.learned(judged_cases=len(judgments), warnings=warnings)
 
 
 async def distill_batches(step: _Call) -> StateUpdate:
-    """Distill all batches concurrently, and once more those that failed.
+    """Distill all batches concurrently, and try those that failed once more.
 
-    A batch that fails again is left out, and named, where another was distilled.
+    A batch that fails again is left out with a warning, if another was distilled.
     """
     batches: list[Lesson] = step.lesson["batches"]
     results: dict[int, DistillResult] = {}
     add_progress = step.progress_counter("distill", len(batches))
 
     async def distill_all(numbers: Sequence[int]) -> dict[int, ChatModelError]:
-        """Distill some batches; return what failed, by batch."""
+        """Distill some batches; return the errors by batch."""
         io = CachedRepliesIO(step.io, step.access)  # a second try pays only for what failed
         errors: dict[int, ChatModelError] = {}
 
@@ -352,8 +347,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
 
     errors = await distill_all(range(len(batches)))
     for number, error in sorted(errors.items()):
-        message = "Batch %d of %d failed and is tried again: %s"
-        logger.warning(message, number + 1, len(batches), error)
+        logger.warning("Retrying batch %d of %d: %s", number + 1, len(batches), error)
     errors = await distill_all(sorted(errors))
     if errors and not any(result.read for result in results.values()):
         raise errors[min(errors)]
@@ -383,27 +377,27 @@ async def distill_batches(step: _Call) -> StateUpdate:
 
 
 async def _distill_batch(io: IO, step: _Call, batch: Lesson) -> DistillResult:
-    """Distill a batch: feedback, or a guideline that lost a source."""
+    """Distill a batch of feedback, or reword a guideline that lost a source."""
     access, chat = step.access, step.distill_chat_model
     if "guideline_id" not in batch:
         episodes = await access.episodes(io, batch["episode_ids"])
-        # Another run may have learned some of it meanwhile.
+        # Another run may have distilled some of it in the meantime.
         waiting = [episode for episode in episodes.values() if episode.status == "pending"]
         return await distill_in_batches(io, access, chat, waiting)
     for guideline in await access.pending_guidelines(io):
         if guideline.id == batch["guideline_id"]:
             result = await reword(io, access, chat, guideline)
             if result.errors and not result.failed_attempts:
-                raise result.errors[0]  # the model can't be asked
+                raise result.errors[0]  # the model can't be reached
             return result
     return DistillResult()
 
 
 async def consolidate_guidelines(step: _Call) -> StateUpdate:
-    """Bring proposals together with each other and with the active guidelines."""
+    """Merge proposals with each other and with the active guidelines."""
     asks = step.options.conflicts == "ask"
     proposals = list(map(load_operations, step.lesson["proposals"]))
-    # A single batch was shown the active guidelines; several know nothing of each other.
+    # A single batch has the active guidelines in its prompt; several are independent.
     compare = len(proposals) >= (1 if asks else 2)
     step.progress("consolidate", 0, 1)
     io, unmerged = CachedRepliesIO(step.io, step.access), list[str]()
@@ -435,7 +429,7 @@ async def settle_conflicts(step: _Call) -> StateUpdate:
 
 
 async def replay_cases(step: _Call) -> StateUpdate:
-    """Keep guidelines from breaking what worked: seen cases are judged again."""
+    """Judge seen cases again, and drop guidelines that regress them."""
     lesson, judge = step.lesson, without_measuring(step.resources.judge)
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
 
@@ -476,7 +470,7 @@ async def replay_cases(step: _Call) -> StateUpdate:
 
 
 async def commit_alignment(step: _Call) -> StateUpdate:
-    """Commit what was learned, and report; again, it changes nothing more."""
+    """Commit the operations and return the report; a repeated commit changes nothing."""
     io, lesson, access = step.io, step.lesson, step.access
     operations, read = load_operations(lesson["operations"]), lesson["read"]
     learned: list[Lesson] = []
@@ -502,7 +496,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             io, access, step.distill_chat_model, access.criterion, await access.guidelines(io)
         )
         warnings += [unasked] if unasked else []
-        # The judge's own model: of another the answers tell nothing.
+        # Answers are specific to a model: ask the judge's own.
         warnings += await fill_check_answers(
             io,
             access,
@@ -511,7 +505,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             report_progress=partial(step.progress, "check"),
         )
     view = await access.refresh(io)
-    # Others may change the memory while this run asks or waits.
+    # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
     sources = {*lesson["new_ids"], *read, *lesson["reworded"]}
 

@@ -8,6 +8,7 @@ from memalign_graph.alignment.distill import (
     can_be_tried,
     commit_redistilled,
     distill_in_batches,
+    outdated_guidelines,
     reword_all,
 )
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
@@ -209,10 +210,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         waiting = [episode, *oldest_first]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # Guidelines of feedback that this expert has replaced may have to be reworded.
-        outdated = await access.pending_guidelines(io)
-        outdated = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)][
-            :_MAX_PENDING
-        ]
+        outdated = (await outdated_guidelines(io, access, chat))[:_MAX_PENDING]
         rewordings = await reword_all(
             CachedRepliesIO(io, access), access, chat, outdated, step.max_concurrency
         )

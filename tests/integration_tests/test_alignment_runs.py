@@ -250,7 +250,7 @@ async def test_what_can_not_be_used_is_told_in_one_sentence(bench: Bench) -> Non
         assert str(caught.value).startswith(sentence)
         assert "\n" not in str(caught.value)
     for feedback in (None, "Too cold.", record(1)):
-        with pytest.raises(InvalidInputError, match=r"^feedback: give a list of Feedback"):
+        with pytest.raises(InvalidInputError, match=r"^feedback: expected a list of Feedback"):
             await align(bench, feedback)
     with pytest.raises(InvalidInputError, match=r"^criterion: expected a Criterion"):
         create_alignment_graph("Is it polite?")  # type: ignore[arg-type]

@@ -214,7 +214,7 @@ async def test_how_sure_it_is_by_samples_is_said_and_its_calls_are_bounded(bench
     bench.server.responder = without_logprobs(Judge())
     report = await learn(bench, [word(5), word(6)], "more", confidence=True)
     [said] = report["warnings"]
-    assert said.startswith("2 case(s) were judged so: No confidence by log-p")
+    assert said.startswith("2 case(s) were judged with a warning: No confidence by log-p")
 
 
 class Failing:

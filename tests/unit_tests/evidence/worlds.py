@@ -152,7 +152,7 @@ def model_of(
     view: MemoryView, scale: Scale, excluded_ids: Container[str] = (), judge_key: str | None = None
 ) -> EvidenceModel:
     """What decides with a memory."""
-    return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids), view.version)
+    return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids))
 
 
 def decided(model: EvidenceModel, item: Item, mode: Any = "evidence") -> Decision:
