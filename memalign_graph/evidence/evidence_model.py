@@ -164,11 +164,11 @@ class EvidenceModel:
 
     def _baseline_without_judge(self) -> Floats:
         """Return the median of the other cases for each, or the majority of all."""
-        rows = range(len(self.cases))
+        count = len(self.cases)
         if self.encoding.is_ordered:
-            return np.array([np.median(np.delete(self.truth, row)) for row in rows])
-        values = [case.value for case in self.cases]
-        return self.encoding.numbers([consensus(values, self.encoding.scale) for _ in rows])
+            return np.array([np.median(np.delete(self.truth, row)) for row in range(count)])
+        majority = consensus([case.value for case in self.cases], self.encoding.scale)
+        return self.encoding.numbers([majority] * count)
 
     def _decision_weight(
         self, rows: Floats, baseline: Floats, estimates: Floats, *, has_judge: bool

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memalign_graph import Boolean, Numeric
+from memalign_graph import Numeric
 from memalign_graph.agreement import values_agree
 from memalign_graph.scales import Scale, Value
-from tests.unit_tests.evidence.worlds import Item, decided, model_of, normalised, view_of
+from tests.unit_tests.evidence.worlds import YES_NO, Item, decided, model_of, normalised
 
-YES_NO, STARS = Boolean(), Numeric(minimum=1, maximum=5, integer=True)
+STARS = Numeric(minimum=1, maximum=5, integer=True)
 SHARE = Numeric(minimum=0, maximum=1)
 _WIDTH = 64
 Rng = np.random.Generator
@@ -204,8 +204,7 @@ class Measured(NamedTuple):
 
 def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = None) -> Measured:
     """Decide on new cases by default."""
-    view = view_of(past)
-    model = model_of(view, scale, judge_key=key)
+    model = model_of(past, scale, judge_key=key)
     values = [decided(model, item, "auto").value for item in new]
 
     def classes(values: list[Value]) -> NDArray[np.int64]:

@@ -29,7 +29,6 @@ from tests.unit_tests.evidence.worlds import (
     fact,
     model_of,
     normalised,
-    put,
     view_of,
     word,
 )
@@ -87,15 +86,14 @@ def test_a_class_that_the_judge_never_judged_counts_against_the_evidence() -> No
         vector = normalised(3 * np.eye(16)[topic] + rng.normal(size=16))
         verdict = ("warm", "cold")[at // 2 % 2] if topic < 2 else None
         past.append(Item(vector, ("warm", "cold", "odd")[topic], verdict))
-    assert model_of(view_of(past[:30]), scale).decides("auto")
-    assert not model_of(view_of(past), scale).decides("auto")
+    assert model_of(past[:30], scale).decides("auto")
+    assert not model_of(past, scale).decides("auto")
 
 
 def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
     world = HELPED["coin judge, neighbours .9"]
     past, new = world.make(np.random.default_rng([40, 0]), 40, 20)
-    view = view_of(past)
-    model = model_of(view, Boolean())
+    model = model_of(past)
     assert model.decides("auto")
     near = [decided(model, item, "auto").evidence for item in new]
     assert np.mean([each is not None and each.decided_by == "evidence" for each in near]) > 0.7
@@ -109,7 +107,7 @@ def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
 
 def test_near_duplicates_are_too_few_cases() -> None:
     past, _ = twins(0.5, 6)(np.random.default_rng(2), 48, 0)
-    model = model_of(view_of(past), Boolean())
+    model = model_of(past)
     assert len(set(model.regression.groups.tolist())) == 8
     assert model.leave_one_out is None
     assert not model.decides("evidence")
@@ -119,10 +117,9 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     [item] = some_cases(1)
     first, second = word(0, item, case=0), word(1, replace(item, truth=not item.truth), case=0)
     second["episode"]["example_id"] = "x0001"
-    view = view_of([])
-    put(view, [first], [item])
+    view = view_of([item], [first])
     view.add([fact(view, said={"e0001": "e0001"})], {"e0001": second})
-    model = model_of(view, Boolean())
+    model = model_of(view)
     assert [(case.example_id, case.value) for case in model.cases] == [
         ("x0000", item.truth),
         ("x0001", not item.truth),
@@ -135,10 +132,8 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
     """The judge has learned: by its newest verdicts the evidence is no better."""
     world = WORLDS["judge learned .6 -> .95, last half"]
     past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
-    words = [word(at, item, case=99 - at) for at, item in enumerate(past)]
-    view = view_of([])
-    put(view, words, past)
-    assert not model_of(view, Boolean()).decides("auto")
+    records = [word(at, item, case=99 - at) for at, item in enumerate(past)]
+    assert not model_of(view_of(past, records)).decides("auto")
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
@@ -146,9 +141,9 @@ def test_the_newest_verdicts_are_those_of_the_newest_feedback_whatever_the_ids(s
 def test_the_verdict_stays_where_the_newest_ten_cases_would_not_gain(name: str, seed: int) -> None:
     world = HELPED[name]
     past, _ = world.make(np.random.default_rng([100, seed]), 100, 0)
-    assert model_of(view_of(past), world.scale).decides("auto")
+    assert model_of(past, world.scale).decides("auto")
     right = [replace(item, verdict=item.truth) for item in past[-10:]]
-    assert not model_of(view_of([*past[:-10], *right]), world.scale).decides("auto")
+    assert not model_of([*past[:-10], *right], world.scale).decides("auto")
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
@@ -158,13 +153,13 @@ def test_older_verdicts_than_the_newest_thirty_do_not_count(seed: int) -> None:
     right = [replace(item, verdict=item.truth) for item in past[-30:-6]]
     mostly_right = view_of([*past[:-30], *right, *past[-6:]])
     assert not model_of(mostly_right, world.scale).decides("auto")
-    assert model_of(view_of(past), world.scale).decides("auto")
+    assert model_of(past, world.scale).decides("auto")
 
 
 def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
     make = numbers(STARS, 0.15, pure=True, low=0.1)
     past, _ = make(np.random.default_rng([40, 8]), 40, 0)
-    found = model_of(view_of(past), STARS).leave_one_out
+    found = model_of(past, STARS).leave_one_out
     assert found is not None
     assert 0 < (found.weight or 0) <= 0.25
 
@@ -175,7 +170,7 @@ def test_on_numbers_the_verdict_stays_where_the_rarer_third_would_lose(seed: int
     rng = np.random.default_rng(seed)
     truths = [0.1, 0.9] * 8 + [0.9] * 16
     past = [Item(normalised(np.ones(16) + rng.normal(size=16)), true, 0.5) for true in truths]
-    assert not model_of(view_of(past), SHARE).decides("auto")
+    assert not model_of(past, SHARE).decides("auto")
 
 
 def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> None:
@@ -190,7 +185,7 @@ def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> N
 @pytest.mark.parametrize(("count", "calibrated_on"), [(19, None), (20, 20)])
 def test_a_confidence_is_calibrated_on_twenty_cases(count: int, calibrated_on: int | None) -> None:
     items = some_cases(count, truth=True, verdict=True)
-    decision = decided(model_of(view_of(items), Boolean()), items[0], "auto")
+    decision = decided(model_of(items), items[0], "auto")
     assert decision.calibrated_on == calibrated_on
 
 
@@ -209,11 +204,10 @@ def test_verdicts_of_another_judge_do_not_count() -> None:
 def test_verdicts_without_a_key_count_by_the_models_name() -> None:
     models = [None, "gpt-9", "gpt-9-2025-04-14", "gpt-9-mini", "gpt-9-2025-04-14", "gpt-8"]
     items = some_cases(len(models))
-    words = [word(at, item) for at, item in enumerate(items)]
-    for model, record in zip(models, words, strict=True):
+    records = [word(at, item) for at, item in enumerate(items)]
+    for model, record in zip(models, records, strict=True):
         record["episode"]["judgment"]["model"] = model
-    view = view_of([])
-    put(view, words, items)
+    view = view_of(items, records)
 
     def judged(key: str | None) -> list[str]:
         cases = model_of(view, Boolean(), (), key).cases
@@ -245,7 +239,7 @@ def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
 ) -> None:
     world = HELPED["coin judge, neighbours .9"]
     past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
-    model = model_of(view_of(past), Boolean())
+    model = model_of(past)
     assert model.decides("auto")
     assert _trust(model, "verdict", target, None).needed == by_verdict
     assert _trust(model, "auto", target, "evidence").needed == by_evidence
@@ -254,8 +248,7 @@ def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
 @pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
 def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  # noqa: FBT001
     items = some_cases(count, truth=True, verdict=True)
-    view = view_of(items)
-    model = model_of(view, Boolean())
+    model = model_of(items)
     trust = _trust(model, "auto", 0.9, None)
     assert (trust.threshold is not None) is needed
     decision = decided(model, items[0], "auto")
@@ -273,7 +266,7 @@ def test_a_cluster_of_near_duplicates_is_one_decision_in_trust() -> None:
         past, _ = twins(0.9, 4)(np.random.default_rng(seed), 160, 0)
         # Right on all wordings of a case, or on none.
         same = [replace(item, verdict=past[at // 4 * 4].verdict) for at, item in enumerate(past)]
-        trust = _trust(model_of(view_of(same), Boolean()), "auto", 0.9, None)
+        trust = _trust(model_of(same), "auto", 0.9, None)
         assert trust.decisions == 40
         granted += trust.threshold is not None
     assert granted <= 2

@@ -13,7 +13,6 @@ from memalign_graph.agreement import values_agree
 from memalign_graph.evidence import cases as module
 from memalign_graph.evidence.calibration import MIN_CALIBRATING, Calibration
 from memalign_graph.evidence.cases import MIN_CASES, ValueEncoding
-from memalign_graph.evidence.regression import MAX_NEIGHBORS, KernelRegression
 from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, find_threshold
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
@@ -26,7 +25,6 @@ from tests.unit_tests.evidence.worlds import (
     key_of,
     model_of,
     normalised,
-    put,
     right_in,
     values_of,
     view_of,
@@ -58,8 +56,7 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
     value: list[float] = []
     for seed in SEEDS:
         items = world(scale, count + 30, seeded(seed), judge, **options)
-        view = view_of(items[:count])
-        model = model_of(view, scale)
+        model = model_of(items[:count], scale)
         used.append(model.decides("evidence"))
         for item in items[count:]:
             decision = decided(model, item)
@@ -106,8 +103,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
             Item(normalised([at % 2, 1 - at % 2, *(0.4 * (np.arange(11) == at))]), value, None)
             for at, value in enumerate([other, one] * 6)
         ][: count + 1]
-        view = view_of(items[:count])
-        model = model_of(view, scale)
+        model = model_of(items[:count], scale)
         assert not model.decides("verdict")
         for verdict in (one, other):
             decision = decided(model, replace(items[count], verdict=verdict))
@@ -144,7 +140,7 @@ def test_a_judge_without_past_verdicts_does_not_count_and_the_median_is_blended(
     rng = np.random.default_rng(seed)
     vectors = normalised(rng.normal(size=(31, 16)))
     items = [Item(vector, float(rng.random()), None) for vector in vectors]
-    model = model_of(view_of(items[:30]), SCALES["share"])
+    model = model_of(items[:30], SCALES["share"])
     assert model.leave_one_out is not None
     assert model.leave_one_out.weight == pytest.approx(weight, abs=0.01)
     low, high = (decided(model, replace(items[30], verdict=each)).value for each in (0.0, 1.0))
@@ -163,47 +159,10 @@ def test_probabilities_are_weighed_where_they_tell_more(scale: Scale, bad: Any, 
         vector = normalised([rng.gauss(0, 1) for _ in range(8)])
         chances = dict(zip(names, (chance, 1 - chance), strict=True))
         items.append(Item(vector, good if at % 2 else bad, good, {**chances, "unreadable": 1}))
-    view = view_of(items[:80])
-    model = model_of(view, scale)
+    model = model_of(items[:80], scale)
     assert model.decides("evidence")
     wrong = [decided(model, item).value != item.truth for item in items[80:]]
     assert np.mean(wrong) < 0.2
-
-
-@pytest.mark.parametrize("twins", [0, 5])
-@pytest.mark.parametrize("count", [12, 120])
-def test_left_out_in_closed_form_is_refitting_without_the_case_and_its_near_duplicates(
-    count: int, twins: int
-) -> None:
-    rng = np.random.default_rng(3)
-    vectors = normalised(rng.normal(size=(count, 40))).astype(float)
-    vectors[1 : twins + 1] = normalised(vectors[0] + 0.01 * rng.normal(size=(twins, 40)))
-    targets = (vectors[:, :2] + 0.1 * rng.normal(size=(count, 2))).round(3)
-    regression = KernelRegression(vectors, targets, 2)
-    centred = vectors - vectors.mean(axis=0)
-    centred /= np.linalg.norm(centred, axis=1, keepdims=True)
-    kernel = centred @ centred.T
-    for at in range(0, count, 11):
-        rest = np.arange(count) > twins if at <= twins else np.arange(count) != at
-        mean = targets[rest].mean(axis=0)
-        ridge = regression.ridge * np.eye(rest.sum())
-        weights = np.linalg.solve(kernel[np.ix_(rest, rest)] + ridge, kernel[rest, at])
-        smooth = mean + weights @ (targets[rest] - mean)
-        similarities = vectors[rest] @ vectors[at]
-        near = np.exp((similarities - 1) / regression.temperature)
-        near[similarities < np.sort(similarities)[-min(MAX_NEIGHBORS, rest.sum())]] = 0
-        expected = (smooth + near @ targets[rest] / near.sum()) / 2
-        assert regression.left_out[at] == pytest.approx(expected, abs=2e-4)
-
-
-def test_near_duplicates_count_once_in_the_choice_of_ridge_and_temperature() -> None:
-    rng = np.random.default_rng(2)
-    vectors = normalised(rng.normal(size=(40, 16))).astype(float)
-    targets = rng.normal(size=(40, 1))
-    once = KernelRegression(vectors, targets, 1)
-    thrice = KernelRegression(vectors.repeat(3, axis=0), targets.repeat(3, axis=0), 1)
-    assert (thrice.ridge, thrice.temperature) == (once.ridge, once.temperature)
-    assert once.ridge > 0.01
 
 
 @pytest.mark.parametrize("kind", ["choices", "stars"])
@@ -217,12 +176,9 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
         assert calibration is not None
         return [[decided(model, item) for item in new], calibration.decisions]
 
-    words = [word(at, item) for at, item in enumerate(items)]
-    never, shuffled, forgotten = view_of([]), view_of([]), view_of([])
-    put(never, words[:50], items[:50])
+    never, forgotten = view_of(items[:50]), view_of(items)
     order = seeded(4).sample(range(50), 50)
-    put(shuffled, [words[at] for at in order], [items[at] for at in order])
-    put(forgotten, words, items)
+    shuffled = view_of([items[at] for at in order], [word(at, items[at]) for at in order])
     assert said(forgotten) != said(never)
     assert said(forgotten, {f"x{at:04d}" for at in range(50, 60)}) == said(never)
     drop(forgotten, [f"e{at:04d}" for at in range(50, 60)])
@@ -230,18 +186,16 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
 
 
 def test_of_several_experts_the_median_is_learned() -> None:
-    given, view, [item] = [2, 3, 5], view_of([]), world(SCALES["stars"], 1, seeded(1), coin)
-    words = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
-    put(view, words, [item] * len(words))
-    [case] = model_of(view, SCALES["stars"]).cases
+    given, [item] = [2, 3, 5], world(SCALES["stars"], 1, seeded(1), coin)
+    records = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
+    [case] = model_of(view_of([item] * 3, records), SCALES["stars"]).cases
     assert (case.value, case.expert_values) == (3, given)
 
 
 def test_of_more_cases_than_are_fitted_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CASES", 40)
     items = world(Boolean(), 90, seeded(5), coin)
-    view = view_of(items)
-    model = model_of(view, Boolean())
+    model = model_of(items)
     assert {case.vector_key for case in model.cases} == {key_of(at) for at in range(50, 90)}
     assert model.decides("evidence")
     for at, is_there in ((0, False), (50, True)):
@@ -260,8 +214,7 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
         return dict(zip(names, rng.choices([0.1, 0.5, 0.9], k=len(names)), strict=True))
 
     items = [replace(each, probabilities=odds()) for each in world(scale, 60, rng, right_in(0.8))]
-    view = view_of(items)
-    model = model_of(view, scale)
+    model = model_of(items, scale)
     for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
         decision = decided(model, replace(item, probabilities=given), mode)
         known = decision.confidence is not None
@@ -316,8 +269,7 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         truth = scale.validate_value(round(ends) if scale.integer else ends)
         vector = normalised([1, 4 * share, *(rng.gauss(0, 0.4) for _ in range(8))])
         items.append(Item(vector, truth, scale.validate_value(scale.maximum)))
-    view = view_of(items[:40])
-    model = model_of(view, scale)
+    model = model_of(items[:40], scale)
     assert model.decides("evidence")
     for item in items[40:]:
         evidence = decided(model, item).evidence
@@ -348,7 +300,7 @@ def test_evidence_just_below_the_target_is_seldom_trusted() -> None:
     granted, memories = 0, 16
     for seed in range(memories):
         items = world(Boolean(), 100, seeded(seed), coin, purity=0.8999)
-        model = model_of(view_of(items), Boolean())
+        model = model_of(items)
         past = model.calibration("evidence", decides=model.decides("evidence"))
         assert past is not None
         granted += find_threshold(past.decisions, 0.9, LEFT_OUT_LEVEL).threshold is not None

@@ -1,10 +1,16 @@
 """From which confidence on nobody is asked: the bound, the tests in sequence, what they keep."""
 
 import random
+from statistics import fmean
 
 import pytest
 
-from memalign_graph.evidence.threshold import find_threshold, find_threshold_by_verdict
+from benchmarks.reliability import SWAPS, swapped
+from memalign_graph.evidence.threshold import (
+    find_threshold,
+    find_threshold_by_verdict,
+    more_decisions,
+)
 
 TARGET = 0.9
 
@@ -112,3 +118,27 @@ def test_a_good_judge_is_trusted_soon() -> None:
         past = made(rng, 200, 0.97, ranks=False)
         soon += find_threshold(past, TARGET).threshold is not None
     assert soon >= 40
+
+
+@pytest.mark.parametrize("is_sampled", [True, False])
+@pytest.mark.parametrize("kind", list(SWAPS)[:3])
+def test_after_a_change_to_a_worse_model_agreement_stays_at_the_target(
+    kind: str, *, is_sampled: bool
+) -> None:
+    options = SWAPS[kind]
+    found = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(60)]
+    held = [agreement is None or agreement >= 0.9 for agreement, _ in found]
+    assert fmean(held) >= 0.95
+    if is_sampled and not options:
+        assert fmean([share for _, share in found]) > 0.05
+
+
+def test_more_decisions_are_counted_by_the_agreement_so_far() -> None:
+    def more(*groups: tuple[float, int, int]) -> int | None:
+        return more_decisions(find_threshold(pairs(*groups), TARGET))
+
+    assert (more((0.9, 30, 0)), more((0.9, 40, 0)), more((0.9, 30, 30))) == (10, 0, None)
+    close = more((0.9, 85, 5))
+    assert close is not None
+    times = (90 + close) // 90 + 1
+    assert find_threshold(pairs((0.9, 85 * times, 5 * times)), TARGET).threshold is not None

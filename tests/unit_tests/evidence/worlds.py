@@ -20,6 +20,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+YES_NO = Boolean()
 SCALES: dict[str, Scale] = {
     "choices": Categorical(choices=("warm", "cold", "odd")),
     "ordered": Categorical(choices=("poor", "fair", "good"), ordered=True),
@@ -122,10 +123,10 @@ def key_of(case: int) -> str:
     return vector_key("made up", text_of(f"Case {case}", "a")[0])
 
 
-def view_of(items: Sequence[Item]) -> MemoryView:
-    """A memory of these cases."""
+def view_of(items: Sequence[Item], records: Sequence[dict[str, Any]] = ()) -> MemoryView:
+    """A memory of cases, with these records of feedback or with one of its own each."""
     view = MemoryView("made up")
-    put(view, [word(at, item) for at, item in enumerate(items)], items)
+    put(view, records or [word(at, item) for at, item in enumerate(items)], items)
     return view
 
 
@@ -149,9 +150,13 @@ def fact(view: MemoryView, **change: Any) -> Fact:
 
 
 def model_of(
-    view: MemoryView, scale: Scale, excluded_ids: Container[str] = (), judge_key: str | None = None
+    memory: MemoryView | Sequence[Item],
+    scale: Scale = YES_NO,
+    excluded_ids: Container[str] = (),
+    judge_key: str | None = None,
 ) -> EvidenceModel:
-    """What decides with a memory."""
+    """The evidence model of a memory, or of cases."""
+    view = memory if isinstance(memory, MemoryView) else view_of(memory)
     return EvidenceModel(scale, load_cases(view, scale, judge_key, excluded_ids))
 
 
