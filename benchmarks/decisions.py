@@ -1,9 +1,10 @@
-"""Whether `decide="auto"` does harm: `python -m benchmarks.decisions [--data DIR] [--seeds N]`.
+"""Measure whether `decide="auto"` does harm.
 
-Worlds that are made up, and with `--data` sets of labelled rows (JSONL with `inputs`, `outputs`,
-`label`, `split`, `scale` and `range`). Of yes/no sets, with a made-up judge that is right on 80 %:
-60 rows of train are in memory, 60 of test are new, as they are and with few bad ones left. Of
-numeric sets what the evidence knows without a judge, beside the five nearest and the median.
+Run `python -m benchmarks.decisions [--data DIR] [--seeds N]`. Without `--data` it simulates worlds.
+With `--data` it reads sets of labeled rows (JSONL with `inputs`, `outputs`, `label`, `split`,
+`scale` and `range`). On yes/no sets a simulated judge is right on 80 %; 60 train rows are in memory
+and 60 test rows are new, once as they are and once with few bad ones. On numeric sets the evidence
+estimates the test rows without a judge, compared with the five nearest cases and the median.
 """
 
 import argparse
@@ -21,22 +22,21 @@ from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
     NOT_KNOWN,
     WORLDS,
-    YES_NO,
     Measured,
     change,
     judged,
     simulate,
     turned,
 )
-from tests.unit_tests.evidence.worlds import Item, decided, model_of, normalised, view_of
+from tests.unit_tests.evidence.worlds import YES_NO, Item, decided, model_of, normalised
 
 _ROWS, _SIZE, _KEPT_BAD = 400, 60, 0.15
 
 
 def row(name: str, found: Sequence[Measured]) -> str:
-    """Write a line of the table."""
-    cells = [name, f"{np.mean([one.decides for one in found]):.0%}"]
-    for pairs in ([one.agreement for one in found], [one.caught for one in found]):
+    """Render a row of the table."""
+    cells = [name, f"{np.mean([each.decides for each in found]):.0%}"]
+    for pairs in ([each.agreement for each in found], [each.caught for each in found]):
         before, after, error = change(pairs)
         cells += [f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f} ± {error:.3f}"]
     return f"| {' | '.join(cells)} |"
@@ -47,13 +47,13 @@ def labelled(directory: Path, scale: str) -> Iterator[tuple[str, list[dict[str, 
     for path in sorted(directory.glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:_ROWS]]
         if rows[0].get("scale") == scale:
-            cases = [Example(inputs=one["inputs"], outputs=one["outputs"]) for one in rows]
+            cases = [Example(inputs=row["inputs"], outputs=row["outputs"]) for row in rows]
             texts = [retrieval_text(case)[0] for case in cases]
             yield path.stem, rows, normalised(LocalEmbeddings().embed_documents(texts))
 
 
 def sampled(rows: Sequence[dict[str, Any]], vectors: Any, thin: bool, seed: int) -> Measured:  # noqa: FBT001 - both
-    """Judge rows of a set by a judge that is right on 80 %."""
+    """Judge rows of a set with a judge that is right on 80 %."""
     rng, both = np.random.default_rng(seed), []
     for is_train in (True, False):
         kept = [
@@ -68,7 +68,7 @@ def sampled(rows: Sequence[dict[str, Any]], vectors: Any, thin: bool, seed: int)
 
 
 def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed: int) -> Any:
-    """Estimate test rows by some of train: distance in shares of the range, and concordance."""
+    """Estimate test rows from some train rows: mean error in shares of the range, and CCC."""
     low, high = rows[0]["range"]
     scale = Numeric(minimum=low, maximum=high)
     labels = np.array([row["label"] for row in rows], dtype=float)
@@ -76,8 +76,7 @@ def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed
     some = np.random.default_rng(seed).permutation(np.flatnonzero(is_train))[:count]
     new = np.flatnonzero(~is_train)
     median = float(np.median(labels[some]))
-    view = view_of([Item(vectors[at], float(labels[at]), None) for at in some])
-    model = model_of(view, scale)
+    model = model_of([Item(vectors[at], float(labels[at]), None) for at in some], scale)
     items = [Item(vectors[at], float(labels[at]), median) for at in new]
     near = np.argsort(-(vectors[new] @ vectors[some].T), axis=1)[:, :5]
     estimates = (
