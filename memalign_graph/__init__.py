@@ -1,15 +1,15 @@
 """An LLM judge that learns from experts, as a LangGraph component.
 
-`create_judge_graph` judges an example with what a memory holds; `create_review_graph` also asks an
-expert and learns from the answer; `create_alignment_graph` learns from much feedback at once;
-`create_panel_graph` judges by many criteria at once; `add_quality_gate` puts a judge into any
-graph, and `QualityGateMiddleware` into an agent; `JudgeMemory` is that memory, in any store.
-What they return besides is in `memalign_graph.records`.
+`create_judge_graph` judges an example with the memory of a criterion; `create_review_graph` also
+asks an expert and learns from the answer; `create_alignment_graph` learns from many pieces of
+feedback; `create_panel_graph` judges by several criteria; `add_quality_gate` adds a judge to any
+graph, and `QualityGateMiddleware` to an agent; `JudgeMemory` reads and changes a memory.
+`memalign_graph.records` has the types of results.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as typing has it; importing that takes longer than all else here
+TYPE_CHECKING = False  # importing typing would take longer than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -97,11 +97,13 @@ _MODULE_EXPORTS = {
     "tracing": "UsageLedger",
     "types": "Criterion Episode Example Feedback Guideline Judgment",
 }
-_MODULE_BY_NAME = {name: room for room, names in _MODULE_EXPORTS.items() for name in names.split()}
+_MODULE_BY_NAME = {
+    name: module for module, names in _MODULE_EXPORTS.items() for name in names.split()
+}
 
 
 def __getattr__(name: str) -> "Any":
-    """Import what is asked for, and nothing before."""
+    """Import a name at its first use."""
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)

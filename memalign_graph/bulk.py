@@ -309,8 +309,8 @@ class _BatchJudge:
         }
         criterion = digest(self.judge.criterion.model_dump(mode="json"))
         names = {"model": model_name_of(self._chat), "embeddings": self.access.embedder.id}
-        own = {"criterion": criterion, "namespace": self._settings["namespace"]}
-        return {**options, **names, **own}
+        hashes = {"criterion": criterion, "namespace": self._settings["namespace"]}
+        return {**options, **names, **hashes}
 
     async def with_vectors(self, io: IO, rows: list[Row]) -> list[Row]:
         """Add the examples' vectors, embedded in as few requests as possible."""

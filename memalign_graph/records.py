@@ -1,4 +1,4 @@
-"""What graphs and memories return, by name: for annotations, and to read results with."""
+"""Types of what graphs and memories return, for annotations and for parsing results."""
 
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.evidence.drift import Drift

@@ -246,11 +246,11 @@ def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
     while low < high:  # binary search for the highest level that fits
         level = (low + high + 1) // 2
         low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
-    least = size(low)
-    if least <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
+    min_size = size(low)
+    if min_size <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
         return "\n".join(_lines(steps, 1, low))
     # Not even the names fit: the steps in the middle are counted by name.
-    ends = max(len(steps) * max_chars // (2 * least), 1)
+    ends = max(len(steps) * max_chars // (2 * min_size), 1)
     last = len(steps) - ends
     counts = Counter(step.who for step in steps[ends:last]).most_common()
     names = ", ".join(f"{number} of {who}" for who, number in counts[:_MAX_COUNTED])
@@ -269,11 +269,11 @@ def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
         yield f"{number}. " + "\n   ".join(parts)
 
 
-def _cut(text: str, room: int) -> str:
+def _cut(text: str, max_length: int) -> str:
     """Cut the middle out of a text, if that makes it shorter."""
-    if len(text) <= room + len(_MARK):
+    if len(text) <= max_length + len(_MARK):
         return text
-    return f"{text[: room * 2 // 3]}{_MARK}{text[len(text) - room // 3 :]}".strip()
+    return f"{text[: max_length * 2 // 3]}{_MARK}{text[len(text) - max_length // 3 :]}".strip()
 
 
 def goal_tools_answer(steps: Sequence[Step]) -> tuple[list[str], list[str], str]:

@@ -52,7 +52,7 @@ Probabilities = dict[str, float]
 """The probability of each value of a finite scale, by the rendered value."""
 
 UtcDatetime = Annotated[
-    datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))
+    datetime, AfterValidator(lambda time: time if time.tzinfo else time.replace(tzinfo=UTC))
 ]
 """A time with a zone; UTC by default."""
 
@@ -69,8 +69,8 @@ def _stored_form(value: Any, name: str) -> Any:
     if messages is not None:
         value = messages
     elif read := {key: read_messages(parts[key], f"{name}[{key!r}]") for key in parts}:
-        made = {key: part if read[key] is None else read[key] for key, part in parts.items()}
-        value = made if isinstance(value, dict) else list(made.values())
+        pair = {key: part if read[key] is None else read[key] for key, part in parts.items()}
+        value = pair if isinstance(value, dict) else list(pair.values())
     check_json(value, name, depth=_DEPTH)
     # A copy, so that the caller's later changes do not reach the memory.
     return deepcopy(value)
@@ -381,8 +381,8 @@ class Episode(FrozenModel):
     @property
     def verdicts(self) -> dict[str, Value]:
         """The values of all judgments that the expert answered, by judgment id."""
-        own = {} if self.judgment is None else {self.judgment.id: self.judgment.value}
-        return {**self.other_verdicts, **own}
+        latest = {} if self.judgment is None else {self.judgment.id: self.judgment.value}
+        return {**self.other_verdicts, **latest}
 
     def says_the_same_as(self, other: "Episode") -> bool:
         """Return whether two episodes have the same example, author, value and rationale."""
@@ -423,7 +423,7 @@ class RecalledExample(FrozenModel):
     similarity: float  # cosine, from -1 to 1
 
 
-Read = TypeVar("Read", Example, Feedback)
+Parsed = TypeVar("Parsed", Example, Feedback)
 
 FeedbackLike = Feedback | Mapping[str, Any]
 ExampleLike = Example | Mapping[str, Any]
@@ -432,29 +432,29 @@ ExampleLike = Example | Mapping[str, Any]
 def parse_feedback(feedback: FeedbackLike) -> Feedback:
     if isinstance(feedback, Mapping):
         # Empty cells of a table are missing fields.
-        given = {name: to_python_scalar(value) for name, value in feedback.items()}
+        fields = {name: to_python_scalar(value) for name, value in feedback.items()}
         feedback = {
             name: value
-            for name, value in given.items()
+            for name, value in fields.items()
             if not (is_missing(value) or (name, value) == ("given_at", None))
         }
         number = feedback.get("id")
         if isinstance(number, int) or (isinstance(number, float) and number.is_integer()):
             feedback["id"] = str(int(number))  # 3.0 in a column with empty cells
-    fields = "`inputs`, `outputs`, and `value`, `rationale` or both"
-    return _read(Feedback, feedback, f"feedback: give Feedback, or an object with {fields}")
+    expected = "an object with `inputs`, `outputs`, and `value`, `rationale` or both"
+    return _parse(Feedback, feedback, f"feedback: give Feedback, or {expected}")
 
 
 def parse_example(example: ExampleLike) -> Example:
-    wanted = "example: give an Example, or an object with `inputs` and `outputs`"
-    return _read(Example, example, wanted)
+    expected = "example: give an Example, or an object with `inputs` and `outputs`"
+    return _parse(Example, example, expected)
 
 
-def _read(model: type[Read], given: Any, wanted: str) -> Read:
-    if not isinstance(given, model | Mapping):
-        raise InvalidInputError(f"{wanted}, not a value of type {type(given).__name__}.")
+def _parse(model: type[Parsed], value: Any, expected: str) -> Parsed:
+    if not isinstance(value, model | Mapping):
+        raise InvalidInputError(f"{expected}, not a value of type {type(value).__name__}.")
     try:
-        return model.model_validate(dict(given) if isinstance(given, Mapping) else given)
+        return model.model_validate(dict(value) if isinstance(value, Mapping) else value)
     except ValidationError as error:
         raise InvalidInputError(describe_validation_error(error)) from error
 

@@ -45,16 +45,20 @@ async def judge_as_new(
 ) -> Judgment:
     """Judge a case in memory without its episodes, and guidelines that only these support."""
     key = vector_key_of_example(call.access, example)
-    own = frozenset(call.access.view.episode_ids_for_vector(key))
-    others = [item for item in guidelines if not item.episode_ids or {*item.episode_ids} - own]
-    return await judge_leaving_out(call, example, guidelines=others, excluded_episode_ids=own)
+    own_ids = frozenset(call.access.view.episode_ids_for_vector(key))
+    others = [
+        guideline
+        for guideline in guidelines
+        if not guideline.episode_ids or {*guideline.episode_ids} - own_ids
+    ]
+    return await judge_leaving_out(call, example, guidelines=others, excluded_episode_ids=own_ids)
 
 
 def _without_votes(rows: Sequence[EpisodeRow], excluded_episode_ids: AbstractSet[str]) -> set[str]:
     """Return the ids and vector keys of the examples whose episodes are all left out."""
     excluded: set[str] = set()
-    kept: set[str] = set()
+    retained: set[str] = set()
     for row in rows:
-        keys = excluded if row.id in excluded_episode_ids else kept
+        keys = excluded if row.id in excluded_episode_ids else retained
         keys.update((row.example_id, row.vector_key))
-    return excluded - kept
+    return excluded - retained

@@ -10,7 +10,6 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.evidence.check_value import AnchoredCheck
 from memalign_graph.evidence.verdicts import ConfidenceMeasurement
 from memalign_graph.io import IO
-from memalign_graph.judging.pairwise import swap_outputs
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import revision_of
@@ -60,9 +59,9 @@ class Retrieved(FrozenModel):
     ) -> "Retrieved":
         """Add the guidelines that fit into the judge's prompt."""
         judge = call.judge
-        wanted = active_guidelines if judge.use_guidelines else []
-        proven = [guideline for guideline in wanted if guideline.status != "unproven"]
-        unproven = len(wanted) - len(proven)
+        candidates = active_guidelines if judge.use_guidelines else []
+        proven = [guideline for guideline in candidates if guideline.status != "unproven"]
+        unproven = len(candidates) - len(proven)
         fitted = fit_guidelines(
             proven,
             self.nearness,
@@ -150,6 +149,24 @@ class Answer:
     guideline_ids: list[str]
     episode_ids: list[str]
     warnings: list[str]
+
+
+def swap_outputs(example: Example) -> Example:
+    """Return the example with its two outputs swapped.
+
+    Raises:
+        InvalidInputError: There are not two outputs.
+    """
+    match example.outputs:
+        case [first, second]:
+            return Example(**{**example.to_json(), "outputs": [second, first]})
+        case dict() as named if len(named) == 2:  # noqa: PLR2004 - a pair
+            swapped = dict(zip(named, reversed(named.values()), strict=True))
+            return Example(**{**example.to_json(), "outputs": swapped})
+    raise InvalidInputError(
+        "outputs: to be judged in both orders (`swap=True`) they have to be two: give a list of "
+        "the two outputs, or an object with two fields, such as {'A': ..., 'B': ...}."
+    )
 
 
 def prepare_example(call: NodeCall) -> Example:

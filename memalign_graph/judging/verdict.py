@@ -16,8 +16,7 @@ from memalign_graph.evidence.check_value import (
     explain_checks,
 )
 from memalign_graph.evidence.checks import check_case, fill_questions, probabilities
-from memalign_graph.judging.case import Answer, Case
-from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
+from memalign_graph.judging.case import Answer, Case, swap_outputs
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import is_small_model, max_input_tokens, model_name_of
@@ -182,7 +181,11 @@ async def _ask_value_only(case: Case) -> Answer | None:
 
 
 async def ask_in_both_orders(case: Case) -> Answer:
-    """Ask for the verdict on two outputs in both orders, and reconcile the two."""
+    """Ask for the verdict on two outputs in both orders, and reconcile the two.
+
+    Judges prefer what they read first. Zheng et al., "Judging LLM-as-a-Judge with MT-Bench and
+    Chatbot Arena" (2023), section 3.4, https://arxiv.org/abs/2306.05685, propose to swap.
+    """
     scale: Any = case.call.resources.criterion.scale
     # The checks were answered for the original order.
     other = replace(case, example=swap_outputs(case.example), checks=())
@@ -202,6 +205,26 @@ async def ask_in_both_orders(case: Case) -> Answer:
         broken_guideline_ids=[] if warning else straight.broken_guideline_ids,
         warnings=list(dict.fromkeys(warnings)),
     )
+
+
+def reconcile_orders(
+    scale: Pairwise, straight: tuple[Value, str], swapped: tuple[Value, str]
+) -> tuple[Value, str, str | None]:
+    """Return value, rationale and warning; if the verdicts differ, a tie where allowed."""
+    value, rationale = straight
+    other = {"A": "B", "B": "A"}.get(str(swapped[0]), swapped[0])
+    if value == other:
+        return value, rationale, None
+    tie = "so that it is a tie" if scale.allow_tie else "and the scale has no tie: the first stands"
+    both = (
+        f"In the order given ({value}): {rationale} With A and B in each other's place, and named "
+        f"so ({other} as given): {swapped[1]}"
+    )
+    warning = (
+        f"The verdict depends on the order of the outputs: {value} as they were given, {other} "
+        f"when they were swapped, {tie}."
+    )
+    return "tie" if scale.allow_tie else value, both, warning
 
 
 async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:

@@ -64,8 +64,8 @@ def clarify_prompt(
     head = [fences.render_criterion(criterion)]
     head += ["Rules that the judge has already:", *lines] if lines else []
     fixed = _SYSTEM + "\n".join(head)
-    room = max(max_input_tokens - ANSWER_TOKENS - fences.estimate_tokens(fixed), 60)
-    case = _case(criterion, feedback, room)
+    tokens_left = max(max_input_tokens - ANSWER_TOKENS - fences.estimate_tokens(fixed), 60)
+    case = _case(criterion, feedback, tokens_left)
     outputs = fences.as_text(feedback.example.outputs)
     return ClarifyPrompt(
         messages=[SystemMessage(_SYSTEM), HumanMessage("\n".join([*head, *case]))],
@@ -73,17 +73,17 @@ def clarify_prompt(
     )
 
 
-def _case(criterion: Criterion, feedback: Feedback, room: int) -> list[str]:
+def _case(criterion: Criterion, feedback: Feedback, tokens_left: int) -> list[str]:
     show, judgment = criterion.scale.show, feedback.judgment
-    limit = min(3 * _FIELD_TOKENS, room // 2)
+    limit = min(3 * _FIELD_TOKENS, tokens_left // 2)
     case = [fences.render_example(None, feedback.example, max_tokens=limit)[0]]
     if judgment is not None:
-        limit = min(_FIELD_TOKENS, room // 8)
+        limit = min(_FIELD_TOKENS, tokens_left // 8)
         case.append(f"The judge said {show(judgment.verdict)}, because:")
         case.append(fences.fence("verdict", judgment.rationale, max_tokens=limit))
     if feedback.value is not None:
         case.append(f"The expert's value: {show(feedback.value)}")
-    limit = min(_FIELD_TOKENS, room // 4)
+    limit = min(_FIELD_TOKENS, tokens_left // 4)
     return [
         *case,
         _WORDS,
@@ -94,10 +94,10 @@ def _case(criterion: Criterion, feedback: Feedback, room: int) -> list[str]:
 
 def parse_question(answer: dict[str, Any], prompt: ClarifyPrompt) -> str | None:
     """Return the question on one line; None if the comment is clear."""
-    given = answer.get("question")
-    if not isinstance(given, str):
+    text = answer.get("question")
+    if not isinstance(text, str):
         raise ValueError('it has no "question" that is text: ask one, or leave it empty')
-    question = " ".join(given.split())
+    question = " ".join(text.split())
     if not re.search(r"\w", question):
         return None
     if len(question) > MAX_QUESTION_CHARS:
@@ -121,8 +121,8 @@ def merge_clarification(feedback: Feedback, question: str, answer: Mapping[str, 
         if name == "value" or getattr(feedback, name) is None
     }
     if "rationale" in answer:
-        asked = question.replace('"', "'")
-        fields["rationale"] = f'{feedback.rationale}{_ASKED_BACK}{asked}")\n{answer["rationale"]}'
+        quoted = question.replace('"', "'")
+        fields["rationale"] = f'{feedback.rationale}{_ASKED_BACK}{quoted}")\n{answer["rationale"]}'
     return Feedback.model_validate({**feedback.to_json(), **fields})
 
 

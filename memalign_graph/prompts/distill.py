@@ -137,7 +137,9 @@ def group_by_example(episodes: Iterable[Episode]) -> list[list[Episode]]:
     cases: dict[str, list[Episode]] = {}
     for episode in episodes:
         cases.setdefault(episode.example_id, []).append(episode)
-    return [sorted(case, key=lambda said: (said.given_at, said.id)) for case in cases.values()]
+    return [
+        sorted(case, key=lambda episode: (episode.given_at, episode.id)) for case in cases.values()
+    ]
 
 
 def feedback_budget(

@@ -141,8 +141,8 @@ def _read_operations(
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
-    shown = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
-    copies = fences.word_ngrams(shown) - fences.word_ngrams(prompt.comments)
+    visible = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
+    copies = fences.word_ngrams(visible) - fences.word_ngrams(prompt.comments)
     return [_read_operation(operation, prompt, copies) for operation in operations]
 
 

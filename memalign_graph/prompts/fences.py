@@ -39,9 +39,8 @@ def estimate_tokens(text: str) -> int:
     return len(data) - others + math.ceil(others / 3)
 
 
-def fence(tag: str, value: Any, *, max_tokens: int | None = None) -> str:
-    text = escape_tags(as_text(value)) if max_tokens is None else fit(value, max_tokens)
-    return f"<{tag}>\n{text}\n</{tag}>"
+def fence(tag: str, value: Any, *, max_tokens: int) -> str:
+    return f"<{tag}>\n{fit(value, max_tokens)}\n</{tag}>"
 
 
 def as_text(value: Any, max_chars: int | None = None) -> str:
@@ -55,8 +54,8 @@ def as_text(value: Any, max_chars: int | None = None) -> str:
 
 
 def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None) -> str:
-    room = None if max_chars is None else max_chars // len(transcripts)
-    texts = {title: render(steps, room) for title, steps in transcripts.items()}
+    chars_each = None if max_chars is None else max_chars // len(transcripts)
+    texts = {title: render(steps, chars_each) for title, steps in transcripts.items()}
     return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
 
 
@@ -96,8 +95,8 @@ def shorten(text: str, max_tokens: int) -> str:
     if len(text) <= _MAX_BYTES_PER_TOKEN * max_tokens and estimate_tokens(text) <= max_tokens:
         return text
     data = text.encode()
-    room = max(max_tokens, 1) * len(data) // estimate_tokens(text)
-    head, tail = data[: room * 2 // 3], data[len(data) - room // 3 :]
+    max_bytes = max(max_tokens, 1) * len(data) // estimate_tokens(text)
+    head, tail = data[: max_bytes * 2 // 3], data[len(data) - max_bytes // 3 :]
     left_out = len(data) - len(head) - len(tail)
     return (
         f"{head.decode(errors='ignore')}\n[... {left_out:,} bytes left out ...]\n"
@@ -156,8 +155,8 @@ def render_feedback(
         if episode.value is not None:
             lines.append(f"{name}The expert's value: {criterion.scale.show(episode.value)}")
         if episode.rationale is not None:
-            words = fence("rationale", episode.rationale, max_tokens=max_tokens)
-            lines.append(f"{name}{label}{words}")
+            comment = fence("rationale", episode.rationale, max_tokens=max_tokens)
+            lines.append(f"{name}{label}{comment}")
     value = consensus_value(episodes, criterion.scale)
     if several and value is not None:
         lines.append(f"The value that counts here: {criterion.scale.show(value)}")
@@ -202,16 +201,16 @@ rule is kept rather than refused."""
 
 def split_words(text: str) -> list[str]:
     return [
-        stretch[at : at + (size or len(stretch))]
+        stretch[start : start + (size or len(stretch))]
         for stretch, size in _tokenize(text)
-        for at in range(max(len(stretch) - size, 0) + 1 if size else 1)
+        for start in range(max(len(stretch) - size, 0) + 1 if size else 1)
     ]
 
 
 def word_ngrams(text: str, size: int = _NGRAM_SIZE) -> set[tuple[str, ...]]:
     """Return the runs of `size` words; two texts share one only if one repeats the other."""
     pieces = split_words(text)
-    return {tuple(pieces[at : at + size]) for at in range(len(pieces) - size + 1)}
+    return {tuple(pieces[start : start + size]) for start in range(len(pieces) - size + 1)}
 
 
 def repeats(text: str, source: str, known: str) -> bool:
@@ -230,9 +229,9 @@ def adds_information(text: str, known: str) -> bool:
         known_places = {
             place
             for length in (range(1, size + 1) if size else [len(stretch)])
-            for at in range(len(stretch) - length + 1)
-            if stretch[at : at + length] in pieces
-            for place in range(at, at + length)
+            for start in range(len(stretch) - length + 1)
+            if stretch[start : start + length] in pieces
+            for place in range(start, start + length)
         }
         if len(known_places) < len(stretch):
             return True

@@ -167,18 +167,18 @@ def judge_prompt(
     lines = _lines([guideline.text for guideline in relevant], start=len(guidelines) + 1)
     further = "\n".join([title, *lines]) if relevant else ""
     fixed = size + sum(map(fences.estimate_tokens, (further, _ask_about("", _BY))))
-    room = max_input_tokens - ANSWER_TOKENS - fixed
-    case, is_cut = fences.render_example("case", example, max_tokens=max(room, 3))
+    tokens_left = max_input_tokens - ANSWER_TOKENS - fixed
+    case, is_cut = fences.render_example("case", example, max_tokens=max(tokens_left, 3))
     if is_cut:
         warnings.append(_CUT.format(max_input_tokens))
-    room -= fences.estimate_tokens(case)
+    tokens_left -= fences.estimate_tokens(case)
     turns: list[BaseMessage] = []
     unlabeled: list[str] = []
     episodes: list[Episode] = []
     for done, earlier in enumerate(recalled):
         texts = _render_few_shot(earlier, example, criterion)
-        room -= sum(map(fences.estimate_tokens, texts))
-        if room < 0:
+        tokens_left -= sum(map(fences.estimate_tokens, texts))
+        if tokens_left < 0:
             warnings.append(
                 f"{len(recalled) - done} of {len(recalled)} similar examples did not fit into the "
                 f"model's window of {max_input_tokens:,} tokens."
@@ -268,15 +268,15 @@ def _ask_about(case: str, by: str = "") -> str:
 def _render_few_shot(recalled: RecalledExample, case: Example, criterion: Criterion) -> list[str]:
     """Return a recalled example as a question and its answer, or as one text without a label."""
     shared = dict.fromkeys(_shared_fields(recalled.example, case), "(the same as in the last case)")
-    shown = recalled.example.model_copy(update=shared)
+    visible = recalled.example.model_copy(update=shared)
     value = consensus_value(recalled.episodes, criterion.scale)
     tag = "example" if value is None else "case"
-    example, _ = fences.render_example(tag, shown, max_tokens=3 * _FIELD_TOKENS)
+    example, _ = fences.render_example(tag, visible, max_tokens=3 * _FIELD_TOKENS)
     if value is None:
-        words, _ = fences.render_feedback(
+        comments, _ = fences.render_feedback(
             recalled.episodes, criterion, has_label=False, max_tokens=_FIELD_TOKENS
         )
-        return ["\n".join([example, *words])]
+        return ["\n".join([example, *comments])]
     # Always with a rationale: a model that sees answers without one, but has to fill the schema's,
     # writes until its answer is truncated.
     answer = {"rationale": _merge_rationales(recalled.episodes, value, criterion), "value": value}
@@ -294,13 +294,13 @@ def _shared_fields(earlier: Example, case: Example) -> list[str]:
 
 def _merge_rationales(episodes: Sequence[Episode], value: Value, criterion: Criterion) -> str:
     """Join the experts' comments, those of another opinion with their value."""
-    words = []
+    comments = []
     for episode in episodes:
         text = fences.clip(episode.rationale or "", _FIELD_TOKENS)
         if episode.value is not None and value_or_none(episode.value, criterion.scale) != value:
             differs = f"Another expert says {criterion.scale.show(episode.value)}"
             text = f"{differs}: {text}" if text else f"{differs}."
-        words.append(text)
+        comments.append(text)
     confirmed = (
         fences.clip(episode.judgment.rationale, _FIELD_TOKENS)
         for episode in episodes
@@ -308,4 +308,4 @@ def _merge_rationales(episodes: Sequence[Episode], value: Value, criterion: Crit
         # If the evidence overruled the judge, the rationale supports neither value.
         and episode.judgment.verdict == episode.judgment.value == value == episode.value
     )
-    return " ".join(filter(None, words)) or next(confirmed, "")
+    return " ".join(filter(None, comments)) or next(confirmed, "")

@@ -217,7 +217,7 @@ async def test_what_was_learned_and_forgotten_since_changes_nothing(
     memory.remember(Feedback.model_validate({**CASES[0], "value": True}))
     made = batch.collect()
     [warning] = {one.warnings.pop() for one in made if isinstance(one, Judgment)}
-    assert warning.startswith("Not kept for later feedback: what it was made with was taken back")
+    assert warning.startswith("Not stored for later feedback: an episode or guideline")
     assert same(made, expected)
     assert memory.judgments() == []
 

@@ -13,9 +13,11 @@ from tests.loopback import LoopbackServer, Rule, error, with_logprobs
 
 
 @pytest.fixture
-def server() -> Iterator[LoopbackServer]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
     # Models made from strings have clients that nobody closes.
     with LoopbackServer(keep_alive=False) as running:
+        for variable, value in running.environment.items():
+            monkeypatch.setenv(variable, value)
         yield running
 
 
@@ -30,10 +32,8 @@ def server() -> Iterator[LoopbackServer]:
     ],
 )
 async def test_a_model_gets_what_its_profile_takes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, Any]
+    bench: Bench, name: str, settings: dict[str, Any]
 ) -> None:
-    for variable, value in bench.server.environment.items():
-        monkeypatch.setenv(variable, value)
     reply = with_logprobs("A", [("A", {"A": 0.9, "B": 0.1})])
     bench.server.rules = [Rule(asks_for_value, reply=reply)]
     graph = bench.judge_graph(model=name, confidence=True)
@@ -46,11 +46,8 @@ async def test_a_model_gets_what_its_profile_takes(
         assert sent == settings
 
 
-def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it(
-    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable, value in server.environment.items():
-        monkeypatch.setenv(variable, value)
+@pytest.mark.usefixtures("server")
+def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it() -> None:
     named = resolve_chat_model("openai:gpt-4.1-mini")
     made = ChatOpenAI(model="gpt-4.1-mini", temperature=0)
     assert model_key(named) == model_key(made)
@@ -59,11 +56,7 @@ def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it(
     assert model_key(made.model_copy(update={"temperature": 1.0})) != model_key(made)
 
 
-async def test_a_model_that_refuses_log_probabilities_still_judges(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable, value in bench.server.environment.items():
-        monkeypatch.setenv(variable, value)
+async def test_a_model_that_refuses_log_probabilities_still_judges(bench: Bench) -> None:
     refused = error(400, "logprobs is not supported", code="unsupported_parameter")
     bench.server.rules = [Rule(asks_for_value, reply=refused)]
     graph = bench.judge_graph(model=DEFAULT_CHAT_MODEL, confidence=True)

@@ -61,10 +61,7 @@ async def test_feedback_learned_in_a_storm_is_learned_once(bench: Bench) -> None
     ]
 
     async def align(retries: int) -> Any:
-        models: Any = {
-            "model": bench.server.chat_model(max_retries=retries),
-            "embeddings": bench.server.embedder(),
-        }
+        models = bench.models(model=bench.server.chat_model(max_retries=retries))
         graph = bench.compile(create_alignment_graph(CRITERION, batch_size=6, **models))
         return await bench.invoke(graph, {"feedback": feedback}, on=f"{retries}")
 

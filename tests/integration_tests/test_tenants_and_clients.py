@@ -382,31 +382,3 @@ async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
     else:
         await asyncio.to_thread(graph.invoke, CASE, config)
     assert peak == 2
-
-
-async def test_awaited_calls_take_the_lock_of_a_store_in_memory(bench: Bench) -> None:
-    store = InMemoryStore()
-    memory = JudgeMemory(store, CRITERION, embeddings=bench.server.embedder())
-    failed: list[BaseException] = []
-    stop = threading.Event()
-
-    def blocking() -> None:
-        number = 0
-        try:
-            while not stop.is_set():
-                number += 1
-                criterion = CRITERION.model_copy(update={"name": f"other_{number}"})
-                other = JudgeMemory(store, criterion, embeddings=bench.server.embedder())
-                other.add_guideline("Be kind.")
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            failed.append(error)
-
-    worker = threading.Thread(target=blocking)
-    worker.start()
-    try:
-        for number in range(40):
-            await memory.aremember({**CASE, "inputs": f"q{number}", "value": True})
-    finally:
-        stop.set()
-        worker.join()
-    assert failed == []

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, InvalidInputError, Pairwise
-from memalign_graph.judging.pairwise import reconcile_orders, swap_outputs
+from memalign_graph.judging.case import swap_outputs
+from memalign_graph.judging.verdict import reconcile_orders
 
 TIES, NO_TIES = Pairwise(), Pairwise(allow_tie=False)
 

@@ -38,7 +38,7 @@ def feedback(**fields: Any) -> Feedback:
     [
         ({"name": ""}, "must not be empty"),
         ({"name": " tone"}, "must not begin or end with spaces"),
-        ({"name": "support.tone"}, "write 'support.tone' as 'support_tone'"),
+        ({"name": "support.tone"}, "Write 'support.tone' as 'support_tone'"),
         ({"name": "to\nne"}, "must not contain control characters"),
         ({"name": "x" * 101}, "at most 100 characters"),
         ({"instructions": " \n"}, "must not be empty: say what the judge has to decide"),
