@@ -1,4 +1,4 @@
-"""The program: runs a command, and turns every error into a message and an exit status."""
+"""The `memalign` program: run a command, turn errors into messages and exit statuses."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ committed before stays.
 """
 
 _URL = re.compile(r"postgres(ql)?://\S+")
-"""What may hold a password."""
+"""URLs, which may contain a password."""
 
 app = typer.Typer(
     help="An LLM judge that learns from your experts.",
@@ -91,7 +91,7 @@ def _top(
 
 
 class _LogHandler(logging.Handler):
-    """Shows warnings that the package logs."""
+    """Prints the warnings that the package logs."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(logging.WARNING)
@@ -102,10 +102,10 @@ class _LogHandler(logging.Handler):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; whatever ends it early becomes a message and an exit status."""
+    """Run one command; returns its exit status."""
     terminal, stopped = Terminal(), Status.INTERRUPTED
 
-    def stop(*_: object) -> None:  # as for Ctrl-C, which asyncio handles
+    def stop(*_: object) -> None:  # as Ctrl-C, which asyncio handles
         nonlocal stopped
         stopped = Status.TERMINATED
         signal.raise_signal(signal.SIGINT)
@@ -113,25 +113,25 @@ def run(arguments: Sequence[str]) -> int:
     before = signal.signal(signal.SIGTERM, stop)
     logging.getLogger("memalign_graph").handlers = [_LogHandler(terminal)]
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # characters that the encoding lacks are escaped
+        with suppress(AttributeError):  # escape characters that the encoding does not have
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
     try:
-        # Not by `main()`, which has messages and statuses of its own.
+        # Typer's own `main()` has other messages and statuses.
         with typer.main.get_command(app).make_context("memalign", [*arguments]) as context:
             status = int(context.command.invoke(context) or 0)
         sys.stdout.flush()
     except typer.Exit as ended:
         return ended.exit_code
     except (BrokenPipeError, SystemExit):  # as rich ends for a closed pipe
-        with suppress(OSError, ValueError):  # so that Python does not complain when it ends
+        with suppress(OSError, ValueError):  # so that Python does not complain at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.BROKEN_PIPE
     except KeyboardInterrupt:
-        # What is cut off before its first step (a connection, with anyio) else warns at the exit.
+        # A coroutine that was cancelled before its first step would warn at exit.
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         terminal.error("stopped; what was committed before stays.")
         return stopped
-    except Exception as error:  # noqa: BLE001 - the traceback is shown, and the status tells
+    except Exception as error:  # noqa: BLE001 - becomes a message and a status
         message, status = _message_and_status(error)
         if status == Status.INTERNAL_ERROR:
             traceback.print_exc()
@@ -154,7 +154,7 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
         case ChatModelError() | EmbeddingError() | ModelAnswerError() | LocalModelError():
             return text, Status.MODEL_FAILED
         case sqlite3.Error():
-            held = ": another process has held it for long: try again" if "locked" in text else ""
+            held = ": another process is using it, try again" if "locked" in text else ""
             text = f"--memory: the file or its folder can't be used: {text}{held}."
         case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
             text = f"--memory: the database can't be used: {_URL.sub('...', text)}."

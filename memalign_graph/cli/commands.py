@@ -1,4 +1,4 @@
-"""The commands that learn, measure and serve: align, evaluate, review."""
+"""The commands align, evaluate and review."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,12 +9,14 @@ import typer
 from memalign_graph.cli.criterion import CriterionFile
 from memalign_graph.cli.files import check_database, check_output_path
 from memalign_graph.cli.options import (
+    CacheOption,
     CriterionOption,
     Field,
     JudgeFlags,
     MaxConcurrency,
     MemoryLocation,
     Status,
+    option_errors,
     run_async,
 )
 from memalign_graph.cli.records import Record, read_records
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from memalign_graph.types import Feedback
 
 ThresholdOption = Annotated[
-    float | None, typer.Option(metavar="X", help="Exit with status 1 if it is missed.")
+    float | None,
+    typer.Option(metavar="X", help="Exit with status 1 if it is missed."),
 ]
 
 
@@ -48,10 +51,10 @@ def align(
     field: Field = None,
     max_concurrency: MaxConcurrency = 32,
 ) -> int:
-    """Learn from a file of feedback; feedback that the memory has already costs nothing.
+    """Learn from a file of feedback; feedback that the memory already has costs nothing.
 
     After a failed or stopped run, the next one pays only for the rest. Records that can't be used
-    are listed; the others are used.
+    are listed, and the others are used.
     """
     from memalign_graph.graphs import create_alignment_graph
 
@@ -120,30 +123,28 @@ def evaluate(
         str, typer.Option("--feedback", "-f", metavar="FILE", help="Feedback of experts.")
     ],
     test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Learn from --feedback and test on FILE.")
+        str | None, typer.Option(metavar="FILE", help="Learn from --feedback, and test on FILE.")
     ] = None,
     field: Field = None,
     report: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Write the report there: .html, .md or .json."),
+        typer.Option(
+            dir_okay=False, help="Write the report to FILE: .html, .md or .json.", metavar="FILE"
+        ),
     ] = None,
     thresholds: Thresholds,
     folds: Annotated[
         int | None, typer.Option(min=2, help="Number of folds of the cross-validation.")
     ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, help="Database that keeps models' answers for the next run."),
-    ] = None,
+    cache: CacheOption = None,
     max_concurrency: MaxConcurrency = 32,
     criterion: CriterionOption,
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
-    """Measure how far the judge agrees with the experts, before and after it learns from them.
+    """Measure how often the judge agrees with the experts, before and after it learns from them.
 
-    By cross-validation, or on the cases of --test. It uses a memory of its own; yours does not
-    change.
+    By cross-validation, or on the cases of --test. Your memory is neither read nor changed.
     """
     from memalign_graph.evaluation import aevaluate
     from memalign_graph.evaluation.metrics import measures_of
@@ -162,17 +163,17 @@ def evaluate(
         check_database(cache, "--cache")
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
         with require_extra("evaluation", "A readable report"):  # before any call is paid for
-            import jinja2  # noqa: F401 - tried here
-    known, left_out = _read_all(feedback, "--feedback", field, criterion, terminal)
+            import jinja2  # noqa: F401
+    training, rejected = _read_all(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read_all(test, "--test", field, criterion, terminal) if test else (None, 0)
     settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress:
         evaluating = aevaluate(
             criterion.criterion,
-            known,
+            training,
             test=tested,
-            progress=lambda done, of: progress("evaluated", done, of),
+            progress=lambda done, total: progress("evaluated", done, total),
             cache=cache,
             max_concurrency=max_concurrency,
             **settings,
@@ -187,7 +188,7 @@ def evaluate(
     met = [_check_threshold(measured, name, limit, terminal) for name, limit in limits.items()]
     if not all(met):
         return Status.THRESHOLD_MISSED
-    failed = left_out + more + measured.of("aligned").failed
+    failed = rejected + more + measured.of("aligned").failed
     return Status.PARTIAL if failed else Status.DONE
 
 
@@ -198,7 +199,7 @@ def _flag(name: str) -> str:
 def _read(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list[Record], dict[int, str]]:
-    """Read records of feedback, and why some cannot be used, by their index."""
+    """Read records of feedback; returns them, and the reasons of those that can't be used."""
     from memalign_graph.memory.feedback import check_feedback
     from memalign_graph.types import parse_feedback
 
@@ -222,7 +223,7 @@ def _read(
 def _read_all(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list["Feedback"], int]:
-    """Read feedback, warn of records that cannot be used, and count them."""
+    """Read feedback; warns of records that can't be used, and counts them."""
     from memalign_graph.types import parse_feedback
 
     records, rejected = _read(path, option, columns, file, terminal)
@@ -233,9 +234,12 @@ def _read_all(
 
 
 def _check_threshold(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
-    """Tell whether the aligned judge meets a threshold, and write it to the terminal."""
+    """Print whether the aligned judge meets a threshold, and return it."""
     metric = report.metric("aligned", name[4:])
-    is_met, value = False, ", which is not defined on these cases: give more, with different values"
+    is_met, value = (
+        False,
+        ", which is not defined on these cases: give more, with different values",
+    )
     if metric.value is not None:
         is_met = metric.value <= limit if name == "max_mae" else metric.value >= limit
         interval = "" if metric.low is None else f" [{metric.low:.2f}, {metric.high:.2f}]"
@@ -248,7 +252,8 @@ def _check_threshold(report: "Report", name: str, limit: float, terminal: Termin
 def review(
     *,
     author: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the expert, if nobody signs in.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the expert without sign-in."),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that the page listens on.")
@@ -276,11 +281,11 @@ def review(
     flags: JudgeFlags,
     terminal: Terminal,
 ) -> int:
-    """Serve the review page: kept judgments, for experts to answer.
+    """Serve the review page, on which experts answer the judgments that were kept.
 
-    `keep_judgments` of a graph, or under `judge:` in the criterion's file, keeps judgments.
+    A graph with `keep_judgments`, or this setting under `judge:` in the file, keeps judgments.
     """
-    del web  # the page was an option until 0.3
+    del web  # accepted because the page was an option until 0.3
     if not user_header and host not in ("127.0.0.1", "::1", "localhost"):
         raise InvalidInputError(
             f"--host: on {host} others could answer without signing in. Put a reverse proxy with a "
@@ -300,14 +305,12 @@ async def _serve(
     page: dict[str, Any],
     terminal: Terminal,
 ) -> None:
-    """Serve the review page of a memory until the program is stopped."""
+    """Serve the review page of a memory until the process is stopped."""
     from memalign_graph.local import open_store_async
     from memalign_graph.review import ReviewQueue, create_review_app, serve_page
 
     async with open_store_async(location.memory) as store:
         queue = ReviewQueue([judge], **location.context, store=store)
-        try:
+        with option_errors():
             app = create_review_app(queue, **page)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"--{error}") from error
         await serve_page(app, *address, terminal.note)

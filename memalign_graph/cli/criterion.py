@@ -1,30 +1,31 @@
-"""A criterion's file, with settings of its judge: for the command line, Studio and its page."""
+"""The criterion file, with its judge's settings: for the command line and Agent Servers."""
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from memalign_graph.cli.files import read_text
-from memalign_graph.errors import InvalidInputError, describe_validation_error
+from memalign_graph.errors import InvalidInputError, describe_validation_error, require_extra
 
 if TYPE_CHECKING:
     from memalign_graph.types import Criterion
 
 _SETTINGS = {
-    "judge": None,  # by the judge itself
+    "judge": None,  # checked by `Judge`
     "learn": {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"},
     "evaluate": {"folds", "seed", "group_by", "learning_curve", "resamples", "sizes"},
 }
-"""What the sections of a criterion's file may hold."""
+"""The settings in each section of a criterion file."""
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 
 
 @dataclass(frozen=True)
 class CriterionFile:
-    """What is judged, and how: the settings that are evaluated are those that are deployed."""
+    """A criterion, and the settings with which its judge is both evaluated and deployed."""
 
     path: str
     criterion: "Criterion"
@@ -49,21 +50,13 @@ def load_criteria(path: str, option: str) -> list[CriterionFile]:
 
 def _load(path: str, option: str) -> Any:
     text = read_text(path, option)
-    is_json = path.endswith(".json") or text.lstrip().startswith(("{", "["))
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    with require_extra("cli", f"{option}: {path}: reading YAML"):
+        yaml = import_module("yaml")
     try:
-        if is_json and not path.endswith((".yaml", ".yml")):
-            return json.loads(text)
-        return import_module("yaml").safe_load(text)
-    except (ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise InvalidInputError(f"{option}: {path} is no YAML or JSON: {problem}.") from error
-    except ImportError as error:
-        raise InvalidInputError(
-            f'{option}: {path}: reading YAML needs pip install "memalign-graph[cli]".'
-        ) from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "yaml":
-            raise
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise InvalidInputError(f"{option}: {path} is no YAML or JSON: {problem}.") from error
 
@@ -115,7 +108,7 @@ def _days(value: Any, where: str) -> timedelta:
 
 
 def _scale(scale: Any) -> Any:
-    """Spell out a short way to write a scale."""
+    """Expand the short forms of a scale."""
     if isinstance(scale, str):
         if found := _RANGE.fullmatch(scale):
             low, high = int(found[1]), int(found[2])

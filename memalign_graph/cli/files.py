@@ -1,4 +1,4 @@
-"""What commands read and write: texts, databases, ids."""
+"""Files that commands read and write, and ids in them."""
 
 import sqlite3
 import sys
@@ -10,16 +10,16 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.stores import has_postgres_table, is_postgres, without_secrets
 
 STDIN = "-"
-"""What names the standard input, or output."""
+"""The name of the standard input or output."""
 
 _SQLITE = b"SQLite format 3\0"
 _SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""How files of Excel and LibreOffice begin."""
-_LEAST_ID_CHARS = 4
+"""The first bytes of Excel and LibreOffice files."""
+_MIN_ID_CHARS = 4
 
 
 def read_text(path: str, option: str) -> str:
-    """Read a file of text, or the standard input."""
+    """Read a text file or the standard input."""
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         return data.decode("utf-8-sig")
@@ -38,29 +38,29 @@ def read_text(path: str, option: str) -> str:
 
 
 def check_database(location: str | Path, option: str, *, holds: str | None = None) -> None:
-    """Check a database without making or changing it; `holds` names a table it has to have."""
+    """Check a database without creating or changing it; `holds` names a required table."""
     problem, path = None, Path(location)
     is_file = not is_postgres(location)
     if str(location) == ":memory:":
-        problem = "would be gone with the command: name a file"
+        problem = "would be lost when the command ends: name a file"
     elif is_file and path.is_dir():
         problem = "is a folder: name a file"
     elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
-        problem = "is no SQLite file, so it is left as it is: name another"
+        problem = "is no SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
         exists = not is_file or path.exists()
-        problem = "holds no memory: `memalign align` makes one" if exists else "is not there"
+        problem = "has no memory: `memalign align` makes one" if exists else "does not exist"
     if problem:
         raise InvalidInputError(f"{option}: {redacted_location(location)} {problem}.")
 
 
 def redacted_location(location: str | Path) -> str:
-    """Return where a database is, as it can be shown."""
+    """Return a database's location without its password."""
     return without_secrets(str(location)) if is_postgres(location) else str(location)
 
 
 def has_table(location: str | Path, name: str) -> bool:
-    """Tell whether there is a database with a table, without changing it."""
+    """Return whether a database exists and has a table, without changing it."""
     if is_postgres(location):
         return has_postgres_table(str(location), name)
     path = Path(location)
@@ -72,12 +72,16 @@ def has_table(location: str | Path, name: str) -> bool:
 
 
 def check_output_path(path: Path, option: str, *sources: str | None) -> None:
-    """Check a file that is to be written, so that no other is lost by a slip of the pen."""
+    """Refuse to write over a database or a file that is read."""
     if not path.parent.is_dir():
-        raise InvalidInputError(f"{option}: {path}: there is no folder {path.parent}: make it.")
+        raise InvalidInputError(
+            f"{option}: {path}: the folder {path.parent} does not exist: make it."
+        )
     read = [Path(source) for source in sources if source and Path(source).exists()]
     if path.is_file() and (_is_database(path) or any(map(path.samefile, read))):
-        raise InvalidInputError(f"{option}: {path} is a database, or read from: name another file.")
+        raise InvalidInputError(
+            f"{option}: {path} is a database, or is read by this command: name another file."
+        )
 
 
 def _is_database(path: Path) -> bool:
@@ -86,14 +90,14 @@ def _is_database(path: Path) -> bool:
 
 
 def find_id(beginning: str, ids: Iterable[str], what: str) -> str:
-    """Find the one id that begins like this."""
+    """Return the one id with this beginning."""
     typed = beginning.strip().lower()
-    found = sorted({key for key in ids if key.startswith(typed)})
-    if typed in found:
+    matches = sorted({key for key in ids if key.startswith(typed)})
+    if typed in matches:
         return typed
-    if len(found) == 1 and len(typed) >= _LEAST_ID_CHARS:
-        return found[0]
+    if len(matches) == 1 and len(typed) >= _MIN_ID_CHARS:
+        return matches[0]
     raise InvalidInputError(
-        f"ID: {beginning!r} names {len(found) or 'no'} {what}: give {_LEAST_ID_CHARS} characters "
+        f"ID: {beginning!r} names {len(matches) or 'no'} {what}: give {_MIN_ID_CHARS} characters "
         "or more of one id; `memalign memory list` and `history` show them."
     )

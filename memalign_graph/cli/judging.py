@@ -1,7 +1,7 @@
-"""`memalign judge`: judge examples at once, or write and read the files of a batch API."""
+"""`memalign judge`: judge examples now, or write and read the files of a batch API."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
+    option_errors,
     run_async,
 )
 from memalign_graph.cli.records import Record, example_of, read_records
@@ -22,8 +23,6 @@ from memalign_graph.cli.terminal import Terminal, pluralize
 from memalign_graph.errors import InvalidInputError, MemAlignError
 
 if TYPE_CHECKING:
-    from langgraph.store.base import BaseStore
-
     from memalign_graph.settings import Judge
 
 ExampleTextOption = Annotated[str | None, typer.Option(help="Text of a single example.")]
@@ -40,14 +39,14 @@ def judge(
     reference_outputs: ExampleTextOption = None,
     prepare: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write requests for a batch API to FILE; ask no model."),
+        typer.Option(metavar="FILE", help="Write requests for a batch API to FILE; call no model."),
     ] = None,
     collect: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Read a batch API's answers; ask no model. --examples is the file of the batch's "
-            "cases; --prepare takes the requests without an answer. May be repeated.",
+            help="Read a batch API's answers; call no model. --examples is the file of the batch's "
+            "cases; --prepare writes the requests without an answer. May be repeated.",
         ),
     ] = None,
     location: MemoryLocation,
@@ -60,95 +59,99 @@ def judge(
     With --prepare and --collect a batch API judges, at half the price: OpenAI's, or vLLM's
     `run-batch`.
     """
-    # A memory that is named must exist: after a slip of the pen nothing is judged without it.
+    # A memory that is named must exist, so that a misspelled name is not judged without memory.
     location.check(must_exist=location.memory != DEFAULT_MEMORY)
     texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give either a file or --inputs and --outputs.")
-    lines = _Lines(terminal, is_single=bool(example))
+    results = _Results(terminal, is_single=bool(example))
     if collect:
         if not examples:
             raise InvalidInputError(
                 "--examples: with --collect give the file of the batch's cases."
             )
         settings = flags.judge(location.criterion, terminal)
-        _collect(location, settings, (examples, collect, prepare), lines)
-        return lines.report()
+        _collect(location, settings, (examples, collect, prepare), results)
+        return results.report()
     records: list[Record] = [("line 1", example)]
     if examples:
         records = read_records(examples, "--examples", field, terminal.warn)
     settings = flags.judge(location.criterion, terminal)
-    for at, fields in records:
+    for place, fields in records:
         key = None if isinstance(fields, InvalidInputError) else fields.get("id")
-        lines.rows.append({"line": int(at.split()[1]), "id": None if key is None else str(key)})
-    usable = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in records]
+        results.rows.append(
+            {"line": int(place.split()[1]), "id": None if key is None else str(key)}
+        )
+    cases = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in records]
     if prepare:
-        return _prepare(location, settings, prepare, usable, lines)
+        return _prepare(location, settings, prepare, cases, results)
     for index, (_, fields) in enumerate(records):
         if isinstance(fields, InvalidInputError):
-            lines.add(index, fields)
-    run_async(_judge(location, settings, usable, max_concurrency, lines))
-    return lines.report()
+            results.add(index, fields)
+    run_async(_judge(location, settings, cases, max_concurrency, results))
+    return results.report()
 
 
 @dataclass
-class _Lines:
-    """The results of examples, in their order; as JSON, each is written as soon as it can be."""
+class _Results:
+    """The judgments or errors of examples; as JSON, they are written in order, as they come."""
 
     terminal: Terminal
     is_single: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """What names an example: its line and id."""
-    _results: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _errors: list[MemAlignError] = field(default_factory=list)
+    """The line and id of each example."""
+    outcomes: dict[int, Mapping[str, Any] | MemAlignError] = field(default_factory=dict)
+    """The judgment as JSON, or the error, by the example's index."""
     _written: int = 0
 
     def add(self, index: int, outcome: Mapping[str, Any] | MemAlignError) -> None:
-        """Take the judgment of an example, as JSON, or what went wrong with it."""
-        is_error = isinstance(outcome, MemAlignError)
-        if isinstance(outcome, MemAlignError):
-            self._errors.append(outcome)
-        self._results[index] = {
-            **self.rows[index],
-            "judgment": None if is_error else outcome,
-            "error": str(outcome) if is_error else None,
-        }
-        while self.terminal.as_json and self._written in self._results:
-            self.terminal.document(self._results[self._written], indent=None)
+        self.outcomes[index] = outcome
+        while self.terminal.as_json and self._written in self.outcomes:
+            self.terminal.document(self._line(self._written), indent=None)
             self._written += 1
 
-    def has(self, index: int) -> bool:
-        """Tell whether an example has its result."""
-        return index in self._results
+    def count_errors(self, kind: type[MemAlignError] = MemAlignError) -> int:
+        return sum(isinstance(outcome, kind) for outcome in self.outcomes.values())
 
-    def count_errors(self, kind: type[MemAlignError]) -> int:
-        """Count the examples that failed in some way."""
-        return sum(isinstance(error, kind) for error in self._errors)
+    def _line(self, index: int) -> dict[str, Any]:
+        outcome = self.outcomes[index]
+        is_error = isinstance(outcome, MemAlignError)
+        parts = (None, str(outcome)) if is_error else (outcome, None)
+        return {**self.rows[index], "judgment": parts[0], "error": parts[1]}
 
     def report(self) -> Status:
-        """Write the results for people, and the reasons of failures; returns the exit status."""
-        results = [self._results[index] for index in sorted(self._results)]
-        is_unusable = self.count_errors(InvalidInputError) == len(self._errors)
-        if self.is_single and self._errors and is_unusable:
-            raise InvalidInputError(f"--{self._errors[0]}")
+        """Print the results and the reasons of failures; returns the exit status."""
+        lines = [self._line(index) for index in sorted(self.outcomes)]
+        failed = self.count_errors()
+        are_invalid = failed == self.count_errors(InvalidInputError)
+        if self.is_single and failed and are_invalid:
+            raise InvalidInputError(f"--{lines[0]['error']}")
         if not self.terminal.as_json:
-            is_single = self.is_single and not self._errors
-            rows = {"judgments": list(map(_table_row, results))}
-            self.terminal.result(results[0]["judgment"] if is_single else rows)
-        for result in results:
-            if result["error"]:
-                self.terminal.warn(f"line {result['line']}: not judged: {result['error']}")
-        if len(self._errors) == len(results):
-            return Status.USAGE_ERROR if is_unusable else Status.MODEL_FAILED
-        return Status.PARTIAL if self._errors else Status.DONE
+            is_single = self.is_single and not failed
+            table = {"judgments": list(map(_table_row, lines))}
+            self.terminal.result(lines[0]["judgment"] if is_single else table)
+        for line in lines:
+            if line["error"]:
+                self.terminal.warn(f"line {line['line']}: not judged: {line['error']}")
+        if failed == len(lines):
+            return Status.USAGE_ERROR if are_invalid else Status.MODEL_FAILED
+        return Status.PARTIAL if failed else Status.DONE
 
 
-def _table_row(result: dict[str, Any]) -> dict[str, Any]:
-    failed = {"value": "-", "rationale": f"not judged: {result['error']}"}
-    judgment: dict[str, Any] = result["judgment"] or failed
+def _table_row(line: dict[str, Any]) -> dict[str, Any]:
+    failed = {"value": "-", "rationale": f"not judged: {line['error']}"}
+    judgment: dict[str, Any] = line["judgment"] or failed
     evidence = judgment.get("evidence") or {}
-    return {**judgment, **result, "decided_by": evidence.get("decided_by")}
+    return {**judgment, **line, "decided_by": evidence.get("decided_by")}
+
+
+def _open_store(location: MemoryLocation, settings: "Judge", open_store: Callable[..., Any]) -> Any:
+    """Open the store; an empty one if there is no memory and none is to be made."""
+    from langgraph.store.memory import InMemoryStore
+
+    has_store = location.exists or settings.keep_judgments is not None
+    return open_store(location.memory) if has_store else nullcontext(InMemoryStore())
 
 
 async def _judge(
@@ -156,47 +159,44 @@ async def _judge(
     settings: "Judge",
     examples: list[dict[str, Any]],
     max_concurrency: int,
-    lines: _Lines,
+    results: _Results,
 ) -> None:
-    """Judge examples concurrently."""
-    from langgraph.store.memory import InMemoryStore
-
     from memalign_graph.graphs import create_judge_graph
     from memalign_graph.local import open_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    store: BaseStore = InMemoryStore()
-    terminal = lines.terminal
-    async with AsyncExitStack() as stack:
-        if location.exists or settings.keep_judgments is not None:
-            store = await stack.enter_async_context(open_store_async(location.memory))
+    terminal = results.terminal
+    indexes = [index for index in range(len(examples)) if index not in results.outcomes]
+    async with _open_store(location, settings, open_store_async) as store:
         memory = JudgeMemory(
             store, settings.criterion, **location.context, embeddings=settings.embeddings
         )
         terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
-        indexes = [index for index in range(len(examples)) if not lines.has(index)]
         if not (await memory.aversion()).strip("0"):
-            terminal.warn(f"{location} holds nothing: judged by the criterion alone.")
+            terminal.warn(f"{location} is empty: judging by the criterion alone.")
         elif len(indexes) > 1 and ((settings.use_episodes and settings.k) or settings.measures):
             # Otherwise concurrent judgments would all embed the episodes that lack vectors.
             with suppress(MemAlignError):
                 await memory.arecall(examples[indexes[0]], 1)
         graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
-        results = graph.abatch_as_completed(
+        judged = graph.abatch_as_completed(
             [examples[index] for index in indexes],
             {"max_concurrency": max_concurrency},
             return_exceptions=True,
             context=location.context,
         )
         with terminal.progress() as progress:
-            done = len(examples) - len(indexes)
-            async for position, result in results:
-                is_failure = isinstance(result, BaseException)
-                if isinstance(result, BaseException) and not isinstance(result, MemAlignError):
+            async for position, result in judged:
+                if isinstance(result, MemAlignError):
+                    results.add(indexes[position], result)
+                elif isinstance(result, BaseException):
                     raise result
-                lines.add(indexes[position], result if is_failure else result["judgment"])
-                done += 1
-                progress("judged", done, len(examples))
+                else:
+                    results.add(indexes[position], result["judgment"])
+                progress("judged", len(results.outcomes), len(examples))
+
+
+_OPTION_BY_FIELD = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
 
 
 def _prepare(
@@ -204,18 +204,22 @@ def _prepare(
     settings: "Judge",
     path: Path,
     examples: list[dict[str, Any]],
-    lines: _Lines,
+    results: _Results,
 ) -> int:
     """Write the requests of a batch."""
     from memalign_graph.bulk import prepare_batch
+    from memalign_graph.local import open_store
 
     pending = {"judgment": None, "error": None}
-    rows = [{**row, **pending, **each} for row, each in zip(lines.rows, examples, strict=True)]
-    with _open_store(location, settings) as store:
+    rows = [{**row, **pending, **case} for row, case in zip(results.rows, examples, strict=True)]
+    with (
+        option_errors("", **_OPTION_BY_FIELD),
+        _open_store(location, settings, open_store) as store,
+    ):
         batch = prepare_batch(settings, rows, path, store=store, **location.context)
     for index, error in batch.errors.items():
-        lines.terminal.warn(f"line {lines.rows[index]['line']}: not judged: {error}")
-    lines.terminal.result(
+        results.terminal.warn(f"line {rows[index]['line']}: not judged: {error}")
+    results.terminal.result(
         {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
     )
     if len(batch.errors) == len(rows):
@@ -227,42 +231,27 @@ def _collect(
     location: MemoryLocation,
     settings: "Judge",
     files: tuple[str, list[Path], Path | None],
-    lines: _Lines,
+    results: _Results,
 ) -> None:
-    """Judge with the answers to a batch."""
+    """Judge with a batch API's answers."""
     from memalign_graph.bulk import UnansweredError, collect_batch
+    from memalign_graph.local import open_store
 
     cases, answers, again = files
-    with _open_store(location, settings) as store, lines.terminal.progress() as progress:
+    with (
+        option_errors("", **_OPTION_BY_FIELD),
+        _open_store(location, settings, open_store) as store,
+        results.terminal.progress() as progress,
+    ):
         judged = collect_batch(
             settings, cases, answers, store=store, **location.context, again=again
         )
         for index, (row, outcome) in enumerate(judged):
-            lines.rows.append(row)
-            lines.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
+            results.rows.append(row)
+            results.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
             progress("collected", index + 1, index + 1)
-    if unanswered := lines.count_errors(UnansweredError):
-        where = f"in {again}" if again else "to be had with --prepare FILE"
-        lines.terminal.warn(
+    if unanswered := results.count_errors(UnansweredError):
+        where = f"they are in {again}" if again else "--prepare FILE writes them"
+        results.terminal.warn(
             f"{pluralize(unanswered, 'request')} or more without an answer: {where}."
         )
-
-
-_OPTIONS = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
-"""The options behind the fields that `bulk` names in its errors."""
-
-
-@contextmanager
-def _open_store(location: MemoryLocation, settings: "Judge") -> Iterator[Any]:
-    """Open the store for blocking calls; an empty one where there is no memory."""
-    from langgraph.store.memory import InMemoryStore
-
-    from memalign_graph.local import open_store
-
-    is_kept = location.exists or settings.keep_judgments is not None
-    try:
-        with open_store(location.memory) if is_kept else nullcontext(InMemoryStore()) as store:
-            yield store
-    except InvalidInputError as error:
-        name, _, problem = str(error).partition(":")
-        raise InvalidInputError(f"{_OPTIONS.get(name, name)}:{problem}") from error

@@ -18,7 +18,7 @@ app = typer.Typer(
     "characters or more are enough."
 )
 _EMPTY_VERSION = "0" * 32
-"""The version of a memory in which there is nothing."""
+"""The version of an empty memory."""
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., None]], Any]:
@@ -48,14 +48,14 @@ def show(
 ) -> None:
     """Show one guideline or episode in full, with its sources."""
     with location.open() as memory:
-        rules = {guideline.id: guideline for guideline in memory.guidelines()}
+        guidelines = {guideline.id: guideline for guideline in memory.guidelines()}
         episodes = {episode.id: episode for episode in memory.episodes()}
-    key = find_id(key, [*rules, *episodes], "guideline or episode")
-    if key in rules:
-        sources = [episodes[source] for source in rules[key].episode_ids if source in episodes]
-        terminal.result({"type": "guideline", **dict(rules[key]), "episodes": sources})
+    key = find_id(key, [*guidelines, *episodes], "guideline or episode")
+    if key in guidelines:
+        sources = [episodes[source] for source in guidelines[key].episode_ids if source in episodes]
+        terminal.result({"type": "guideline", **dict(guidelines[key]), "episodes": sources})
     else:
-        learned = [rule for rule in rules.values() if key in rule.episode_ids]
+        learned = [item for item in guidelines.values() if key in item.episode_ids]
         terminal.result({"type": "episode", **dict(episodes[key]), "guidelines": learned})
 
 
@@ -64,7 +64,7 @@ def history(*, location: MemoryLocation, terminal: Terminal) -> None:
     """List the memory's commits, newest first."""
     with location.open() as memory:
         commits = memory.history()
-        # Ids of commits begin with the time: the first eight characters tell nothing apart.
+        # The first characters of a commit's id are the time, so short ids would all look alike.
         rows = [{**commit.to_json(), "id": None} for commit in commits]
         result = {"version": memory.version(), "commits": commits}
         terminal.result(result, shown=[table(rows)] if rows else [])
@@ -107,7 +107,7 @@ def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> N
     lines = read_text(file, "FILE").split("\n")
     try:
         if not location.exists:
-            # Tried first where nothing is lost: a file that can't be used makes no memory.
+            # First into a memory that is thrown away, so that an unusable file creates none.
             JudgeMemory(InMemoryStore(), location.criterion.criterion).import_jsonl(lines)
         with location.open(may_create=True) as memory:
             done = {
@@ -133,7 +133,7 @@ def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> N
         changed = vars(memory.diff(before, version))
     terminal.result({"version_before": before, "version": version, "missing": missing, **changed})
     if missing:
-        terminal.warn(f"{pluralize(len(missing), 'item')} purged since stay away.")
+        terminal.warn(f"{pluralize(len(missing), 'item')} cannot be restored: purged since.")
 
 
 @_command()
@@ -165,36 +165,36 @@ def forget(
     ):
         episodes = {episode.id: episode for episode in memory.episodes()}
         guidelines = {guideline.id: guideline for guideline in memory.guidelines()}
-        # A purge may also mean what was forgotten before: its id is asked for in full.
+        # A purge may also name feedback that was forgotten before, by its full id.
         ids = {
             key
             if purge and len(key) == len(_EMPTY_VERSION)
             else find_id(key, [*episodes, *guidelines], "guideline or episode")
             for key in keys or ()
         }
-        rules = [guidelines[key] for key in ids if key in guidelines]
-        if rules and (purge or author or len(rules) < len(ids)):
+        removed = [guidelines[key] for key in ids if key in guidelines]
+        if removed and (purge or author or len(removed) < len(ids)):
             raise InvalidInputError(
-                f"ID: {rules[0].id[:8]} is a guideline. Give guidelines alone, without --purge and "
-                "--author."
+                f"ID: {removed[0].id[:8]} is a guideline. Give guidelines alone, without --purge "
+                "and --author."
             )
-        items: list[Any] = rules or [
+        items: list[Any] = removed or [
             episode
             for episode in episodes.values()
             if (not ids or episode.id in ids) and author in (None, episode.author)
         ]
         if not (items or purge):
             raise InvalidInputError(
-                "ID: no feedback in the memory meets this: `memalign memory list` shows it."
+                "ID: no feedback in the memory matches: `memalign memory list` shows it."
             )
         if not yes:
-            what = pluralize(len(items), "guideline" if rules else "episode")
+            what = pluralize(len(items), "guideline" if removed else "episode")
             terminal.show(table([item.to_json() for item in items]))
             terminal.confirm(f"{'Erase for good' if purge else 'Forget'} {what}? [y/N]")
-        if rules:
-            for rule in rules:
-                memory.remove_guideline(rule.id)
-            document: dict[str, Any] = {"guidelines_removed": rules}
+        if removed:
+            for guideline in removed:
+                memory.remove_guideline(guideline.id)
+            document: dict[str, Any] = {"guidelines_removed": removed}
         else:
             done = memory.forget(ids or None, author=author, purge=purge, checkpointer=checkpointer)
             document = vars(done)

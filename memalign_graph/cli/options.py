@@ -1,4 +1,4 @@
-"""The options that commands share, in groups: each is declared once."""
+"""Options that several commands share; each is declared once."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
@@ -35,15 +35,25 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
+@contextmanager
+def option_errors(prefix: str = "--", **options: str) -> Iterator[None]:
+    """Name the option in errors that name the field it sets."""
+    try:
+        yield
+    except InvalidInputError as error:
+        field, _, problem = str(error).partition(":")
+        raise InvalidInputError(f"{options.get(field, f'{prefix}{field}')}:{problem}") from error
+
+
 def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine, so that Ctrl-C ends it in order."""
-    import asyncio  # not where --help would wait for it
+    """Run a coroutine; Ctrl-C cancels it."""
+    import asyncio  # lazily, so that --help stays fast
 
     return asyncio.run(coroutine)
 
 
 def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Turn each parameter that is a dataclass into one option for each of its fields."""
+    """Replace each parameter that is a dataclass by one option for each of its fields."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
@@ -71,7 +81,7 @@ def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., in
 def _criterion(path: str) -> CriterionFile:
     try:
         return load_criterion(path)
-    except InvalidInputError as error:  # a ValueError, of which typer would not show the words
+    except InvalidInputError as error:  # a ValueError, whose message typer does not show
         raise typer.TyperException(str(error)) from error
 
 
@@ -83,19 +93,23 @@ CriterionOption = Annotated[
         metavar="FILE",
         envvar="MEMALIGN_CRITERION",
         parser=_criterion,
-        help="File with the criterion: see `memalign --help`.",
+        help="File of the criterion: see `memalign --help`.",
     ),
 ]
 Field = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FIELD=COLUMN",
-        help="Column of a field with another name, such as value=label; outputs=A,B makes the two "
-        "outputs of a pairwise criterion. May be repeated.",
+        help="Column of a field, such as value=label; outputs=A,B reads the two outputs of a "
+        "pairwise criterion. May be repeated.",
     ),
 ]
 MaxConcurrency = Annotated[
     int, typer.Option(min=1, help="Maximum number of concurrent model calls.")
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Database that keeps models' answers for the next run."),
 ]
 DEFAULT_MEMORY = "memalign.db"
 
@@ -125,14 +139,14 @@ class MemoryLocation:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a store."""
+        """Whether its database exists."""
         if is_postgres(self.memory):
             return has_table(self.memory, "store")
         return Path(self.memory).exists()
 
     @property
     def context(self) -> dict[str, Any]:
-        """The context of a run on it."""
+        """The context of a graph's run on it."""
         return {"namespace": self.namespace.split(".")}
 
     def check(self, *, must_exist: bool) -> None:
@@ -144,7 +158,7 @@ class MemoryLocation:
 
     @contextmanager
     def open(self, *, may_create: bool = False) -> Iterator["JudgeMemory"]:
-        """Open the memory; unless `may_create`, it must hold something."""
+        """Open the memory; unless `may_create`, it must not be empty."""
         from memalign_graph.local import open_store
         from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
@@ -160,11 +174,11 @@ class MemoryLocation:
             )
             if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
-                there = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
+                memories = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
                 raise InvalidInputError(
                     f"--memory: {redacted_location(self.memory)} has no memory for namespace "
                     f"{self.namespace!r} and criterion {self.criterion.criterion.name!r}. It has: "
-                    f"{there}. Check --namespace and --criterion."
+                    f"{memories}. Check --namespace and --criterion."
                 )
             yield memory
 
@@ -184,7 +198,7 @@ class JudgeFlags:
     ] = None
 
     def judge(self, file: CriterionFile, terminal: Terminal) -> "Judge":
-        """Make the judge, check that its models can be made, and say which they are."""
+        """Make the judge, check its models and print their names."""
         from memalign_graph import models
         from memalign_graph.settings import Judge
 
@@ -194,7 +208,7 @@ class JudgeFlags:
             judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
             models.resolve_chat_model(judge.model)
             models.resolve_embeddings(judge.embeddings)
-        except InvalidInputError as error:  # told where it was given
+        except InvalidInputError as error:  # name the flag or the file's field
             field = str(error).partition(":")[0]
             prefix = "--" if field in flags else f"--criterion: {file.path}: judge."
             if field in flags or field in file.judge:

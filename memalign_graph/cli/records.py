@@ -1,6 +1,6 @@
-"""Records of feedback and examples, as spreadsheets, pandas and other tools write them.
+"""Read feedback and examples from files of spreadsheets, pandas and other tools.
 
-A record that cannot be read is an error in its place, so that it refuses no other.
+A record that cannot be read becomes an error in its place; the others are still read.
 """
 
 import csv
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 _FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
 _JSON_FIELDS = {"example", "judgment", "thread_id"}
-"""What feedback can have besides `_FIELDS`, as this package writes it."""
+"""Further fields of feedback in JSON that this package writes."""
 _BOOLEANS = {
     True: "wahr ja vrai oui vero sì si verdadero sí verdadeiro sim waar sant ja prawda tak",
     False: "falsch nein faux non falso no não onwaar nee falskt nej fałsz nie",
 }
 _BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
-"""True and false as spreadsheets in other languages write them."""
+"""True and false in other languages, as spreadsheets write them."""
 _WHOLE_NUMBER = re.compile(r"-?\d+(\.0)?")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _GAPS = ("nan", "NaN", "<NA>", "NaT", "None", "null")
@@ -39,7 +39,7 @@ _MIN_UNIX_S = 100_000_000  # 1973; smaller numbers are years or days
 
 Fields = dict[str, Any]
 Record = tuple[str, Fields | InvalidInputError]
-"""Where it is, such as `line 7`, and its fields, or why it cannot be read."""
+"""A place such as `line 7`, and the record's fields or why it cannot be read."""
 
 
 def read_records(
@@ -49,7 +49,7 @@ def read_records(
     warn: Callable[[str], None],
     scale: "Scale | None" = None,
 ) -> list[Record]:
-    """Read a file of records: by its suffix, or by its first character if that says nothing."""
+    """Read a file of records; its suffix names the format, or else its first character."""
     mapping, where = _mapping(columns or ()), f"{option}: {path}"
     suffix = Path(path).suffix.lower()
     if suffix == ".xlsx":
@@ -66,9 +66,9 @@ def read_records(
     records: list[Record] = [
         (at, _fields_of(row, own, mapping) if isinstance(row, dict) else row) for at, row in rows
     ]
-    found = [fields for _, fields in records if isinstance(fields, dict)]
+    read = [fields for _, fields in records if isinstance(fields, dict)]
     for name in ("id", "author"):
-        _unify_numbers(found, name)
+        _unify_numbers(read, name)
     return [(at, _normalized(fields, scale)) for at, fields in records]
 
 
@@ -78,17 +78,17 @@ def _own_columns(
     where: str,
     warn: Callable[[str], None],
 ) -> set[str]:
-    """Return the columns that are fields by their own names; tell what is not used."""
+    """Return the columns that are named like their fields; warns of unused columns."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    there = ", ".join(filter(None, names))
+    columns = ", ".join(filter(None, names))
     taken = {name for wanted in mapping.values() for name in wanted}
     for name in sorted(taken):
         if not any(name in row or _nested(row, name) is not None for row in rows):
             path = where.partition(": ")[2]
-            raise InvalidInputError(f"--field: {path} has no column {name!r}: it has {there}.")
+            raise InvalidInputError(f"--field: {path} has no column {name!r}: it has {columns}.")
     if not {*names, *mapping} & {"inputs", "outputs", *_JSON_FIELDS}:
         raise InvalidInputError(
-            f"{where}: no column is called inputs or outputs: it has {there}. Use "
+            f"{where}: no column is called inputs or outputs: it has {columns}. Use "
             "--field inputs=COLUMN --field outputs=COLUMN."
         )
     own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
@@ -102,7 +102,7 @@ def _own_columns(
 def _normalized(
     fields: Fields | InvalidInputError, scale: "Scale | None"
 ) -> Fields | InvalidInputError:
-    """Read dates, truth values and numbers as spreadsheets write them."""
+    """Convert dates, booleans and numbers that spreadsheets write."""
     if isinstance(fields, InvalidInputError):
         return fields
     try:
@@ -115,14 +115,14 @@ def _normalized(
 
 
 def example_of(fields: Mapping[str, Any]) -> Fields:
-    """Return the fields of a record that make an example."""
+    """Return the fields of a record's example."""
     inside = fields.get("example")
     source = inside if isinstance(inside, Mapping) else fields
     return {name: source[name] for name in _EXAMPLE_FIELDS if name in source}
 
 
 def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
-    """Parse which columns the fields are in."""
+    """Parse --field: the columns of each field."""
     mapping: dict[str, list[str]] = {}
     for column in columns:
         field, _, names = (part.strip() for part in column.partition("="))
@@ -138,7 +138,7 @@ def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _renamed(row: Fields) -> Fields:
-    """Name fields as they are called here: `Reference Outputs` is `reference_outputs`."""
+    """Normalize the names of fields: `Reference Outputs` is `reference_outputs`."""
     names = {name: re.sub(r"[\s-]+", "_", name.strip()).lower() for name in row}
     return {
         names[name] if names[name] in _FIELDS and names[name] not in row else name: value
@@ -147,7 +147,7 @@ def _renamed(row: Fields) -> Fields:
 
 
 def _nested(row: Fields, name: str) -> Any:
-    """Return a column's value; `replies.0.text` is within a list and objects."""
+    """Return a column's value; `replies.0.text` is inside a list and objects."""
     value: Any = row
     for part in [name] if name in row else name.split("."):
         if isinstance(value, list) and part.isdigit() and int(part) < len(value):
@@ -161,21 +161,21 @@ def _fields_of(row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]]
     fields = {name: row[name] for name in own if name in row}
     for field, names in mapping.items():
         values = [_nested(row, name) for name in names]
-        # Half a pair is none.
+        # A pair needs both outputs.
         missing = any(_is_missing(field, value) for value in values)
         fields[field] = None if missing else values if len(values) > 1 else values[0]
     return {name: value for name, value in fields.items() if not _is_missing(name, value)}
 
 
 def _is_missing(name: str, value: Any) -> bool:
-    """Tell whether this is how pandas writes that there is nothing."""
+    """Return whether a value is empty, as pandas writes it."""
     if isinstance(value, str):
         return name not in ("inputs", "outputs") and value.strip() in _GAPS
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
-    """Write numbers without a fraction: pandas makes 1.0 of 1 where a column has gaps."""
+    """Remove `.0` from a column of numbers: pandas writes it if the column has gaps."""
     numbered = [row for row in rows if name in row]
     if all(_WHOLE_NUMBER.fullmatch(str(row[name]).strip()) for row in numbered):
         for row in numbered:
@@ -183,7 +183,7 @@ def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
 
 
 def _read_date(fields: Fields) -> None:
-    """Read a spreadsheet's number of days; refuse a number that is no date."""
+    """Convert a spreadsheet's day number to a date; refuse other small numbers."""
     try:
         number = float(str(fields.get("given_at")).replace(",", "."))
     except ValueError:
@@ -199,7 +199,7 @@ def _read_date(fields: Fields) -> None:
 
 
 def _local_value(value: str, scale: "Scale | None") -> Any:
-    """Read a truth value in another language, or a decimal comma, where the scale has such."""
+    """Convert a boolean in another language, or a decimal comma, if the scale has such values."""
     kind = getattr(scale, "type", None)
     if kind == "boolean":
         return _BOOLEAN_WORDS.get(value.strip().lower(), value)
@@ -232,7 +232,7 @@ def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
 
 
 def _oriented(content: Any) -> Any:
-    """Return rows, if this is a table in one of the orientations that pandas writes."""
+    """Return the rows of a table in any of pandas' orientations."""
     if not isinstance(content, dict) or not content:
         return content
     if isinstance(content.get("data"), list):
@@ -251,10 +251,10 @@ def _oriented(content: Any) -> Any:
 
 
 def _table(text: str, where: str) -> list[tuple[str, Any]]:
-    """Read a table; its header tells what separates the cells, semicolons in some countries."""
+    """Parse CSV; the delimiter is the comma, semicolon or tab that the header has most of."""
     csv.field_size_limit(2**31 - 1)
     first, _, rest = text.lstrip().partition("\n")
-    separator = re.fullmatch(r"sep=(.)\r?", first)  # as Excel tells itself
+    separator = re.fullmatch(r"sep=(.)\r?", first)  # written for Excel
     header = rest.partition("\n")[0] if separator else first
     delimiter = separator[1] if separator else max(",;\t", key=header.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -270,7 +270,7 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
     """Read the first sheet of an Excel workbook."""
     what = f"{option}: {path}: save it as CSV (UTF-8), or read it as it is, which"
     with require_extra("evaluation", what):
-        import openpyxl  # noqa: F401 - pandas reads with it
+        import openpyxl  # noqa: F401 - used by pandas
         import pandas as pd
     try:
         sheet = pd.read_excel(path, header=None, dtype=object, keep_default_na=False)
@@ -280,7 +280,7 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
         raise InvalidInputError(
             f"{option}: {path} is no Excel workbook: save it as CSV (UTF-8) and give that file."
         ) from error
-    # Dates are written as in other files; numbers and truth values are those of the cells.
+    # Dates become text, as in other files; numbers and booleans stay as they are.
     rows = [
         [cell.isoformat() if isinstance(cell, date) else cell for cell in row]
         for row in sheet.to_numpy().tolist()
@@ -289,7 +289,7 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
 
 
 def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str, Any]]:
-    """Name the cells of a table by its first row; rows that are blank are left out."""
+    """Make records of a table's rows, named by the first one; skips blank rows."""
     filled = [(at, cells) for at, cells in table if any(str(cell).strip() for cell in cells)]
     names = [str(name).strip() for _, head in filled[:1] for name in head]
     named = list(filter(None, names))
@@ -306,7 +306,7 @@ def _row(names: Sequence[str], cells: list[Any]) -> Fields | InvalidInputError:
             f"it has {len(cells)} cells, and the header has {len(names)}: put a cell that holds "
             "the delimiter or a line break in quotes."
         )
-    # A column without a name is an index, or was empty in the spreadsheet.
+    # A column without a name is an index, or is empty.
     return {name: _cell(cell) for name, cell in zip(names, cells, strict=True) if name}
 
 

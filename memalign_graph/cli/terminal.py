@@ -1,7 +1,7 @@
-"""What goes to the terminal: results to stdout, all else to stderr, and no control characters.
+"""Output: results to stdout, messages to stderr, both without control characters.
 
-Text from files, models and memories can hold anything, escape sequences included, which would move
-the cursor or repaint what stands above.
+Text from files, models and memories may contain escape sequences, which could move the cursor or
+overwrite earlier output.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -21,36 +21,33 @@ from rich.text import Text
 
 from memalign_graph.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from memalign_graph.scales import Scale
-
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed, and those that turn the direction of writing."""
+"""Control characters, except tab and line feed, and those that change the text direction."""
 _SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
-_LEAST_SECRET_CHARS = 8
+_MIN_SECRET_CHARS = 8
 _WIDTH = 160
-"""How wide a table is where it goes to no terminal."""
+"""The width of tables that are not printed to a terminal."""
 _COLUMNS = """
     group judgments labels rate judge labels_alone more_labels
     case line id version at status author expert expected value before after confidence
     confidence_source calibrated_on decided_by newer first second worth episode_ids episodes
     guidelines reason rationale text
 """.split()  # noqa: SIM905 - it would be a list of as many lines
-"""What a table shows of its rows, in this order; JSON holds the rest."""
+"""The columns of tables, in this order; JSON has all fields."""
 
 
 def clean(text: str) -> str:
-    r"""Spell control characters out, as in `\x1b`."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    r"""Escape control characters, as in `\x1b`."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Count things in words."""
+    """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table of the columns that have values: a line a row, but for the last column."""
+    """Make a table of the columns that have values; only the last one wraps."""
     shown = [name for name in _COLUMNS if any(row.get(name) not in (None, "", []) for row in rows)]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in shown:
@@ -82,7 +79,7 @@ def _plain(value: Any) -> str:
 
 
 def key_value_table(fields: Mapping[str, Any]) -> Table:
-    """Make a list of what has a value, by name."""
+    """Make a table of names and values, without empty values."""
     made = Table.grid("name", "value", padding=(0, 2, 0, 0))
     for name, value in fields.items():
         if value not in (None, "", [], {}):
@@ -91,7 +88,7 @@ def key_value_table(fields: Mapping[str, Any]) -> Table:
 
 
 def _scalars_and_tables(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Take a document apart into its scalars and its tables, which may stand deeper in it."""
+    """Return the scalars and the tables of a document; tables may be nested."""
     for key, value in document.items():
         if isinstance(value, dict) and any(isinstance(part, list) for part in value.values()):
             yield from _scalars_and_tables(value, f"{name}{key} ")
@@ -105,11 +102,11 @@ def _is_table(value: Any) -> bool:
 
 @dataclass
 class Terminal:
-    """Where a command writes to, as its options say."""
+    """Where a command prints, by its options."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress or notes on stderr, but warnings.")
+        bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -123,7 +120,7 @@ class Terminal:
         markdown: str | None = None,
         shown: Sequence[RenderableType] = (),
     ) -> None:
-        """Write the result: JSON for machines; for people lists and tables, or what is `shown`."""
+        """Print the result: as JSON, or else as tables, `markdown` or what is `shown`."""
         from pydantic_core import to_jsonable_python
 
         document = to_jsonable_python(value)
@@ -148,68 +145,48 @@ class Terminal:
                 console.print(table(rows))
 
     def document(self, value: Any, *, indent: int | None = 2) -> None:
-        """Write the result, or a line of it, as JSON without control characters."""
+        """Print the result, or a line of it, as JSON without control characters."""
         takes_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
         text = json.dumps(value, ensure_ascii=not takes_unicode, indent=indent, allow_nan=False)
-        # Outside of strings there are none but line feeds, so that escaping them in place is right.
-        sys.stdout.write(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+        # JSON has control characters only inside strings, where they may be escaped.
+        sys.stdout.write(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
         sys.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Tell something besides the result."""
+        """Print a note, unless --quiet."""
         if not self.quiet:
             self._message(text)
 
     def warn(self, text: str) -> None:
-        """Tell, once, something that is probably not as the user expects."""
+        """Print a warning, once."""
         if text not in self._warned:
             self._warned.add(text)
             self._message(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Tell why the command ends."""
+        """Print why the command ends."""
         self._message(f"error: {text}")
 
     def show(self, part: Table) -> None:
-        """Show what a question is about."""
+        """Print a table to stderr."""
         self._stderr.print(part)
 
     def ask(self, question: str) -> str | None:
-        """Ask on stderr, and read a line from stdin; None where there are no more."""
+        """Ask on stderr and read a line from stdin; None at its end."""
         self._stderr.print(clean(question), end=" ", soft_wrap=True)
         line = sys.stdin.readline()
         return line.strip() if line else None
 
-    def can_ask(self) -> bool:
-        """Tell whether there is somebody at the terminal to ask."""
-        return sys.stdin.isatty() and sys.stderr.isatty()
-
     def confirm(self, question: str) -> None:
-        """Ask for a yes, and end the command without one."""
-        if not self.can_ask():
+        """Ask for a yes; without it the command ends."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidInputError("--yes: there is no terminal to ask at. Add --yes.")
         if (self.ask(question) or "").lower() not in ("y", "yes"):
             raise InvalidInputError("Nothing was changed: the answer was not yes.")
 
-    def ask_expert(self, scale: "Scale") -> dict[str, Any] | str:
-        """Ask for a value and words; return them, or skip or quit."""
-        question = f"What should it be: {scale.describe()} Enter for words alone; skip, quit:"
-        commands = {key: name for name in ("skip", "quit") for key in (name, name[0])}
-        while (answer := self.ask(question)) is not None:
-            try:
-                value = _value(answer, scale) if answer else None
-            except ValueError as error:
-                if command := commands.get(answer.lower()):
-                    return command
-                self._message(f"warning: {error}")
-                continue
-            words = self.ask("Why, in your own words; Enter for none:") or None
-            return {"value": value, "rationale": words} if answer or words else "skip"
-        return "quit"
-
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Tell how far each stage is; where this is no terminal, only how far it came."""
+        """Show the progress of each stage; without a terminal, only where it ended."""
         from rich.progress import Progress, TextColumn
 
         text = TextColumn("memalign: {task.description} {task.completed} of {task.total}")
@@ -223,13 +200,6 @@ class Terminal:
 
     def _message(self, text: str) -> None:
         for name, value in os.environ.items():
-            if name.endswith(_SECRET_NAMES) and len(value) >= _LEAST_SECRET_CHARS:
+            if name.endswith(_SECRET_NAMES) and len(value) >= _MIN_SECRET_CHARS:
                 text = text.replace(value, "***")
         self._stderr.print(f"memalign: {clean(text)}", soft_wrap=True)
-
-
-def _value(answer: str, scale: "Scale") -> Any:
-    try:
-        return scale.validate_value(answer)
-    except ValueError:
-        return scale.validate_value({"y": "yes", "n": "no"}.get(answer.lower(), answer))

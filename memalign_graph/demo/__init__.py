@@ -1,4 +1,4 @@
-"""`memalign demo`: judge cases, learn what experts said of others, and judge the same again."""
+"""`memalign demo`: judge cases, learn from experts' feedback on others, and judge again."""
 
 import json
 import time
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from memalign_graph.scales import Scale
 
 _OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
-"""What the judge is told besides its models."""
+_SHORT = {"y": "yes", "n": "no"}
 
 
 def demo(
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL in place of exam answers.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL, not exam answers.")] = False,
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Be the expert it learns from.")
+        bool, typer.Option("--interactive", help="Give the feedback yourself.")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier runs.")] = False,
-    memory: Annotated[
-        Path, typer.Option(dir_okay=False, help="The SQLite file of the memory.")
-    ] = Path(".memalign", "demo.sqlite"),
+    memory: Annotated[Path, typer.Option(dir_okay=False, help="SQLite file of the memory.")] = Path(
+        ".memalign", "demo.sqlite"
+    ),
     terminal: Terminal,
 ) -> int:
-    """Judge cases, learn what experts said of others, and judge the same cases again."""
+    """Judge cases, learn from experts' feedback on others, and judge the same cases again."""
     from langgraph.store.memory import InMemoryStore
 
-    from memalign_graph.demo.outcome import conclusion, shown
+    from memalign_graph.demo.outcome import conclusion, render_result
     from memalign_graph.graphs import create_alignment_graph, create_judge_graph
     from memalign_graph.local import open_local_store
     from memalign_graph.memory.judge_memory import JudgeMemory
@@ -68,9 +68,9 @@ def demo(
         new = [case for case in scenario["taught"] if case["id"] not in known]
         scripted = [case["expert"] for case in new]
         replies = _ask(new, criterion.scale, terminal) if interactive else scripted
-        said = [pair for pair in zip(new, replies, strict=False) if pair[1] != "skip"]
-        feedback = [{**_example(case), **reply, "id": case["id"]} for case, reply in said]
-        for case, reply in said:
+        answered = [pair for pair in zip(new, replies, strict=False) if pair[1] != "skip"]
+        feedback = [{**_example(case), **reply, "id": case["id"]} for case, reply in answered]
+        for case, reply in answered:
             terminal.note(f"the expert on {case['id']}: {reply['value']}: {reply['rationale']}")
         began = time.monotonic()
         if feedback:
@@ -89,7 +89,7 @@ def demo(
             "conclusion": conclusion(criterion.scale, rows),
             "seconds": seconds,
         }
-    terminal.result(result, shown=shown(criterion.scale, result))
+    terminal.result(result, shown=render_result(criterion.scale, result))
     return 0
 
 
@@ -98,10 +98,25 @@ def _example(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ask(cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal) -> list[Any]:
+    """Ask for a value and a comment on each case, until `quit`."""
+    question = f"What should it be: {scale.describe()} Enter for a comment alone; skip, quit:"
     replies: list[Any] = []
     for case in cases:
         terminal.show(key_value_table({"case": case["id"], **_example(case)}))
-        if (reply := terminal.ask_expert(scale)) == "quit":
-            break
+        reply: Any = None
+        while reply is None:
+            answer = terminal.ask(question)
+            if answer is None or answer.lower() in ("quit", "q"):
+                return replies
+            if answer.lower() in ("skip", "s"):
+                reply = "skip"
+                break
+            try:
+                value = scale.validate_value(_SHORT.get(answer, answer)) if answer else None
+            except ValueError as error:
+                terminal.warn(str(error))
+                continue
+            comment = terminal.ask("Why, in your own words; Enter for none:") or None
+            reply = {"value": value, "rationale": comment} if answer or comment else "skip"
         replies.append(reply)
     return replies

@@ -1,4 +1,4 @@
-"""What the demo shows people: the cases before and after, what was learned, how far it helped."""
+"""The demo's printed result: cases before and after, what was learned, how much it helped."""
 
 import random
 import sys
@@ -18,23 +18,23 @@ _WHEN = ("before", "after")
 _NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fresh; make studio."
 
 
-def shown(scale: Scale, result: Mapping[str, Any]) -> list[Table | Text]:
-    """Return all of the result in words and a picture."""
+def render_result(scale: Scale, result: Mapping[str, Any]) -> list[Table | Text]:
+    """Return the result as tables and text."""
     picture = Table("", *_WHEN, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     short, seconds = [], result["seconds"]
     for number, row in enumerate(result["cases"], 1):
         begins = textwrap.shorten(row["outputs"], 50, placeholder=" ...")
         short.append({**row, "id": None, "case": f"{number}  {begins}"})
         picture.add_row(f"{number}", *(_bar(scale, _distance(scale, row, when)) for when in _WHEN))
-    learned = [clean(_worded(rule, result["episodes"])) for rule in result["guidelines"]]
-    spent = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
+    learned = [clean(_guideline_text(item, result["episodes"])) for item in result["guidelines"]]
+    timings = ", ".join(f"{part} {taken:.0f} s" for part, taken in seconds.items())
     return [
         table(short),
         Text("\n".join(["\nWhat it learned:", *(learned or ["- nothing yet"])])),
         Text("\nHow far it was from the expert, case by case:"),
         picture,
         Text(f"\n{result['conclusion']}"),
-        Text(f"It took {sum(seconds.values()):.0f} s: {spent}.\n{_NEXT}"),
+        Text(f"It took {sum(seconds.values()):.0f} s: {timings}.\n{_NEXT}"),
     ]
 
 
@@ -45,7 +45,7 @@ def conclusion(scale: Scale, rows: Sequence[Mapping[str, Any]]) -> str:
         right = f"{was.count(0)} of {len(rows)} unseen cases before it learned"
         return f"The judge was right on {right}, and on {now.count(0)} after."
     nearer = [before - after for before, after in zip(was, now, strict=True)]
-    low, high = interval(nearer)
+    low, high = bootstrap_interval(nearer)
     moved = "nearer" if fmean(nearer) >= 0 else "farther"
     return (
         f"On {len(rows)} unseen cases the judge was {fmean(was):.2f} away from the experts before "
@@ -55,15 +55,15 @@ def conclusion(scale: Scale, rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def interval(changes: Sequence[float]) -> tuple[float, float]:
-    """Return the 90 % interval of a mean of paired changes, by drawing the cases again."""
-    chance = random.Random(0)  # noqa: S311 - draws, not secrets
-    means = sorted(fmean(chance.choices(changes, k=len(changes))) for _ in range(2_000))
+def bootstrap_interval(changes: Sequence[float]) -> tuple[float, float]:
+    """Return the 90 % interval of the mean of paired changes, by a bootstrap."""
+    rng = random.Random(0)  # noqa: S311 - no secret
+    means = sorted(fmean(rng.choices(changes, k=len(changes))) for _ in range(2_000))
     return means[100], means[-101]
 
 
 def _distance(scale: Scale, row: Mapping[str, Any], when: str) -> float:
-    """Return how far the judge is from the expert; 1 is the whole scale, or wrong."""
+    """Return the distance to the expert's value; 1 is the whole scale, or a wrong value."""
     if isinstance(scale, Numeric):
         return float(abs(row[when] - row["expert"]) / (scale.maximum - scale.minimum))
     return float(row[when] != row["expert"])
@@ -71,16 +71,16 @@ def _distance(scale: Scale, row: Mapping[str, Any], when: str) -> float:
 
 def _bar(scale: Scale, distance: float) -> Text:
     block = "█" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
-    told = f"{distance:.2f}" if isinstance(scale, Numeric) else ("wrong" if distance else "right")
+    label = f"{distance:.2f}" if isinstance(scale, Numeric) else ("wrong" if distance else "right")
     color = "red" if 2 * distance > 1 else "green"
-    return Text(f"{block * round(20 * distance):20} {told}", style=color)
+    return Text(f"{block * round(20 * distance):20} {label}", style=color)
 
 
-def _worded(guideline: Guideline, cases: Mapping[str, str]) -> str:
-    told, worth = "not measured yet", guideline.worth
+def _guideline_text(guideline: Guideline, cases: Mapping[str, str]) -> str:
+    measured, worth = "not measured yet", guideline.worth
     if worth is not None:
-        share, of = f"{100 * worth.auc:.0f} %", f"on {worth.cases} cases"
-        told = f"of a better and a worse answer finds the better {share} of the time, {of}"
+        share = f"{100 * worth.auc:.0f} % of the time, on {worth.cases} cases"
+        measured = f"tells the better of two answers {share}"
     unused = "; not used" if guideline.status == "unproven" else ""
     sources = ", ".join(cases[episode_id] for episode_id in guideline.episode_ids)
-    return f"- {guideline.text}\n  from {sources or 'hand'}; {told}{unused}"
+    return f"- {guideline.text}\n  from {sources or 'hand'}; {measured}{unused}"

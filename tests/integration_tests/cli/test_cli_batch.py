@@ -31,7 +31,7 @@ def test_a_file_is_judged_by_a_batch(shell: Shell) -> None:
     write_lines(results, whole[1:])
     ran = shell.run(*COLLECT, "--json")
     assert ran.status == 4
-    assert "warning: 1 request or more without an answer: to be had with --prepare FILE" in ran.err
+    assert "warning: 1 request or more without an answer: --prepare FILE writes them" in ran.err
     ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
     [asked] = lines_of(shell.folder / "again.jsonl")
     assert asked["custom_id"] == whole[0]["custom_id"]

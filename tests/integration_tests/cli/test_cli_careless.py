@@ -48,9 +48,9 @@ def test_files_that_can_not_be_read(
         (["--k", "-1"], "--k: -1 is too little: give 0 or more."),
         (["--max-concurrency", "-2"], "Invalid value for '--max-concurrency'"),
         (["--memory", "."], "--memory: . is a folder: name a file."),
-        (["--memory", "tone.yaml"], "--memory: tone.yaml is no SQLite file, so it is left as"),
+        (["--memory", "tone.yaml"], "--memory: tone.yaml is no SQLite file and is left as"),
         (["--memory", "tone.yaml/x.db"], "[Errno "),
-        (["--memory", ":memory:"], "--memory: :memory: would be gone with the command"),
+        (["--memory", ":memory:"], "--memory: :memory: would be lost when the command"),
         (["--namespace", "langgraph"], ""),
         (["--model", "nobody:x"], "--model: 'nobody:x' "),
     ],
@@ -69,7 +69,7 @@ def test_a_database_of_something_else(shell: Shell) -> None:
     connection.close()
     before = (shell.folder / "app.db").read_bytes()
     ran = shell.memory("list", "-m", "app.db")
-    assert ran.error == "--memory: app.db holds no memory: `memalign align` makes one."
+    assert ran.error == "--memory: app.db has no memory: `memalign align` makes one."
     assert (shell.folder / "app.db").read_bytes() == before
     assert not (shell.folder / "app.db.lock").exists()
 
@@ -93,7 +93,7 @@ def test_a_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         holder.close()
     assert ran.status == 2
-    assert "database is locked: another process has held it for long: try again." in ran.error
+    assert "database is locked: another process is using it, try again." in ran.error
 
 
 def test_without_the_extra_the_sentence_names_it(

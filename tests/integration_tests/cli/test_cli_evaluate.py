@@ -99,7 +99,7 @@ def test_numbers(shell: Shell) -> None:
         ),
         ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
         ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
-        ("boolean", ["--report", "no/r.md"], "--report: no/r.md: there is no folder no"),
+        ("boolean", ["--report", "no/r.md"], "--report: no/r.md: the folder no does not exist"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),

@@ -97,13 +97,13 @@ def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
 
 def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: Shell) -> None:
     ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
-    assert (ran.status, ran.error) == (2, "--memory: typo.db is not there.")
+    assert (ran.status, ran.error) == (2, "--memory: typo.db does not exist.")
     assert shell.server.chats == []
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("judge", "-c", "other.yaml", *ONE)
     assert ran.status == 0
-    assert "warning: memalign.db (namespace memalign, criterion other) holds nothing" in ran.err
+    assert "warning: memalign.db (namespace memalign, criterion other) is empty" in ran.err
 
 
 def test_settings_are_those_of_the_file_and_flags_go_before_them(shell: Shell) -> None:

@@ -54,10 +54,10 @@ def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
     assert shell.run("rate", "-c", "tone.yaml").status == 2  # there is no memory
     keep(shell, 1)
     told = shell.run("rate", "-c", "tone.yaml").err
-    assert "an estimate takes 9 more answers drawn at random" in told
+    assert "an estimate takes 9 more answers to the random sample" in told
     ran = shell.run("rate", "-c", "tone.yaml", "--namespace", "other")
     assert ran.status == 0
-    assert "no judgment is kept: give keep_judgments" in ran.err
+    assert "no judgment is kept: set keep_judgments" in ran.err
     assert shell.run("rate", "-c", "tone.yaml", "--by", "region").error.startswith("--by: 'region'")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "maybe").error.startswith("--passes: ")
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "no").status == 0

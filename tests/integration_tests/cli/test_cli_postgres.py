@@ -30,7 +30,7 @@ def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) ->
     name = url.partition("?")[0].replace("postgres:s3cret@", "")
     assert (ran.status, ran.error) == (
         2,
-        f"--memory: {name} holds no memory: `memalign align` makes one.",
+        f"--memory: {name} has no memory: `memalign align` makes one.",
     )
     ran = shell.align(ANN, BOB)
     assert ran.status == 0, ran.err

@@ -40,9 +40,7 @@ def test_the_recent_history_follows_every_kind_of_commit() -> None:
     memory = memory_of(told("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
     at_us = timestamp_us(view.latest_fact_id) + 1
-    late = [
-        Fact(id=new_id(at_us), at_us=at_us, reason="ask")
-    ]  # by a process that had not seen the others
+    late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # a concurrent fact
     for act in (
         lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
         lambda: memory.remember([told("warm 2", False, "bob", rationale="No.")]),
