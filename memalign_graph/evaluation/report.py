@@ -205,15 +205,14 @@ class Report(FrozenModel):
         style = _render("page.css").strip()
         return _render(
             "report.html.jinja",
-            report=self,
-            shown=_ReportText(self),
-            documents=[markdown.render(text) for text in self._document(for_page=True)],
+            name=self.criterion.name,
+            body=markdown.render("\n".join(self._document(for_page=True))),
             style=style,
             style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         )
 
     def _document(self, *, for_page: bool = False) -> tuple[str, str]:
-        """Return the Markdown's summary and details; the HTML page lists the cases itself."""
+        """Return the Markdown's summary and details; the HTML page's details have all cases."""
         text = _render("report.md.jinja", report=self, shown=_ReportText(self), for_page=for_page)
         summary, _, details = re.sub(r"\n{3,}", "\n\n", text).partition(_DETAILS)
         return f"{summary.strip()}\n", f"{details.strip()}\n"
@@ -274,9 +273,9 @@ def _title(text: str) -> str:
     return inline(text, 200, r"\g<0>")
 
 
-def _passage(text: str, title: str) -> str:
+def _passage(text: str, title: str, most: int) -> str:
     """Fence untrusted text; the fence is longer than any in the text, so nothing there ends it."""
-    text = clean(text, 500)
+    text = clean(text, most)
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"**{inline(title, 80)}**\n\n{ticks}text\n{text}\n{ticks}\n"
 
