@@ -1,7 +1,6 @@
 """`QualityGateMiddleware`: a quality gate for langchain's `create_agent` (extra `agents`)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, NotRequired, get_type_hints
 
 from langchain_core.messages import AIMessage, ToolMessage
@@ -124,20 +123,19 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             is_open = turn.is_revised and turn.is_last_question
             verdict = state.get(self.name) or {}
             return {**verdict, "status": "exhausted"} if is_open else {}, turn.state
-        from_state = self._gate.settings.example
-        exchange = partial(self._exchange, turn)
-        example = conversation.extract_example(state, from_state or exchange, turn)
+        settings, tools = self._gate.settings, turn.state.get("tools", "")
+
+        def exchange(state: Any) -> Any:
+            structured = state.get("structured_response")
+            return conversation.what_gate_sees(turn, MESSAGES, settings.sees, structured, tools)
+
+        example = conversation.extract_example(state, settings.example or exchange, turn)
         verdict, turn_state = await self._gate.decide(io, example, turn)
-        if from_state is None and not isinstance(example, str):
+        if settings.example is None and not isinstance(example, str):
             turn_state = {**turn_state, "inputs": example.inputs}
         if verdict["status"] == "revise":
             turn_state = {**turn_state, "spoke": False}
         return verdict, turn_state
-
-    def _exchange(self, turn: Turn, state: Any) -> Any:
-        structured, tools = state.get("structured_response"), turn.state.get("tools", "")
-        sees = self._gate.settings.sees
-        return conversation.what_gate_sees(turn, MESSAGES, sees, structured, tools)
 
 
 def _last_answer(state: Any) -> AIMessage | None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import uuid4
 
 from langchain_core.messages import (
@@ -12,6 +12,7 @@ from langchain_core.messages import (
     HumanMessage,
     RemoveMessage,
     SystemMessage,
+    ToolCall,
     ToolMessage,
     convert_to_messages,
 )
@@ -170,16 +171,16 @@ def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:
     return answer
 
 
-def answer_ids(messages: Sequence[Any]) -> list[str | None]:
-    return [message.id for message in last_answer(messages)]
-
-
 def _hands_back(message: Any) -> bool:
     """Return whether a message only hands a worker's result back to its supervisor."""
     if isinstance(message, ToolMessage):
         return (message.name or "").startswith(_HANDOFF_BACK)
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    calls = _calls(message)
     return bool(calls) and all(call["name"].startswith(_HANDOFF_BACK) for call in calls)
+
+
+def _calls(message: Any) -> list[ToolCall]:
+    return message.tool_calls if isinstance(message, AIMessage) else []
 
 
 def extract_example(
@@ -222,7 +223,7 @@ def what_gate_sees(
         )
     if isinstance(messages[-1], HumanMessage) or structured is None:
         final = _final_message(messages)
-        outputs: Any = "" if final is None or _calls_tools(final) else final.text.strip()
+        outputs: Any = "" if final is None or _calls(final) else final.text.strip()
         replaced: list[BaseMessage] = []
     else:
         is_model = isinstance(structured, BaseModel)
@@ -259,7 +260,7 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
         is_asked = is_question(message, turn.asked_id)
-        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not message.tool_calls:
+        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not _calls(message):
             hidden |= set() if answered is None else {answered}
             answered = place
         elif is_asked:
@@ -267,16 +268,12 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
         if (isinstance(message, HumanMessage) and not is_asked) or _hands_back(message):
             hidden.add(place)
     # An agent that calls a gate as a tool passes a draft to it.
-    gates = {
-        message.tool_call_id
-        for message in messages
-        if isinstance(message, ToolMessage) and _is_gates(message)
-    }
+    gates = {message.tool_call_id for message in messages if _is_gates(message)}
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
         visible = message
-        if isinstance(message, AIMessage) and message.tool_calls:
-            calls = [call for call in message.tool_calls if call["id"] not in gates]
+        if tool_calls := _calls(message):
+            calls = [call for call in tool_calls if call["id"] not in gates]
             visible = message.model_copy(update={"tool_calls": calls})
             if not calls and not message.text:
                 continue
@@ -287,8 +284,8 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     return shown
 
 
-def _is_gates(message: ToolMessage) -> bool:
-    artifact = message.artifact
+def _is_gates(message: BaseMessage) -> TypeGuard[ToolMessage]:
+    artifact = message.artifact if isinstance(message, ToolMessage) else None
     return isinstance(artifact, Mapping) and artifact.keys() >= {"gate", "let_through", "judgment"}
 
 
@@ -305,10 +302,6 @@ def _final_message(messages: Sequence[BaseMessage]) -> AIMessage | ToolMessage |
         if isinstance(message, AIMessage | ToolMessage) and not _hands_back(message):
             return message
     return None
-
-
-def _calls_tools(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and bool(message.tool_calls)
 
 
 def _is_blank(outputs: Any) -> bool:

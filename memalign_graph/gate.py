@@ -161,7 +161,7 @@ class QualityGate:
         state = {**turn.state, "settings": settings}
         state |= {name: verdict[name] for name in ("turn", "status", "revisions")}
         if verdict["status"] == "revise":
-            sent_back = conversation.answer_ids(turn.messages)
+            sent_back = [message.id for message in conversation.last_answer(turn.messages)]
             state["sent_back"] = [*turn.state.get("sent_back", ()), *sent_back]
         return verdict, state
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, tool
@@ -11,10 +12,16 @@ from langchain_core.tools import BaseTool, tool
 from memalign_graph import ApprovalMiddleware, Criterion, Example, Feedback, Judgment
 from memalign_graph.approvals import call_example
 from tests.conftest import Bench, Graph
-from tests.integration_tests.agents.support import AgentModel, AgentReply
+from tests.integration_tests.agents.support import AgentModel, AgentReply, calls
 from tests.integration_tests.gates.support import models
 
 CRITERION = Criterion(name="call_right", instructions="Is the call what the user asked for?")
+REFUND = {"name": "refund", "args": {"order": "A7", "amount": 20}}
+CALL = calls("refund", order="A7", amount=20)
+APPROVE = {"type": "approve"}
+REJECT = {"type": "reject", "message": "Not within 30 days."}
+BOTH_MODES = pytest.mark.parametrize("mode", ["batched", "per_call"])
+IN_MEMORY = pytest.mark.every_way("memory-sync", "memory-async")
 THINGS = ("cup", "lamp", "chair", "tent", "shoe", "book", "plate", "sofa", "desk", "bike")
 TARGET = 0.6
 """So low that 20 decisions show it."""
@@ -60,16 +67,30 @@ def middleware(bench: Bench, **options: Any) -> ApprovalMiddleware:
 
 
 def agent(bench: Bench, shop: Shop, *replies: AgentReply, **options: Any) -> Graph:
-    """An agent whose model gives these replies, behind approvals."""
-    AgentModel(bench.server, *replies)
+    """An agent behind approvals; its model gives these replies after those it has left."""
+    model = bench.server.responder
+    if isinstance(model, AgentModel):
+        model.then(*replies)
+    else:
+        AgentModel(bench.server, *replies)
+    given: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
+    given |= {name: options.pop(name) for name in (*given, "interrupt_before") if name in options}
     made: Graph = create_agent(
         bench.server.chat_model(max_retries=0),
-        shop.tools,
+        options.pop("tools", shop.tools),
         middleware=[middleware(bench, **options)],
-        store=bench.store,
-        checkpointer=bench.saver,
+        **given,
     )
     return made
+
+
+async def start(
+    bench: Bench, mode: str, *replies: AgentReply, **options: Any
+) -> tuple[Shop, Graph, Any]:
+    """Ask an agent of a shop for a refund; the model's first reply calls tools."""
+    shop = Shop()
+    graph = agent(bench, shop, *replies, interrupt_mode=mode, **options)
+    return shop, graph, await bench.invoke(graph, ask())
 
 
 def ask(text: str = "The hat I bought is broken, order A7. Refund 20.") -> dict[str, Any]:

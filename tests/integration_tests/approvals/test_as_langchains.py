@@ -14,8 +14,13 @@ from langgraph.types import Command
 from memalign_graph import ApprovalMiddleware
 from tests.conftest import Bench, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
-from tests.integration_tests.approvals.support import CRITERION, Shop, ask
-from tests.integration_tests.approvals.test_decisions import APPROVE, BOTH_MODES
+from tests.integration_tests.approvals.support import (
+    APPROVE,
+    BOTH_MODES,
+    CRITERION,
+    Shop,
+    ask,
+)
 from tests.integration_tests.gates.support import models
 
 REFUND = ("refund", {"order": "A7", "amount": 20})
@@ -108,17 +113,21 @@ def outcome(run: Any) -> Any:
         return type(error).__name__, str(error)
 
 
-def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -> Any:
-    """Return what was asked, what ran, and what came of it."""
-    shop = Shop()
-    AgentModel(bench.server, Calls(*calls), "Done.")
-    graph: Any = create_agent(
+def agent(bench: Bench, middleware: Any, shop: Shop, calls: list[Any]) -> Any:
+    AgentModel(bench.server, Calls(*calls), *["Done."] * 3)
+    return create_agent(
         bench.server.chat_model(max_retries=0),
         shop.tools,
         middleware=[middleware],
         store=bench.store,
         checkpointer=InMemorySaver(),
     )
+
+
+def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -> Any:
+    """Return what was asked, what ran, and what came of it."""
+    shop = Shop()
+    graph = agent(bench, middleware, shop, calls)
     result = graph.invoke(ask(), thread("t"))
     asked = result.get("__interrupt__", ())
     asked = sorted(asked, key=lambda interrupt: interrupt.value.get("tool_call_id", ""))
@@ -157,14 +166,7 @@ def test_a_wrong_answer_is_refused_as_by_langchain(bench: Bench, mode: str, case
     ours = ApprovalMiddleware(CRITERION, **options, **models(bench))
     outcomes = []
     for middleware, shop in zip((theirs, ours), shops, strict=True):
-        AgentModel(bench.server, Calls(REFUND), *["Done."] * 3)
-        graph: Any = create_agent(
-            bench.server.chat_model(max_retries=0),
-            shop.tools,
-            middleware=[middleware],
-            store=bench.store,
-            checkpointer=InMemorySaver(),
-        )
+        graph = agent(bench, middleware, shop, [REFUND])
         [question] = graph.invoke(ask(), thread("t"))["__interrupt__"]
         came = []
         for decisions in (WRONG[case], [APPROVE]):

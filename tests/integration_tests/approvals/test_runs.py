@@ -25,7 +25,13 @@ from memalign_graph import (
 from tests.conftest import Bench, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
+    APPROVE,
+    BOTH_MODES,
+    CALL,
     CRITERION,
+    IN_MEMORY,
+    REFUND,
+    REJECT,
     Shop,
     agent,
     answers,
@@ -33,19 +39,11 @@ from tests.integration_tests.approvals.support import (
     middleware,
     questions,
     results,
+    start,
     trust_judge,
-)
-from tests.integration_tests.approvals.test_decisions import (
-    APPROVE,
-    BOTH_MODES,
-    IN_MEMORY,
-    REFUND,
 )
 from tests.integration_tests.gates.support import DOWN, models
 from tests.loopback import ChatRequest, Raw, Rule
-
-CALL = calls("refund", order="A7", amount=20)
-REJECT = {"type": "reject", "message": "Not within 30 days."}
 
 
 @BOTH_MODES
@@ -91,15 +89,8 @@ async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, 
             raise RuntimeError("The connection was cut.")
         return order
 
-    AgentModel(bench.server, calls("refund", order="A7"), "Done.")
-    graph = create_agent(
-        bench.server.chat_model(max_retries=0),
-        [refund],
-        middleware=[middleware(bench, interrupt_mode=mode)],
-        store=bench.store,
-        checkpointer=bench.saver,
-    )
-    asked = await bench.invoke(graph, ask())
+    call = calls("refund", order="A7")
+    _, graph, asked = await start(bench, mode, call, "Done.", tools=[refund])
     edit = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A8"}}}
     with pytest.raises(RuntimeError, match="cut"):
         await bench.resume(graph, answers(asked, edit))
@@ -119,10 +110,8 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
 ) -> None:
     await trust_judge(bench)
     bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=DOWN)]
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
     with caplog.at_level(logging.WARNING):
-        asked = await bench.invoke(graph, ask())
+        shop, graph, asked = await start(bench, mode, CALL, "Done.")
     assert questions(asked) == [REFUND]
     assert "could not be judged" in caplog.text
     bench.server.rules = []  # now the judge would pass it, and it would run
@@ -136,9 +125,7 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
 async def test_a_decision_stands_where_nothing_can_be_learned(
     bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
     bench.server.rules = [Rule(lambda chat: chat.schema_name is not None, reply=DOWN)]
     bench.server.script_embeddings(DOWN, DOWN)
     done = await bench.resume(graph, answers(asked, REJECT))
@@ -150,9 +137,7 @@ async def test_a_decision_stands_where_nothing_can_be_learned(
 @BOTH_MODES
 @pytest.mark.parametrize("kind", ["reject", "edit"])
 async def test_of_a_decision_memory_keeps_what_it_can(bench: Bench, mode: str, kind: str) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
     edited = {"name": "refund", "args": {"order": "A\x007", "amount": 1}}
     decisions: dict[str, dict[str, Any]] = {
         "reject": {"type": "reject", "message": "No\x00"},
@@ -177,24 +162,14 @@ class WithoutId(Calls):
 @BOTH_MODES
 async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
-    shop = Shop()
-    graph = agent(bench, shop, WithoutId(*CALL.calls), "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, WithoutId(*CALL.calls), "Done.")
     assert (questions(asked), shop.ran) == ([REFUND], [])
     await bench.resume(graph, answers(asked, REJECT))
     assert shop.ran == []
 
 
 async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
-    shop = Shop()
-    AgentModel(bench.server, CALL, "Done.")
-    graph = create_agent(
-        bench.server.chat_model(),
-        shop.tools,
-        middleware=[middleware(bench)],
-        checkpointer=bench.saver,
-    )
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, "batched", CALL, "Done.", store=None)
     assert questions(asked) == [REFUND]
     await bench.resume(graph, answers(asked, APPROVE))
     assert shop.ran == [("A7", 20)]
@@ -220,17 +195,8 @@ async def test_a_memory_is_the_one_of_the_run_also_after_a_question(
 async def test_a_call_that_was_changed_after_the_decision_is_asked_about_again(
     bench: Bench, mode: str
 ) -> None:
-    shop = Shop()
-    graph: Any = create_agent(
-        bench.server.chat_model(max_retries=0),
-        shop.tools,
-        middleware=[middleware(bench, interrupt_mode=mode)],
-        store=bench.store,
-        checkpointer=bench.saver,
-        interrupt_before=["tools"],
-    )
-    AgentModel(bench.server, CALL, "Done.")
-    asked = await bench.invoke(graph, ask())
+    paused: Any = {"interrupt_before": ["tools"]}
+    shop, graph, asked = await start(bench, mode, CALL, "Done.", **paused)
     if mode == "batched":
         await bench.resume(graph, answers(asked, APPROVE))
     state = graph.get_state(thread("t"))
@@ -284,9 +250,7 @@ async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
 async def test_an_answer_counts_also_where_the_ruling_was_lost_meanwhile(
     bench: Bench, mode: str
 ) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
     saved = bench.saver.storage["t"]  # type: ignore[attr-defined] # an InMemorySaver
     for namespace in filter(None, [*saved]):
         del saved[namespace]
@@ -297,17 +261,9 @@ async def test_an_answer_counts_also_where_the_ruling_was_lost_meanwhile(
 
 @BOTH_MODES
 async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode: str) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, CALL, "Done.", "Done.")
     bench.saver = deepcopy(bench.saver)
-    other = create_agent(
-        bench.server.chat_model(max_retries=0),
-        shop.tools,
-        middleware=[middleware(bench, interrupt_mode=mode)],
-        store=bench.store,
-        checkpointer=bench.saver,
-    )
+    other = agent(bench, shop, interrupt_mode=mode)
     for process in (graph, other):
         await bench.resume(process, answers(asked, REJECT))
     [episode] = await bench.episodes(criterion=CRITERION)
@@ -319,21 +275,16 @@ async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode
 @IN_MEMORY
 async def test_after_an_answer_calls_run_without_a_question_again(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
-    shop = Shop()
     email = calls("send_email", to="bob", body="Hello.")
-    options = {"interrupt_mode": mode, "always_ask": ["send_email"]}
-    graph = agent(bench, shop, email, CALL, "Done.", **options)
-    asked = await bench.invoke(graph, ask())
+    shop, graph, asked = await start(bench, mode, email, CALL, "Done.", always_ask=["send_email"])
     done = await bench.resume(graph, answers(asked, APPROVE))
     assert (questions(done), shop.ran) == ([], [("bob", "Hello."), ("A7", 20)])
 
 
 @IN_MEMORY
 async def test_of_two_questions_one_is_answered_later(bench: Bench) -> None:
-    shop = Shop()
-    both = Calls(*(("refund", {"order": "A7", "amount": amount}) for amount in (20, 1)))
-    graph = agent(bench, shop, both, "Done.", interrupt_mode="per_call")
-    asked = await bench.invoke(graph, ask())
+    both = Calls(*CALL.calls, ("refund", {"order": "A7", "amount": 1}))
+    shop, graph, asked = await start(bench, "per_call", both, "Done.")
     first, second = answers(asked, APPROVE, REJECT).items()
     await bench.resume(graph, dict([second]))
     assert shop.ran == []
@@ -361,17 +312,13 @@ async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -
 
 @BOTH_MODES
 async def test_a_tools_own_condition_stands(bench: Bench, mode: str) -> None:
-    shop = Shop()
-
     def is_large(request: Any) -> bool:
         return bool(request.tool_call["args"]["amount"] > 10)
 
     config = {"allowed_decisions": ["approve", "reject"], "when": is_large}
-    both = Calls(
-        ("refund", {"order": "A7", "amount": 20}), ("refund", {"order": "A7", "amount": 1})
-    )
-    graph = agent(bench, shop, both, "Done.", interrupt_mode=mode, interrupt_on={"refund": config})
-    asked = await bench.invoke(graph, ask())
+    both = Calls(*CALL.calls, ("refund", {"order": "A7", "amount": 1}))
+    gated = {"refund": config}
+    shop, graph, asked = await start(bench, mode, both, "Done.", interrupt_on=gated)
     assert questions(asked) == [REFUND]
     assert len(judgings(bench.server)) == 1
     await bench.resume(graph, answers(asked, REJECT))
