@@ -20,7 +20,7 @@ from pydantic import Field
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import state as schemas
-from memalign_graph.conversation import is_question, read_key
+from memalign_graph.conversation import critique_text, is_question, read_key
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest
@@ -37,7 +37,7 @@ from memalign_graph.runtime import (
     is_resuming,
     saved_thread_id,
 )
-from memalign_graph.scales import Boolean, require_bool
+from memalign_graph.scales import Boolean, PassRule, require_bool
 from memalign_graph.settings import (
     Judge,
     JudgeOptions,
@@ -312,13 +312,10 @@ class CallJudge:
 
     def refusal(self, call: Call, ruling: Ruling) -> ToolMessage:
         """Return what the model gets in place of the result of a refused call."""
-        requirement = self.criterion.instructions.strip()
-        parts = [
-            f"The call of `{call['name']}` was refused and did not run. Required: {requirement}",
-            f"The review says: {ruling['judgment']['rationale']}",
-            *(f"The call must follow this guideline: {text}" for text in ruling["broken"]),
-        ]
-        return _error("\n\n".join(parts), call)
+        rule = PassRule.of(self.criterion.scale, None)
+        judgment = Judgment.model_validate(ruling["judgment"])
+        critique = critique_text(self.criterion, rule, judgment, None, ruling["broken"], "call")
+        return _error(f"The call of `{call['name']}` was refused and did not run. {critique}", call)
 
     async def learn(
         self,

@@ -115,10 +115,12 @@ def critique_text(
     judgment: Judgment,
     feedback: Feedback | None,
     broken: Sequence[str],
+    judged: str = "answer",
 ) -> str:
+    """Tell the writer what is wrong with an answer, or with something else that was judged."""
     overruled = judgment.verdict != judgment.value and rule.passes(judgment.verdict)
     value = judgment.value if feedback is None else feedback.value
-    asked = f"The answer did not pass. It was checked for this: {criterion.instructions.strip()}"
+    asked = f"The {judged} did not pass. It was checked for this: {criterion.instructions.strip()}"
     if value is not None:
         asked += f"\nThe result is: {criterion.scale.render(value)}."
         asked += f" It has to be: {rule.passing_values}." if rule.passing_values else ""
@@ -129,12 +131,12 @@ def critique_text(
         # The judge's rationale is in favor of the answer.
         parts.append("An expert decided so, and gave no reason.")
     elif overruled:
-        parts.append("Experts did not accept the answers most like this one.")
+        parts.append(f"Experts did not accept the {judged}s most like this one.")
     elif judgment.rationale:
         parts.append(f"The review says: {judgment.rationale}")
     if broken and judgment.value == value and not overruled:
         lines = "\n".join(f"- {guideline}" for guideline in broken)
-        parts.append(f"The answer must follow these guidelines:\n{lines}")
+        parts.append(f"The {judged} must follow these guidelines:\n{lines}")
     return "\n\n".join(parts)
 
 

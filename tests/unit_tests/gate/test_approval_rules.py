@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
-from memalign_graph.approvals import call_example, call_key, difference, repeats_tool_text
+from memalign_graph import Criterion, Judgment
+from memalign_graph.approvals import (
+    CallJudge,
+    call_example,
+    call_key,
+    difference,
+    repeats_tool_text,
+)
 from memalign_graph.evidence.threshold import find_threshold
+from memalign_graph.types import Evidence
 
 TARGET = 0.8
 SAMPLE = 0.05
@@ -122,6 +130,25 @@ def test_calls_are_named_by_their_content_whatever_it_is() -> None:
         "(no messages)",
         {"name": "refund", "args": call["args"]},
     )
+
+
+def test_a_refusal_does_not_argue_for_the_call_where_the_evidence_overrules_the_judge() -> None:
+    criterion = Criterion(name="call_right", instructions="Is the call right?")
+    call = {"name": "refund", "args": {}, "id": "1"}
+    evidence = Evidence(decided_by="evidence", reason="Similar cases.", verdict=True)
+    judgment = Judgment(
+        criterion=criterion.name,
+        example_id="e",
+        value=False,
+        rationale="The user asked for it.",
+        memory_version="0",
+        evidence=evidence,
+    )
+    calls = CallJudge(criterion, ["refund"], {})
+    text = calls.refusal(call, {"judgment": judgment.to_json(), "broken": []}).text
+    assert "refused and did not run" in text
+    assert "The user asked for it." not in text
+    assert "Experts did not accept the calls most like this one." in text
 
 
 def test_what_an_edit_changed_is_said_in_words() -> None:
