@@ -1,4 +1,4 @@
-"""An expert's answer counts for the verdict that was shown, however a thread is saved."""
+"""An expert's answer counts for the verdict that was shown, for each way to save a thread."""
 
 import threading
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Judged(TypedDict):
 
 
 def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
-    """A judge that passes the first verdicts it gives, and objects to all later ones."""
+    """A judge whose first verdicts pass, and whose later ones do not."""
     left = [True] * count
 
     def is_later(chat: ChatRequest) -> bool:
@@ -161,7 +161,7 @@ async def test_a_decision_is_not_taken_for_a_verdict_that_nobody_saw(
     assert episode.value is True
 
 
-async def test_words_on_a_case_are_not_taken_for_words_on_another_verdict(bench: Bench) -> None:
+async def test_comment_on_a_case_is_not_taken_for_one_on_another_verdict(bench: Bench) -> None:
     changes_its_mind(bench.server)
     graph = around(bench, review(bench), Judged, checkpointer=False)
     await bench.invoke(graph, CASE)
@@ -187,7 +187,7 @@ async def test_a_panel_takes_no_decision_on_verdicts_that_nobody_saw(bench: Benc
     assert done["feedback"]["tone"]["judgment"] is None
 
 
-async def test_a_gate_tool_does_not_tell_of_another_call_of_the_same_step(bench: Bench) -> None:
+async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Bench) -> None:
     """LangGraph matches the subgraphs of one task by their order; here the order changes."""
     bench.server.rules = [Rule(lambda chat: "First." in chat.text, value=False)]
     tool = create_quality_gate_tool(CRITERION, **models(bench, review="always"))
@@ -229,7 +229,7 @@ async def test_a_gate_tool_does_not_tell_of_another_call_of_the_same_step(bench:
     assert episodes == {"First.": False, "Second.": True}
 
 
-async def test_an_answer_by_way_of_another_graph_counts(bench: Bench) -> None:
+async def test_an_answer_through_another_graph_counts(bench: Bench) -> None:
     """A tool, say, that answers questions of other threads."""
     changes_its_mind(bench.server)
     inner = bench.review_graph(review="always")

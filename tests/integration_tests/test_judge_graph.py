@@ -76,7 +76,7 @@ async def test_every_scale_judges_and_learns(
 
 
 @EVERY_WAY
-async def test_memory_stands_in_the_prompt_after_feedback(bench: Bench) -> None:
+async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
     given = await bench.invoke(graph, OTHER, "u")
@@ -171,7 +171,7 @@ def tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
 
 
-async def test_examples_that_do_not_fit_are_left_out_and_said(bench: Bench) -> None:
+async def test_examples_that_do_not_fit_are_left_out_with_a_warning(bench: Bench) -> None:
     feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)
     model = bench.server.chat_model(profile=NARROW)

@@ -72,7 +72,7 @@ async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
 
 
 @EVERY_WAY
-async def test_streams_name_each_node_and_bring_the_models_words(bench: Bench) -> None:
+async def test_streams_name_each_node_and_have_the_models_tokens(bench: Bench) -> None:
     graph = bench.review_graph()
     modes: Any = {"stream_mode": ["updates", "messages"]}
 
@@ -239,7 +239,7 @@ def said(episode: Episode) -> tuple[Any, ...]:
     return episode.value, episode.rationale, episode.status
 
 
-async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Bench) -> None:
+async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.review(graph, COLD, on="a")
     guidelines = await bench.guidelines()
@@ -260,7 +260,7 @@ async def test_approving_a_corrected_case_keeps_words_and_guidelines(bench: Benc
     assert len(episode.verdicts) == 3  # each judgment that was answered
 
 
-async def test_bare_value_fills_in_what_the_words_left_open_and_the_opposite_takes_them_back(
+async def test_bare_value_completes_a_comment_and_the_opposite_replaces_it(
     bench: Bench,
 ) -> None:
     graph = bench.review_graph()

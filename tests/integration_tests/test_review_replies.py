@@ -189,7 +189,9 @@ async def test_running_a_finished_node_again_changes_nothing(bench: Bench, node:
     assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
 
 
-async def test_same_word_is_the_same_episode_and_a_changed_one_replaces_it(bench: Bench) -> None:
+async def test_same_feedback_is_the_same_episode_and_changed_feedback_replaces_it(
+    bench: Bench,
+) -> None:
     graph = bench.review_graph()
     await bench.review(graph, COLD, on="a")
     await bench.review(graph, COLD, on="b")

@@ -33,7 +33,7 @@ EXPERTS: dict[str, tuple[Any, str]] = {
     "share": (0.5, "0.5"),
     "pair": ("tie", "tie"),
 }
-"""What the expert says on each scale, and the same as text."""
+"""An expert's value on each scale, and the same as text."""
 
 ON_EACH_SCALE = pytest.mark.parametrize("scale", list(EXPERTS))
 PANEL = FORMS["panel"]
@@ -116,7 +116,7 @@ def test_question_is_langchains_request_and_nothing_more(payload: dict[str, Any]
 
 
 def read(reply: Any, scale: str) -> Any:
-    """What is made of a reply; the schema that checks it says the same."""
+    """Return the parsed reply; the schema must agree."""
     form = review_on(scale)
     found = form.read(reply)
     assert form.schema.model_validate(reply).root == found
@@ -174,7 +174,7 @@ def test_approving_or_sending_back_what_is_shown_confirms_the_judges_value(scale
 
 @ON_EACH_SCALE
 @pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
-def test_form_of_a_panel_says_what_was_changed(scale: str, *, as_text: bool) -> None:
+def test_panel_reads_what_was_changed_in_its_form(scale: str, *, as_text: bool) -> None:
     value, text = EXPERTS[scale]
     [action] = PANEL.payload["action_requests"]
     args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}

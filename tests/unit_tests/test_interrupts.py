@@ -223,7 +223,7 @@ def test_reply_is_read(form: str, reply: Any, expected: Any) -> None:
         ("review", "[1]", {"rationale": "[1]"}),
     ],
 )
-def test_json_in_text_is_no_experts_words(form: str, text: str, expected: Any) -> None:
+def test_json_in_text_is_not_a_comment(form: str, text: str, expected: Any) -> None:
     assert FORMS[form].read(text) == expected
 
 
@@ -315,7 +315,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("form", "reply", "problem"), REFUSED, ids=repr)
-def test_reply_that_can_not_be_used_says_why(form: str, reply: Any, problem: str) -> None:
+def test_invalid_reply_raises_with_the_reason(form: str, reply: Any, problem: str) -> None:
     with pytest.raises(ValueError) as caught:
         FORMS[form].read(reply)
     assert problem in str(caught.value)
@@ -352,7 +352,7 @@ def described(example: Example = EXAMPLE, **shown: Any) -> str:
     return str(action["description"])
 
 
-def test_description_leaves_out_what_there_is_not() -> None:
+def test_description_has_no_empty_sections() -> None:
     text = described()
     assert text.startswith("## grade\n\nHow good?\n\n### Inputs\n\n```\n{")
     assert "### The judge says: Good\n\nIt answers." in text
@@ -361,7 +361,7 @@ def test_description_leaves_out_what_there_is_not() -> None:
         assert heading not in text
 
 
-def test_guidelines_are_shown_with_what_they_were_measured_at() -> None:
+def test_guidelines_are_shown_with_their_measurement() -> None:
     now = datetime.now(UTC)
     plain = Guideline(id="1", text="Be brief.", position=1, created_at=now, updated_at=now)
     measured = plain.model_copy(update={"text": "Say why.", "worth": Worth(auc=5 / 6, cases=12)})
@@ -401,6 +401,6 @@ def test_episodes_take_a_line_each_and_make_no_pictures_or_links() -> None:
 
 @pytest.mark.parametrize("name", SCALES)
 @pytest.mark.parametrize("decision", ["reject", "respond", "response"])
-def test_words_never_bring_the_opposite_value(name: str, decision: str) -> None:
+def test_comment_never_sets_the_opposite_value(name: str, decision: str) -> None:
     form = review_form(CRITERIA[name], EXAMPLE, JUDGMENTS[name])
     assert form.read(respond(WORDS, decision)) == {"rationale": WORDS}

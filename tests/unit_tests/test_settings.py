@@ -1,4 +1,4 @@
-"""Options: each declared once, and what can't be used refused in a sentence that says the mend."""
+"""Options: each is declared once, and an invalid one raises a sentence that says what to do."""
 
 from datetime import timedelta
 from functools import partial
@@ -144,7 +144,7 @@ def test_judge_with_other_options_is_checked_again() -> None:
     assert "swap: only a criterion" in refused(judge.but, criterion=CRITERION)
 
 
-def test_context_goes_before_what_was_built_and_keeps_the_rest() -> None:
+def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
     built = JudgeResources(Judge(criterion=CRITERION, k=3), "always").defaults
     assert built == {"namespace": ["memalign"], "k": 3, "model": None, "review": "always"}
     for context in (None, MemAlignContext(), MemAlignContext(model=None, review=None)):

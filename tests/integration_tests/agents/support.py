@@ -1,4 +1,4 @@
-"""What tests of agents share: an agent's model that does what it is told, and gates before it."""
+"""Helpers for tests of agents: a scripted model, and gates."""
 
 import json
 from collections import deque
@@ -63,7 +63,7 @@ def calls(name: str, **arguments: Any) -> Calls:
 
 
 class AgentModel:
-    """Answers for the agent's model one after the other; the judge goes by the server's rules."""
+    """Scripts the answers of the agent's model; the judge answers by the server's rules."""
 
     def __init__(self, server: LoopbackServer, *replies: AgentReply) -> None:
         self._server = server
@@ -89,7 +89,7 @@ class AgentModel:
 
 
 def fails(*words: str, value: Any = False, rationale: str = REASON) -> list[Rule]:
-    """A judge that objects to outputs with one of these words in them."""
+    """A judge that rejects outputs with one of these words."""
 
     def objects(chat: ChatRequest) -> bool:
         shown = chat.text.rpartition("<outputs>")[2]

@@ -1,4 +1,4 @@
-"""A gate as middleware and as a tool, in every way; and what a tool tells its agent."""
+"""A gate as middleware and as a tool, sync and async; and the tool's answers to its agent."""
 
 import json
 from typing import Any
@@ -198,7 +198,7 @@ async def test_judge_that_fails(bench: Bench, mode: Any, end: str) -> None:
     assert "It broke." in message.artifact["error"]
 
 
-async def test_what_can_not_be_judged_is_told_to_the_agent(bench: Bench) -> None:
+async def test_agent_gets_the_reason_if_nothing_can_be_judged(bench: Bench) -> None:
     graph = node_of(bench, checking(bench))
     wrong = [
         *((check(text), "outputs") for text in ("", "  ", "a \x00 b")),
@@ -212,7 +212,7 @@ async def test_what_can_not_be_judged_is_told_to_the_agent(bench: Bench) -> None
     assert judgings(bench.server) == []
 
 
-async def test_tool_without_a_graph_or_its_store_says_so(bench: Bench) -> None:
+async def test_tool_without_a_graph_or_a_store_raises(bench: Bench) -> None:
     AgentModel(bench.server, Calls(check("So sorry!")))
     tool = checking(bench, on_judge_error="open")
     with pytest.raises(InvalidInputError, match=r"^store: "):
@@ -222,7 +222,7 @@ async def test_tool_without_a_graph_or_its_store_says_so(bench: Bench) -> None:
 
 
 async def test_gate_after_the_agent_can_not_be_talked_around(bench: Bench) -> None:
-    """What the agent tells the tool is its own word; the gate sees what it answers."""
+    """The tool believes the agent's arguments; the gate judges the real answer."""
     AgentModel(bench.server, Calls(check("So sorry!")), "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
     given = await bench.invoke(agent(bench, gate(bench), tools=[checking(bench)]), ask())

@@ -103,7 +103,7 @@ async def test_each_turn_has_its_own_revisions_and_a_fallback(bench: Bench) -> N
     assert len(judgings(bench.server)) == 4
 
 
-async def test_turn_that_broke_off_goes_on_or_leaves_nothing_to_the_next(bench: Bench) -> None:
+async def test_interrupted_turn_continues_or_is_cleared_by_the_next(bench: Bench) -> None:
     graph = agent(bench, gate(bench, max_revisions=1))
     bench.server.rules = fails("Draft")
     model = AgentModel(bench.server, "Draft 1.", DOWN)
@@ -123,7 +123,7 @@ async def test_turn_that_broke_off_goes_on_or_leaves_nothing_to_the_next(bench: 
     assert outputs(bench.server) == ["Draft 1.", "Draft 2.", "Draft 3."]
 
 
-async def test_what_a_caller_brings_is_no_gates_word(bench: Bench) -> None:
+async def test_callers_values_under_the_gates_keys_do_not_count(bench: Bench) -> None:
     class Noting(AgentState[Any]):
         notes: Annotated[list[Any], gather]
 
@@ -153,7 +153,7 @@ async def test_tool_that_answers_directly_is_judged_by_its_answer(bench: Bench) 
     assert given["quality_gate"]["status"] == "accepted"
 
 
-async def test_function_of_the_state_says_what_is_judged(bench: Bench) -> None:
+async def test_function_of_the_state_selects_what_is_judged(bench: Bench) -> None:
     def example(state: Any) -> dict[str, Any]:
         return {"inputs": "Whatever.", "outputs": state["messages"][-1].text.upper()}
 
@@ -162,7 +162,7 @@ async def test_function_of_the_state_says_what_is_judged(bench: Bench) -> None:
     assert (inputs(bench.server), outputs(bench.server)) == (["Whatever."], ["SO SORRY!"])
 
 
-async def test_turns_on_many_threads_at_once_are_judged_each_by_itself(bench: Bench) -> None:
+async def test_concurrent_threads_are_judged_separately(bench: Bench) -> None:
     def respond(request: ChatRequest) -> Reply:
         if request.schema_name is not None:
             return as_reply(bench.server.judge(request))
@@ -220,7 +220,7 @@ async def test_agent_without_a_store_a_checkpointer_or_usable_settings(bench: Be
     assert given["quality_gate"]["status"] == "accepted"
 
 
-async def test_judge_is_told_of_the_tools_that_the_model_was_offered(bench: Bench) -> None:
+async def test_judge_reads_the_tools_that_the_model_was_offered(bench: Bench) -> None:
     AgentModel(bench.server, calls("track", order="4711"), "It is in Rome.", "So sorry!")
     graph = agent(bench, gate(bench, tools=True), tools=[track])
     given = await bench.invoke(graph, ask())
@@ -233,7 +233,7 @@ async def test_judge_is_told_of_the_tools_that_the_model_was_offered(bench: Benc
 
 
 @pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
-def test_tools_are_told_where_they_can_be(options: dict[str, Any]) -> None:
+def test_tools_need_sees_and_no_example(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"^tools: needs sees='turn' or"):
         QualityGateMiddleware(CRITERION, tools=True, **options)
     with pytest.raises(InvalidInputError, match=r"^tools: expected True or False"):
@@ -515,7 +515,7 @@ for way in (
 """
 
 
-def test_package_works_without_langchain_but_the_middleware_says_what_to_install() -> None:
+def test_without_langchain_only_the_middleware_raises_with_what_to_install() -> None:
     command = [sys.executable, "-W", "error", "-c", HIDDEN]
     root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)

@@ -48,7 +48,7 @@ async def test_either_gate_sends_back_and_both_judge_the_next_draft(
     assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
 
 
-async def test_gates_that_never_agree_come_to_an_end(bench: Bench) -> None:
+async def test_gates_that_never_agree_terminate(bench: Bench) -> None:
     model = AgentModel(bench.server, *["Long and cold."] * 20)
     bench.server.rules = fails("Long and cold.")
     given = await bench.invoke(agent(bench, *pair(bench, max_revisions=2)), ask())
@@ -89,7 +89,7 @@ async def test_gate_judges_again_in_the_namespace_of_the_run_when_another_sends_
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-async def test_neither_drafts_nor_another_gates_word_stand_beside_a_fallback(
+async def test_fallback_leaves_no_drafts_and_no_other_gates_critiques(
     bench: Bench, *, reverse: bool
 ) -> None:
     model = AgentModel(bench.server, "Cold 1.", "Long 2.", "Long 3.")
@@ -164,7 +164,7 @@ class Judged(MessagesState):
     quality_gate: NotRequired[GateVerdict]
 
 
-async def test_agent_within_a_graph_asks_and_counts_each_turn_anew(bench: Bench) -> None:
+async def test_agent_in_a_graph_asks_and_counts_each_turn_separately(bench: Bench) -> None:
     AgentModel(bench.server, *(f"Draft {number}." for number in range(4)))
     inner = agent(
         bench, gate(bench, review="always", max_revisions=1), store=None, checkpointer=None

@@ -1,4 +1,4 @@
-"""What tests of approvals share: tools that note what ran, agents, and a judge that is trusted."""
+"""Helpers for tests of approvals: tools that record their calls, agents, and a trusted judge."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -58,7 +58,7 @@ async def test_a_call_like_those_that_were_approved_runs_without_a_question(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_approve_edit_reject_and_respond_beside_each_other(bench: Bench, mode: str) -> None:
+async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode: str) -> None:
     several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
     shop, graph, asked = await start(bench, mode, Calls(*several), "Done.")
     assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1", "A2", "A3"]
@@ -102,7 +102,7 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
 
 
 @BOTH_MODES
-async def test_what_the_judge_does_not_pass_is_asked_about_however_sure_it_is(
+async def test_rejected_call_is_asked_about_whatever_the_confidence(
     bench: Bench, mode: str
 ) -> None:
     await trust_judge(bench, verdict=False, value=False)

@@ -47,7 +47,7 @@ from tests.loopback import ChatRequest, Raw, Rule
 
 
 @BOTH_MODES
-async def test_another_process_answers_what_one_that_was_killed_asked(
+async def test_another_process_resumes_the_question_of_a_killed_one(
     bench: Bench, mode: str, tmp_path: Path
 ) -> None:
     def run(shop: Shop, given: Any) -> Any:
@@ -122,7 +122,7 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
 
 
 @BOTH_MODES
-async def test_a_decision_stands_where_nothing_can_be_learned(
+async def test_a_decision_counts_even_if_nothing_can_be_learned(
     bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
@@ -136,7 +136,9 @@ async def test_a_decision_stands_where_nothing_can_be_learned(
 
 @BOTH_MODES
 @pytest.mark.parametrize("kind", ["reject", "edit"])
-async def test_of_a_decision_memory_keeps_what_it_can(bench: Bench, mode: str, kind: str) -> None:
+async def test_text_that_no_store_takes_does_not_cost_the_decision(
+    bench: Bench, mode: str, kind: str
+) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
     edited = {"name": "refund", "args": {"order": "A\x007", "amount": 1}}
     decisions: dict[str, dict[str, Any]] = {
@@ -311,7 +313,7 @@ async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -
 
 
 @BOTH_MODES
-async def test_a_tools_own_condition_stands(bench: Bench, mode: str) -> None:
+async def test_a_tools_own_condition_holds(bench: Bench, mode: str) -> None:
     def is_large(request: Any) -> bool:
         return bool(request.tool_call["args"]["amount"] > 10)
 
@@ -377,7 +379,7 @@ async def test_a_tool_node_that_runs_all_calls_in_one_task_decides_on_the_first(
     assert "Call it again" in results(done)[-1][1]
 
 
-def test_what_can_not_be_used_is_refused(bench: Bench) -> None:
+def test_invalid_options_are_refused(bench: Bench) -> None:
     given: dict[str, Any] = {"criterion": CRITERION, "interrupt_on": {"refund": True}}
     colors = Criterion(name="color", instructions="Which?", scale=Categorical(choices=("a", "b")))
     wrong: dict[str, dict[str, Any]] = {

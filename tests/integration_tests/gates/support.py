@@ -1,4 +1,4 @@
-"""What tests of the gates share: writers, gated graphs, and what their judges are told to say."""
+"""Helpers for tests of gates: writers, gated graphs, and judges' answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from tests.conftest import CRITERION, Bench, Graph, judgings
 from tests.loopback import LoopbackServer, Rule, error
 
 Builder = StateGraph[Any, Any, Any, Any]
-"""A graph still to be compiled."""
+"""A graph that is not compiled yet."""
 
 QUESTION = "My order never came."
 REASON = "Too cold: it must say sorry first."
@@ -21,7 +21,7 @@ LENGTH = Criterion(name="length", instructions="Is the reply short enough?")
 
 
 class Writer:
-    """A node that writes one draft after another, and keeps what it was given."""
+    """A node that writes one draft after another, and records its inputs."""
 
     def __init__(self, *drafts: str) -> None:
         self.drafts = drafts
@@ -45,7 +45,7 @@ def always(value: Any, rationale: str = REASON) -> list[Rule]:
 
 
 def judges(word: str, value: Any, rationale: str = REASON) -> Rule:
-    """What to answer where a word stands in the prompt."""
+    """Answer so if the prompt contains a word."""
     return Rule(lambda chat: word in chat.text, value=value, rationale=rationale)
 
 
@@ -63,7 +63,7 @@ def asked(text: str = QUESTION) -> dict[str, Any]:
 
 
 def writing(writer: Any, state: Any = MessagesState, **options: Any) -> Builder:
-    """A graph that writes, and is to be given a gate."""
+    """A graph with a writer, without a gate."""
     builder: Builder = StateGraph(state, **options)
     builder.add_node("write", writer)
     builder.add_edge(START, "write")
@@ -78,12 +78,12 @@ def gated(
     state: Any = MessagesState,
     **options: Any,
 ) -> Graph:
-    """A graph that writes until its gate is content."""
+    """A graph that writes until its gate accepts."""
     return bench.compile(gate_on(bench, writing(writer, state), criterion, **options))
 
 
 def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdict]:
-    """A reducer of the caller's own, which keeps every verdict."""
+    """A caller's reducer that keeps every verdict."""
     return [*verdicts, verdict]
 
 

@@ -1,4 +1,4 @@
-"""Gates against a reference model: whatever happens, what did not pass is not called accepted."""
+"""Gates against a reference model: an answer that did not pass is never accepted."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ Event = Literal["pass", "fail", "fault", "empty"]
 """What one draft meets: a verdict, a judge that fails, or no draft to judge."""
 
 Reply = Literal["pass", "fail", "words", "ignore"]
-"""What an expert says, when asked."""
+"""An expert's replies."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
 
 
 def check_sense(verdict: GateVerdict, options: Options) -> None:
-    """What holds of every verdict, whatever led to it."""
+    """Check what holds for every verdict."""
     assert verdict["passed"] is (verdict["status"] == "accepted")
     failed = verdict["status"] == "judge_error"
     assert verdict["let_through"] is (verdict["passed"] or (failed and options.opens))
@@ -155,7 +155,7 @@ def check_sense(verdict: GateVerdict, options: Options) -> None:
 
 
 @pytest.mark.parametrize("review", REVIEWS)
-async def test_gate_does_what_its_model_says(bench: Bench, review: str) -> None:
+async def test_gate_behaves_as_its_reference_model(bench: Bench, review: str) -> None:
     dice = random.Random(review)  # noqa: S311 - not for secrets
     bench.server.rules = [
         Rule(lambda chat: chat.schema_name != "judgment", reply={"operations": []}),

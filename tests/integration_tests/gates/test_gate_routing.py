@@ -36,7 +36,7 @@ from tests.integration_tests.gates.support import (
 from tests.loopback import ChatRequest, Rule
 
 
-async def test_answer_that_passes_and_one_that_goes_back(bench: Bench) -> None:
+async def test_answer_passes_or_goes_back(bench: Bench) -> None:
     graph = gated(bench, Writer("Sorry!"), name="tone")
     given = await bench.invoke(graph, asked())
     assert set(given) == {"messages", "tone"}
@@ -74,7 +74,7 @@ async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None
     assert len(await bench.episodes(criterion=score)) == 3
 
 
-async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(bench: Bench) -> None:
+async def test_critique_names_the_guidelines_that_the_judge_calls_broken(bench: Bench) -> None:
     kept = await bench.add_guideline("Call the customer by name.")
     broken = await bench.add_guideline("Begins with a word of regret.")
     numbers: list[Any] = [[2, "2", 99, 0, -1, "one", True, None], "two", None, {"1": 1}, 99, [[1]]]
@@ -94,7 +94,7 @@ async def test_guidelines_broken_by_the_judges_account_stand_in_the_critique(ben
     assert list(schema["properties"]) == ["rationale", "value"]
 
 
-async def test_critique_stands_in_a_key_of_its_own_until_its_turn_ends(bench: Bench) -> None:
+async def test_critique_stays_in_its_own_key_until_the_turn_ends(bench: Bench) -> None:
     writer = Writer()
     options: dict[str, Any] = {"state": Told, "critique_key": "critique", "max_revisions": 1}
     graph = gated(bench, writer, **options)
@@ -167,7 +167,7 @@ async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: An
     assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
 
 
-async def test_events_tell_what_becomes_of_every_draft(bench: Bench) -> None:
+async def test_events_report_the_status_of_every_draft(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
     graph = gated(bench, Writer(), name="tone", max_revisions=3)
     parts = await bench.stream(graph, asked(), stream_mode=["custom", "updates"])
@@ -187,7 +187,7 @@ async def test_events_tell_what_becomes_of_every_draft(bench: Bench) -> None:
     assert "messages" not in updates[-1]["tone"]
 
 
-async def test_judges_words_are_in_no_message_stream(bench: Bench) -> None:
+async def test_judges_tokens_are_not_in_the_message_stream(bench: Bench) -> None:
     model = bench.server.chat_model()
     bench.server.script("Wait for it.", verdict(False), "Sorry!", verdict(True))
     graph = gated(bench, lambda state: {"messages": [model.invoke(state["messages"])]})
@@ -197,7 +197,7 @@ async def test_judges_words_are_in_no_message_stream(bench: Bench) -> None:
     assert not any("value" in text for node, text in told if node != "write")
 
 
-def test_picture_shows_the_ways_out_and_the_judge_inside(bench: Bench) -> None:
+def test_drawing_shows_the_routes_and_the_judge(bench: Bench) -> None:
     builder = writing(Writer())
     builder.add_node("boss", Writer())
     builder.add_edge("boss", END)
@@ -293,7 +293,7 @@ def straight(bench: Bench, **options: Any) -> Graph:
     return bench.compile(builder)
 
 
-async def test_items_sent_straight_to_a_gate_go_their_own_ways(bench: Bench) -> None:
+async def test_items_sent_to_one_gate_are_routed_separately(bench: Bench) -> None:
     bench.server.rules = [judges("two\n</outputs>", False), *always(True)]
     graph = straight(bench, critique_key="critique", escalate="boss")
     given = await bench.invoke(graph, {"items": ITEMS})

@@ -90,7 +90,7 @@ async def test_turn_begins_with_each_question_to_a_node_wired_up_by_hand(bench: 
     assert len(judgings(bench.server)) == 3
 
 
-async def test_run_that_goes_on_has_the_revisions_that_are_left(bench: Bench) -> None:
+async def test_continued_run_keeps_its_remaining_revisions(bench: Bench) -> None:
     graph = gated(bench, Failing(at=2), max_revisions=1)
     bench.server.rules = always(False)
     with pytest.raises(ConnectionError):
@@ -173,7 +173,7 @@ async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-async def test_it_takes_the_place_of_the_turns_drafts_and_critiques(bench: Bench) -> None:
+async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench) -> None:
     keyed: dict[str, Any] = {"state": Told, "critique_key": "critique"}
     for options in ({}, keyed):
         bench.server.rules = always(False)
@@ -216,7 +216,9 @@ TURNS: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", list(TURNS))
-async def test_the_answer_leaves_and_what_a_user_said_stays(bench: Bench, case: str) -> None:
+async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
+    bench: Bench, case: str
+) -> None:
     written, left = TURNS[case]
     bench.server.rules = always(False)
     graph = gated(bench, lambda _: {"messages": written}, revise=None, fallback=LATER)
@@ -224,7 +226,7 @@ async def test_the_answer_leaves_and_what_a_user_said_stays(bench: Bench, case: 
     assert texts(given["messages"]) == [QUESTION, *left, LATER]
 
 
-async def test_second_gate_of_a_chain_replaces_what_the_first_sent_back(bench: Bench) -> None:
+async def test_second_gate_of_a_chain_replaces_the_firsts_drafts(bench: Bench) -> None:
     builder = writing(Writer())
     gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
     options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
@@ -302,7 +304,7 @@ class State(MessagesState):
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-async def test_gate_of_a_subgraph_begins_each_turn_of_its_parent_anew(
+async def test_gate_of_a_subgraph_resets_with_each_turn_of_its_parent(
     bench: Bench, *, by_hand: bool
 ) -> None:
     """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
@@ -378,7 +380,7 @@ async def test_settings_of_a_parents_context_reach_the_judge(
             assert chat.model == ("gpt-4.1-nano" if "model" in given else "gpt-4.1-mini")
 
 
-async def test_graph_that_would_go_wrong_says_so_when_it_runs(bench: Bench) -> None:
+async def test_wiring_mistake_raises_when_the_graph_runs(bench: Bench) -> None:
     """The node by hand could not count, and the writer would go round for ever."""
     nowhere: Any = writing(Writer())
     nowhere.edges.clear()

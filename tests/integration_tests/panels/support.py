@@ -1,4 +1,4 @@
-"""What tests of panels share: criteria, panels of them, and what their judges are told to say."""
+"""Helpers for tests of panels: criteria, panels, and judges' answers."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence

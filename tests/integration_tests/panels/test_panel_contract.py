@@ -123,7 +123,7 @@ async def test_panel(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1"}])
-async def test_nine_are_judged_and_distilled_at_once_by_one_model_and_one_embedder(
+async def test_nine_are_judged_and_distilled_concurrently_by_one_model_and_one_embedder(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
 ) -> None:
     for name, value in bench.server.environment.items():
@@ -212,7 +212,7 @@ WRONG: list[tuple[Any, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("case", "sentence", "options"), WRONG)
-async def test_what_can_not_be_judged_costs_nothing(
+async def test_invalid_example_costs_no_call(
     bench: Bench, case: Any, sentence: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError, match=sentence) as caught:
@@ -269,7 +269,7 @@ async def test_memory_that_can_not_be_read_is_named_and_the_others_go_on(
             assert given["errors"].keys() == {"facts"}
 
 
-async def test_a_store_that_fails_while_a_panel_learns_is_told_and_nothing_of_it_is_lost(
+async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(
     bench: Bench,
 ) -> None:
     bench.store = store = WatchedStore()
@@ -284,7 +284,7 @@ async def test_a_store_that_fails_while_a_panel_learns_is_told_and_nothing_of_it
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
-async def test_all_failing_is_one_error_and_the_run_goes_on_when_the_model_is_back(
+async def test_all_failing_is_one_error_and_the_run_can_be_continued(
     bench: Bench, reply: Any, kind: Any
 ) -> None:
     graph = panel(bench)

@@ -1,4 +1,4 @@
-"""When a panel asks, where it can stand, and what its memories make of the replies."""
+"""When a panel asks, where it can be in a graph, and what its memories learn from the replies."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -99,7 +99,7 @@ async def test_function_that_raises_is_not_swallowed(
         await bench.invoke(panel(bench, review=review), CASE)
 
 
-async def test_context_goes_before_what_was_built_and_is_checked(bench: Bench) -> None:
+async def test_context_overrides_the_built_settings_and_is_checked(bench: Bench) -> None:
     for number, (built, told, asks) in enumerate(
         [("always", "never", False), ("never", "always", True), ("always", None, True)]
     ):
@@ -152,7 +152,7 @@ async def test_panel_under_a_parent_with_a_context_of_its_own(bench: Bench, sett
     assert (given["errors"].keys(), given["judgments"].keys()) == ({"facts"}, {"tone", "length"})
 
 
-async def test_panels_side_by_side_are_answered_by_id_and_learn_at_once(bench: Bench) -> None:
+async def test_concurrent_panels_are_answered_by_id_and_learn_together(bench: Bench) -> None:
     inner = create_panel_graph(THREE, **models(bench), review="always").compile()
     builder: Any = StateGraph(Parent)
     builder.add_node("grade", lambda state: {"results": [inner.invoke(state)]})
@@ -186,7 +186,7 @@ async def test_panels_side_by_side_are_answered_by_id_and_learn_at_once(bench: B
 
 
 @pytest.mark.parametrize("reply", [DOWN, "Well.", truncated('{"oper'), refusal()])
-async def test_distilling_that_fails_for_one_is_said_and_taken_along_by_the_next_panel(
+async def test_failed_distilling_is_reported_and_done_by_the_next_panel(
     bench: Bench, reply: Any
 ) -> None:
     graph = reviewed(bench)
@@ -227,7 +227,7 @@ async def test_expert_can_judge_what_the_judge_could_not(bench: Bench) -> None:
     assert ignored["aggregate"] == asked["aggregate"]
 
 
-async def test_run_broken_off_goes_on_without_judging_or_learning_again(bench: Bench) -> None:
+async def test_interrupted_run_continues_without_judging_or_learning_again(bench: Bench) -> None:
     graph = reviewed(bench)
     graph.interrupt_before_nodes = ["collect_feedback", "learn_criteria"]
     await bench.invoke(graph, CASE)
@@ -247,7 +247,7 @@ async def test_run_broken_off_goes_on_without_judging_or_learning_again(bench: B
     assert (len(distillings(bench.server)), judged_names(bench.server)) == (asked, sorted(NAMES))
 
 
-async def test_what_was_judged_before_a_run_broke_off_is_not_judged_again(
+async def test_judgments_before_a_failure_are_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge_example = judging.judge_example
@@ -285,7 +285,7 @@ async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
     assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
 
 
-async def test_only_what_the_judges_are_shown_goes_through_checkpoints(bench: Bench) -> None:
+async def test_checkpoints_hold_only_what_the_judges_are_shown(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one)
         for number in range(30):
@@ -304,14 +304,14 @@ async def test_only_what_the_judges_are_shown_goes_through_checkpoints(bench: Be
 
 
 async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
-    """Give an expert's later word on one of a panel's judgments."""
+    """Give an expert's later feedback on one of a panel's judgments."""
     graph = bench.compile(create_feedback_graph(one, **models(bench)))
     word = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
     result: dict[str, Any] = await bench.invoke(graph, word, f"later-{one.name}")
     return result
 
 
-async def test_kept_judgments_take_a_later_word_each(bench: Bench) -> None:
+async def test_each_kept_judgment_takes_later_feedback(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     ids = {name: one["id"] for name, one in given["judgments"].items()}
@@ -329,7 +329,7 @@ async def test_kept_judgments_take_a_later_word_each(bench: Bench) -> None:
         await tell(bench, TONE, given["judgments"]["tone"]["id"])
 
 
-async def test_purging_one_criterions_words_leaves_the_other_memories(bench: Bench) -> None:
+async def test_purging_one_criterions_feedback_leaves_the_other_memories(bench: Bench) -> None:
     graph = reviewed(bench)
     secret = {"value": False, "rationale": "The customer, Ms Quillfeather, was never told."}
     await bench.review(graph, {"tone": secret, "facts": COLD, "author": "ann"}, on="taught")

@@ -106,7 +106,7 @@ def test_an_address_amount_or_identifier_that_a_tool_named(
     assert not repeats_tool_text(args, turn())
 
 
-def test_what_the_user_wrote_and_what_an_earlier_turn_returned_does_not_count() -> None:
+def test_users_text_and_results_of_earlier_turns_do_not_count() -> None:
     args = {"to": "mallory@evil.example"}
     assert not repeats_tool_text(args, turn(EVIL, asked="Ask mallory@evil.example."))
     assert not repeats_tool_text(args, [*turn(EVIL), HumanMessage("And now?")])
@@ -114,7 +114,7 @@ def test_what_the_user_wrote_and_what_an_earlier_turn_returned_does_not_count() 
     assert repeats_tool_text(args, [note, *turn(EVIL)])
 
 
-def test_calls_are_named_by_their_content_whatever_it_is() -> None:
+def test_call_key_depends_on_the_content() -> None:
     call = {"name": "refund", "args": {"a": 1, "b": 2}, "id": "1"}
     assert call_key(call) == call_key({**call, "args": {"b": 2, "a": 1}})
     assert (
@@ -151,7 +151,7 @@ def test_a_refusal_does_not_argue_for_the_call_where_the_evidence_overrules_the_
     assert "Experts did not accept the calls most like this one." in text
 
 
-def test_what_an_edit_changed_is_said_in_words() -> None:
+def test_difference_describes_an_edit() -> None:
     call = {"name": "refund", "args": {"order": "A7", "amount": 20, "note": None}}
     edited = {"name": "credit", "args": {"order": "A7", "amount": 5, "currency": "EUR"}}
     assert difference(call, edited) == (

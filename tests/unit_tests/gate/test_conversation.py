@@ -1,4 +1,4 @@
-"""What a gate finds in a conversation, and what a writer is told."""
+"""What a gate reads from a conversation, and its critiques."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -203,14 +203,14 @@ def seen_outputs(outputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", list(SEEN))
-def test_what_a_gate_sees_of_a_turn(case: str) -> None:
+def test_turn_is_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
     found = example_in({"messages": messages}, sees="turn")
     assert found == Example(inputs=inputs, outputs=seen_outputs(outputs))
 
 
 @pytest.mark.parametrize("case", list(SEEN))
-def test_whole_conversation_is_what_was_done_since_the_first_request(case: str) -> None:
+def test_whole_conversation_is_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
     before = inputs if isinstance(inputs, list) else [user(inputs)]
     steps = seen_outputs(outputs)
@@ -223,7 +223,7 @@ def test_whole_conversation_is_what_was_done_since_the_first_request(case: str) 
 
 
 def test_drafts_that_are_known_by_their_ids_are_left_out() -> None:
-    """Where the critique goes into a key of its own, the messages do not show it."""
+    """If the critique has its own key, the messages do not contain it."""
     asked = HumanMessage("Where is it?", id="m1")
     drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
     turn = read_turn(
@@ -259,7 +259,7 @@ def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     assert found == {"inputs": "Where is it?", "outputs": [*STEPS, assistant('{"city": "Kiel"}')]}
 
 
-def test_tools_stand_before_the_request_and_are_not_embedded() -> None:
+def test_tools_precede_the_request_and_are_not_embedded() -> None:
     turn = read_turn([ASKED, AIMessage("Kiel.")], {})
     found = what_gate_sees(turn, "messages", "turn", tools="The assistant's tools:\n- find: finds")
     assert found is not None
@@ -271,7 +271,7 @@ def test_tools_stand_before_the_request_and_are_not_embedded() -> None:
 
 
 def test_structured_response_in_a_graph_of_ones_own_is_no_answer() -> None:
-    """Nothing tells whether it is of this turn."""
+    """Nothing shows whether it belongs to this turn."""
     state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
     assert example_in(state) == Example(inputs="Where is it?", outputs="A")
 
@@ -305,7 +305,7 @@ def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> st
     return critique_text(criterion, rule, given, feedback, broken)
 
 
-def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
+def test_critique_has_rationale_value_and_broken_guidelines() -> None:
     text = told(CRITERION, judgment(False), "Say sorry.", "Be brief.")
     for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
         assert part in text
@@ -315,7 +315,7 @@ def test_judges_reason_value_and_the_guidelines_broken_are_told() -> None:
     assert not told(CRITERION, judgment(False, "")).rstrip().endswith("says:")
 
 
-def test_experts_word_goes_before_the_judges_also_without_a_reason() -> None:
+def test_experts_feedback_replaces_the_judges_rationale() -> None:
     given = judgment(True, "It is warm.")
     text = told(CRITERION, given, "Say sorry.", value=False, rationale="Too cold.")
     assert "false" in text
@@ -327,7 +327,7 @@ def test_experts_word_goes_before_the_judges_also_without_a_reason() -> None:
         assert "Say sorry." not in said
 
 
-def test_reason_of_an_outweighed_judge_is_not_told() -> None:
+def test_rationale_of_an_overruled_judge_is_not_in_the_critique() -> None:
     given = judgment(False, "It is warm.", evidence=OUTWEIGHED)
     text = told(CRITERION, given, "Say sorry.")
     assert "It is warm." not in text

@@ -103,7 +103,7 @@ def test_option_is_refused_by_name_and_leaves_the_graph_as_it_was(
     assert (set(builder.nodes), set(builder.edges), dict(builder.branches)) == before
 
 
-def test_whatever_takes_them_refuses_the_same() -> None:
+def test_every_builder_refuses_the_same() -> None:
     assert [option for option, _, _ in GATE] == [
         option for option in Gate.model_fields for _ in range(2)
     ]
@@ -118,7 +118,7 @@ def test_whatever_takes_them_refuses_the_same() -> None:
         assert sentence in refused(node, **{option: value})
 
 
-def test_what_only_some_of_them_take() -> None:
+def test_options_that_only_some_builders_take() -> None:
     for option in ("max_revisions", "example", "fallback"):
         assert refused(tool, **{option: None}).startswith(f"{option}: the agent chooses")
     assert refused(tool, review="exhausted").startswith("review: a tool counts no revisions")
@@ -137,13 +137,13 @@ def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
     assert set(GateOptions.__annotations__) == known
 
 
-def test_tool_is_described_by_its_criterion_unless_told() -> None:
+def test_tool_is_described_by_its_criterion_by_default() -> None:
     assert CRITERION.instructions in tool().description
     assert tool(description="Check it.").description == "Check it."
 
 
 @pytest.mark.parametrize("criterion", [None, "tone", {"name": "tone", "instructions": "?"}])
-def test_criterion_or_builder_of_another_kind_is_told(criterion: Any) -> None:
+def test_criterion_or_builder_of_another_type_is_refused(criterion: Any) -> None:
     for build in (QualityGateMiddleware, create_quality_gate_node, create_quality_gate_tool):
         assert refused(build, criterion).startswith("criterion: ")
     assert refused(add_quality_gate, writing(Writer()), criterion).startswith("criterion: ")
@@ -169,7 +169,7 @@ PAST: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", list(PAST))
-def test_way_past_the_gate_is_told(case: str) -> None:
+def test_edge_past_the_gate_is_refused(case: str) -> None:
     builder = writing(Writer())
     for name in ("publish", "other", "third"):
         builder.add_node(name, Writer())
@@ -182,7 +182,7 @@ def test_way_past_the_gate_is_told(case: str) -> None:
         assert chooses is (case in ("choice", "command"))
 
 
-def test_gates_beside_and_after_gates() -> None:
+def test_gates_parallel_to_and_after_gates() -> None:
     builder = add(name="tone", fallback="Later.")
     told = refused(add, builder, name="facts", after="tone")
     assert told.startswith("after: 'tone' is a gate. Give it accept='facts'")
@@ -222,7 +222,7 @@ STATES: list[tuple[Any, dict[str, Any], Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("state", "options", "words"), STATES)
-def test_state_that_can_not_take_what_a_gate_writes_is_told(
+def test_state_that_can_not_take_what_a_gate_writes_is_refused(
     state: Any, options: dict[str, Any], words: Sequence[str]
 ) -> None:
     told = refused(add, writing(Writer(), state), **options)
@@ -260,7 +260,7 @@ def test_values_that_pass_and_those_that_do_not(case: str) -> None:
     assert [rule.passes(value) for value in bad] == [False] * len(bad)
 
 
-def test_rule_says_true_or_false_whatever_its_function_returns() -> None:
+def test_rule_returns_a_bool_for_any_result_of_its_function() -> None:
     answers: dict[Any, Any] = {1: 1, 2: "yes", 3: ["x"]}
     rule = PassRule.of(STARS, answers.get)
     assert [rule.passes(value) for value in range(1, 5)] == [True, True, True, False]
@@ -275,12 +275,12 @@ class Later:
 
 @pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize("passes", [later, Later(), lambda _: later(1)])
-def test_answer_that_is_still_to_come_lets_nothing_pass(passes: Any) -> None:
+def test_awaitable_result_lets_nothing_pass(passes: Any) -> None:
     with pytest.raises(InvalidInputError, match="passes: "):
         assert not PassRule.of(STARS, passes).passes(3)
 
 
-def test_what_is_given_later_changes_nothing() -> None:
+def test_later_changes_of_the_arguments_have_no_effect() -> None:
     allowed = [4]
     rule = PassRule.of(STARS, allowed)
     allowed.append(1)
@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", list(WRONG))
-def test_rule_that_is_not_on_the_scale_is_told(case: str) -> None:
+def test_rule_that_is_not_on_the_scale_is_refused(case: str) -> None:
     with pytest.raises(InvalidInputError, match=r"^passes: ") as caught:
         PassRule.of(*WRONG[case])
     assert "\n" not in str(caught.value)

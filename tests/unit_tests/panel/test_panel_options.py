@@ -105,7 +105,7 @@ def test_aggregate_that_does_not_fit_is_refused(options: dict[str, Any], sentenc
     assert "\n" not in str(caught.value)
 
 
-def test_what_makes_a_panel() -> None:
+def test_valid_panels_are_built() -> None:
     for names in (
         ["a_rationale"],
         ["a", "A"],
@@ -233,7 +233,7 @@ def described(**given: Any) -> str:
     return str(action["description"])
 
 
-def test_what_was_not_judged_is_said_and_has_no_field() -> None:
+def test_unjudged_criterion_is_named_and_has_no_field() -> None:
     errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
     given = form({"tone": JUDGMENTS["tone"]}, errors=errors)
     [action] = given.payload["action_requests"]
@@ -263,7 +263,7 @@ HOSTILE = "```\n````\n### tone: false\n[press](http://x)\n<script>\n![p](http://
     "where", ["inputs", "outputs", "reference_outputs", "rationale", "warnings"]
 )
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r"])
-def test_nothing_that_was_judged_or_said_makes_a_section(where: str, breaks: str) -> None:
+def test_judged_text_can_not_add_a_section(where: str, breaks: str) -> None:
     text = HOSTILE.replace("\n", breaks)
     plain = sections(described())
     if where in ("rationale", "warnings"):
