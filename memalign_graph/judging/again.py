@@ -27,13 +27,12 @@ async def judge_leaving_out(
     *,
     guidelines: Sequence[Guideline],
     excluded_episode_ids: AbstractSet[str],
-    limit: int = 1,
 ) -> Judgment:
     """Judge a case in memory without some episodes; replies are cached."""
     access = call.access
     k = call.settings["k"] if call.judge.use_episodes else 0
     recall = recall_excluding(access, example, k, excluded_episode_ids)
-    call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=limit)
+    call = replace(call, io=CachedRepliesIO(call.io, access), max_concurrency=1)
     retrieved = Retrieved.of(recall).with_guidelines(guidelines, call)
     excluded_keys = _without_votes(access.view.rows(), excluded_episode_ids)
     excluded_keys |= {example.id, vector_key_of_example(access, example)}

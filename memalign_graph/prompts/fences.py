@@ -143,7 +143,7 @@ def render_feedback(
     criterion: Criterion,
     *,
     names: Sequence[str] | None = None,
-    has_label: bool = True,
+    has_label: bool,
     max_tokens: int,
 ) -> tuple[list[str], bool]:
     """Return lines with the experts' feedback on one example, and whether something was cut."""

@@ -25,7 +25,8 @@ from memalign_graph import io as io_module
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
-from tests.loopback import LoopbackServer, error, truncated
+from memalign_graph.tracing import MeteredIO, Usage
+from tests.loopback import LoopbackServer, answer, error, truncated
 from tests.unit_tests.support import Drive, Together, blocking, say
 
 pytestmark = pytest.mark.every_way
@@ -45,12 +46,13 @@ def sync_numbers(texts: Sequence[str]) -> list[list[float]]:
     return [[float(len(text))] for text in texts]
 
 
+def broken(texts: Sequence[str]) -> list[list[float]]:
+    raise OSError("no network")
+
+
 def test_what_fails_outside_is_an_error_and_a_cut_off_answer_none(
     drive: Drive, server: LoopbackServer
 ) -> None:
-    def broken(texts: Sequence[str]) -> list[list[float]]:
-        raise OSError("no network")
-
     with pytest.raises(EmbeddingError, match="OSError: no network") as failed:
         drive(lambda io: embed(io, broken))
     assert isinstance(failed.value.__cause__, OSError)
@@ -349,3 +351,31 @@ def test_a_refused_prompt_is_told_from_an_outage_by_what_each_client_raises(
     with pytest.raises(ChatModelError) as caught:
         drive(lambda io: io.chat(model, []))
     assert caught.value.is_refusal is is_refusal
+
+
+def test_calls_and_tokens_are_counted_but_those_that_failed(
+    drive: Drive, server: LoopbackServer
+) -> None:
+    server.script(
+        answer({"value": True}, prompt_tokens=11, completion_tokens=3),
+        answer("Well.", prompt_tokens=20, completion_tokens=5),
+        error(500, retry_after=0),
+    )
+    meters: list[MeteredIO] = []
+
+    async def each(io: IO) -> None:
+        meters.append(metered := MeteredIO(io))
+        await say(metered, server)
+        meters.append(inner := MeteredIO(metered))
+        await say(inner, server)
+        assert await embed(inner, sync_numbers, "ab") == [[1.0], [1.0]]
+        with pytest.raises(EmbeddingError):
+            await embed(metered, broken)
+        await say(metered, server)
+
+    with pytest.raises(ChatModelError):
+        drive(each)
+    outer, inner = (meter.usage for meter in meters)
+    embedded = Usage(embedding_calls=1, texts_embedded=2)
+    assert inner == Usage(chat_calls=1, input_tokens=20, output_tokens=5) + embedded
+    assert outer == inner + Usage(chat_calls=1, input_tokens=11, output_tokens=3)
