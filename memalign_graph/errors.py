@@ -8,18 +8,18 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 _MESSAGE_BY_TYPE = {
-    "missing": "is missing: give it.",
-    "extra_forbidden": "is not a field that is known here: check its spelling, or leave it out.",
-    "bool_type": "{input!r} is neither True nor False: give one of them.",
-    "int_type": "{input!r} is not a whole number: give one.",
-    "float_type": "{input!r} is not a number: give one.",
-    "greater_than": "{input!r} is too little: give more than {gt}.",
-    "greater_than_equal": "{input!r} is too little: give {ge} or more.",
-    "less_than": "{input!r} is too much: give less than {lt}.",
-    "less_than_equal": "{input!r} is too much: give at most {le}.",
+    "missing": "is missing. Add it.",
+    "extra_forbidden": "is not a known field. Check its spelling, or remove it.",
+    "bool_type": "{input!r} is neither True nor False.",
+    "int_type": "{input!r} is not a whole number.",
+    "float_type": "{input!r} is not a number.",
+    "greater_than": "{input!r} is too small. Use more than {gt}.",
+    "greater_than_equal": "{input!r} is below the minimum of {ge}. Use {ge} or more.",
+    "less_than": "{input!r} is too large. Use less than {lt}.",
+    "less_than_equal": "{input!r} is above the maximum of {le}. Use {le} or less.",
     "literal_error": "{input!r} is not known: give {expected}.",
-    "is_instance_of": "{input!r} is not a {class}: give one.",
-    "time_delta_type": "{input!r} is not a duration: give one such as timedelta(days=30).",
+    "is_instance_of": "{input!r} is not a {class}.",
+    "time_delta_type": "{input!r} is not a duration. Use one such as timedelta(days=30).",
 }
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""
 
@@ -79,9 +79,7 @@ def describe_validation_error(error: "ValidationError") -> str:
     if members and len(members) == len(more) and first["input"] is more[0]["input"]:
         # Pydantic reports one error for each member of a union.
         field, kinds = ".".join(map(str, parents)), ", ".join(map(str, [last, *members[:-1]]))
-        return (
-            f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}: give one of them."
-        )
+        return f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}."
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _MESSAGE_BY_TYPE:
         message = _MESSAGE_BY_TYPE[first["type"]].format(

@@ -238,7 +238,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learn_from": "rationales"}, "learn_from: 'rationales' is not known: give"),
     ({"conflicts": "oldest"}, "conflicts: 'oldest' is not known: give 'newest' or"),
     ({"guard": True}, "guard: True is not known: give 'replay'"),
-    ({"batch_size": 0}, "batch_size: 0 is too little: give 1 or more"),
+    ({"batch_size": 0}, "batch_size: 0 is below the minimum of 1. Use 1 or more"),
     ({"replay_cases": "20"}, "replay_cases: '20' is not a whole number"),
 ]
 

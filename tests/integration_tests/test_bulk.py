@@ -113,7 +113,7 @@ async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path
     assert same(made, judged)
     assert made[0].episode_ids
     assert made[0].guideline_ids
-    assert str(unusable) == "outputs: is missing: give it."
+    assert str(unusable) == "outputs: is missing. Add it."
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
     assert [one.id for one in made] == [one.id for one in batch.collect(again=None)[:4]]
 

@@ -37,23 +37,23 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("model", 5, "model: expected a chat model or a string"),
     ("distill_model", 5, "distill_model: expected a chat model or a string"),
     ("embeddings", 5, "embeddings: expected LangChain embeddings, a function, or a string"),
-    ("k", -1, "k: -1 is too little: give 0 or more."),
-    ("k", True, "k: True is not a whole number: give one."),
+    ("k", -1, "k: -1 is below the minimum of 0. Use 0 or more."),
+    ("k", True, "k: True is not a whole number."),
     ("small_model", 1, "small_model: 1 is neither True nor False"),
     ("models", "openai:gpt-4.1", "models: Input should be a valid tuple"),
     ("models", (1,), "models.0: Input should be a valid string"),
     ("require_namespace", 1, "require_namespace: 1 is neither True nor False"),
     ("use_guidelines", 1, "use_guidelines: 1 is neither True nor False"),
     ("use_episodes", "no", "use_episodes: 'no' is neither True nor False"),
-    ("max_guideline_tokens", -1, "max_guideline_tokens: -1 is too little: give 0 or more."),
+    ("max_guideline_tokens", -1, "max_guideline_tokens: -1 is below the minimum of 0."),
     ("on_embedding_error", "ignore", "'ignore' is not known: give 'raise' or 'guidelines'."),
     ("swap", True, "swap: only a criterion with scale=Pairwise()"),
     ("swap", "yes", "swap: 'yes' is neither True nor False"),
     ("cite_guidelines", 1, "cite_guidelines: 1 is neither True nor False"),
-    ("keep_judgments", 30, "keep_judgments: 30 is not a duration: give one such as"),
-    ("keep_judgments", timedelta(0), "keep_judgments: datetime.timedelta(0) is too little"),
+    ("keep_judgments", 30, "keep_judgments: 30 is not a duration. Use one such as"),
+    ("keep_judgments", timedelta(0), "keep_judgments: datetime.timedelta(0) is too small"),
     ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
-    ("samples", 51, "samples: 51 is too much: give at most 50."),
+    ("samples", 51, "samples: 51 is above the maximum of 50. Use 50 or less."),
     ("samples", 5, "samples: needs confidence=True, which the samples measure."),
     ("checks", 1, "checks: expected True, False or 'auto'"),
     ("decide", "both", "decide: 'both' is not known: give 'auto', 'verdict' or 'evidence'."),
@@ -75,19 +75,19 @@ ALIGNMENT: list[tuple[str, Any, str]] = [
     ("learn_from", "values", "'values' is not known: give 'both', 'labels' or 'words'."),
     ("conflicts", "oldest", "conflicts: 'oldest' is not known: give 'newest' or 'ask'."),
     ("guard", "judge", "guard: 'judge' is not known: give 'replay'."),
-    ("batch_size", 0, "batch_size: 0 is too little: give 1 or more."),
-    ("batch_size", "50", "batch_size: '50' is not a whole number: give one."),
-    ("replay_cases", 0, "replay_cases: 0 is too little: give 1 or more."),
+    ("batch_size", 0, "batch_size: 0 is below the minimum of 1. Use 1 or more."),
+    ("batch_size", "50", "batch_size: '50' is not a whole number."),
+    ("replay_cases", 0, "replay_cases: 0 is below the minimum of 1. Use 1 or more."),
     ("judge_cases", 1, "judge_cases: 1 is neither True nor False"),
     ("distill", 0, "distill: 0 is neither True nor False"),
 ]
 
 UNCERTAIN: list[tuple[str, Any, str]] = [
-    ("target_agreement", 1, "target_agreement: 1 is too much: give less than 1.0."),
-    ("target_agreement", "90 %", "target_agreement: '90 %' is not a number: give one."),
-    ("per_day", 0, "per_day: 0 is too little: give 1 or more."),
-    ("per_day", 0.5, "per_day: 0.5 is not a whole number: give one."),
-    ("sample_share", 2, "sample_share: 2 is too much: give at most 1.0."),
+    ("target_agreement", 1, "target_agreement: 1 is too large. Use less than 1.0."),
+    ("target_agreement", "90 %", "target_agreement: '90 %' is not a number."),
+    ("per_day", 0, "per_day: 0 is below the minimum of 1. Use 1 or more."),
+    ("per_day", 0.5, "per_day: 0.5 is not a whole number."),
+    ("sample_share", 2, "sample_share: 2 is above the maximum of 1.0. Use 1.0 or less."),
 ]
 
 
@@ -126,7 +126,7 @@ def test_option_is_refused_by_name(make: Any, option: str, value: Any, sentence:
 )
 def test_every_builder_refuses_as_a_judge_does(build: Any) -> None:
     assert refused(build, CRITERION, k=-1) == refused(Judge, criterion=CRITERION, k=-1)
-    assert "modle: is not a field that is known here" in refused(build, CRITERION, modle="x")
+    assert "modle: is not a known field" in refused(build, CRITERION, modle="x")
     assert "criterion: expected a Criterion" in refused(build, "tone")
 
 
@@ -193,8 +193,10 @@ def test_context_is_its_fields_or_the_same_under_memalign() -> None:
     fields = {"namespace": ["acme"], "k": 3}
     assert MemAlignContext(memalign=fields) == MemAlignContext(**fields)
     assert MemAlignContext(model="").model is None
-    assert "context: k: 101 is too much" in refused(MemAlignContext, memalign={"k": 101})
-    assert "context: memalign: is not a field" in refused(MemAlignContext, memalign=fields, k=1)
+    assert "context: k: 101 is above the maximum" in refused(MemAlignContext, memalign={"k": 101})
+    assert "context: memalign: is not a known field" in refused(
+        MemAlignContext, memalign=fields, k=1
+    )
     assert "context: memalign: expected a dict of fields, got int" in refused(
         resolve_context, {"memalign": 7}, {}
     )

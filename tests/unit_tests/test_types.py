@@ -107,8 +107,8 @@ def test_feedback_takes_its_example_flat_or_whole() -> None:
     ("fields", "problem"),
     [
         (CASE, "^feedback needs a value or a rationale"),
-        ({**SAID, "ratoinale": "x"}, "ratoinale: is not a field that is known here"),
-        ({"inputs": "q", "rationale": "x"}, "outputs: is missing: give it"),
+        ({**SAID, "ratoinale": "x"}, "ratoinale: is not a known field"),
+        ({"inputs": "q", "rationale": "x"}, "outputs: is missing"),
         ({**SAID, "rationale": "a\x00b"}, "NUL"),
         ({**SAID, "id": [5]}, "id: .*string"),
         ({"example": CASE, "inputs": "q", "value": 1}, "inputs: is not"),
@@ -174,5 +174,5 @@ def test_agreeing_is_the_judges_value_alone_and_the_same_word_the_experts() -> N
 def test_value_of_a_type_on_no_scale_is_one_sentence() -> None:
     with pytest.raises(ValidationError) as caught:
         Feedback.model_validate({"inputs": "Q", "outputs": "A", "value": [1]})
-    sentence = "value: [1] is neither bool, int, float nor str: give one of them."
+    sentence = "value: [1] is neither bool, int, float nor str."
     assert describe_validation_error(caught.value) == sentence

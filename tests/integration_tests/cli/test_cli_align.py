@@ -34,7 +34,7 @@ def test_json_is_one_report_that_names_rejected_records_by_their_line(shell: She
     assert report.feedback.new == 1
     first, second = (rejected.reason for rejected in report.rejected)
     assert first.startswith("line 2: value: 'perhaps' is not on the scale")
-    assert second == "line 3: outputs: is missing: give it."
+    assert second == "line 3: outputs: is missing. Add it."
     assert len(shell.opened()[1]) == 1
     assert second in shell.align(*lines).out
 

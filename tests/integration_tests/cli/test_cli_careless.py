@@ -45,7 +45,7 @@ def test_files_that_can_not_be_read(
         (["--field", "value=x"], "--field: feedback.jsonl has no column 'x': it has inputs"),
         (["--field", "outputs=a,b"], "--field: feedback.jsonl has no column 'a'"),
         (["--field", "label=value"], "--field: 'label=value' is not understood"),
-        (["--k", "-1"], "--k: -1 is too little: give 0 or more."),
+        (["--k", "-1"], "--k: -1 is below the minimum of 0. Use 0 or more."),
         (["--max-concurrency", "-2"], "Invalid value for '--max-concurrency'"),
         (["--memory", "."], "--memory: . is a folder: name a file."),
         (["--memory", "tone.yaml"], "--memory: tone.yaml is no SQLite file and is left as"),

@@ -40,7 +40,7 @@ def test_a_file_becomes_a_table(shell: Shell) -> None:
     assert rows[0] == "judgments: 3"
     assert rows[1].split() == ["line", "id", "value", "decided_by", "episode_ids", "rationale"]
     assert rows[2].split()[:3] == ["1", "p-1", "true"]
-    assert "not judged: outputs: is missing: give it." in rows[3]
+    assert "not judged: outputs: is missing. Add it." in rows[3]
     assert rows[4].split()[:2] == ["3", "true"]
     assert "warning: line 2: not judged: outputs: is missing" in ran.err
 
@@ -150,10 +150,10 @@ def test_what_can_not_be_used_is_said_before_a_model_is_asked(
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
-        ({"judge": {"k": -1}}, "--criterion: tone.yaml: judge.k: -1 is too little"),
+        ({"judge": {"k": -1}}, "--criterion: tone.yaml: judge.k: -1 is below the minimum"),
         ({"judge": {"swap": True}}, "--criterion: tone.yaml: judge.swap: only a criterion with"),
         ({"judge": {"distill_model": "gpt"}}, "model: 'gpt' names no model"),
-        ({"judge": {"stars": 3}}, "--criterion: tone.yaml: judge.stars: is not a field"),
+        ({"judge": {"stars": 3}}, "--criterion: tone.yaml: judge.stars: is not a known field"),
         ({"judge": [1]}, "--criterion: tone.yaml: judge: give settings by name"),
         ({"learn": {"k": 3}}, "--criterion: tone.yaml: learn: give settings by name: batch_size"),
     ],

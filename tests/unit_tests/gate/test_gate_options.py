@@ -39,8 +39,8 @@ GATE: list[tuple[str, Any, str]] = [
     ("name", "a:b", "name: 'a:b' is not a node name. It may not contain : or |."),
     ("passes", "often", "passes: 'often' is neither True nor False."),
     ("passes", later, "passes: give a plain function, not an async one."),
-    ("max_revisions", -1, "max_revisions: -1 is too little: give 0 or more."),
-    ("max_revisions", True, "max_revisions: True is not a whole number: give one."),
+    ("max_revisions", -1, "max_revisions: -1 is below the minimum of 0. Use 0 or more."),
+    ("max_revisions", True, "max_revisions: True is not a whole number."),
     ("on_judge_error", "ajar", "'ajar' is not known: give 'closed' or 'open'."),
     ("on_judge_error", True, "True is not known: give 'closed' or 'open'."),
     ("review", "sometimes", "give 'never', 'always', 'exhausted', 'uncertain', or a function"),
@@ -111,7 +111,7 @@ def test_every_builder_refuses_the_same() -> None:
     for build in (add, node, tool, middleware):
         for option, value in [*wrong, ("distill_model", 5), ("modle", "x")]:
             assert refused(build, **{option: value}) == refused(add, **{option: value})
-        assert "modle: is not a field that is known here" in refused(build, modle="x")
+        assert "modle: is not a known field" in refused(build, modle="x")
         unmeasured = refused(build, review=Uncertain(), decide="verdict")
         assert 'review: "uncertain" needs a confidence' in unmeasured
     for option, value, sentence in KEYS:

@@ -239,7 +239,7 @@ FIELDS: list[tuple[int, dict[str, Any], str]] = [
     (2, {"text": ""}, "line 2: text: expected a guideline as a sentence"),
     (2, {"text": "x" * 2_001}, "line 2: text: .* at most 2,000"),
     (2, {"position": 2**70}, "line 2: .*64 bits"),
-    (2, {"wording": "Be warm."}, "line 2: wording: is not a field that is known here"),
+    (2, {"wording": "Be warm."}, "line 2: wording: is not a known field"),
     (3, {"rationale": "\ud800"}, "line 3: .*surrogate"),
     (3, {"author": "ann"}, "line 3: id: the episode's id does not match"),
     (3, {"example": {"inputs": "other", "outputs": "a"}}, "line 3: id: the episode's id does not"),

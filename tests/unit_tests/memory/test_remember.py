@@ -168,7 +168,7 @@ REFUSED: list[tuple[Any, str]] = [
     (said("one", "x", author="bob"), ANOTHERS),
     ({"value": "perhaps"}, "value: 'perhaps' is not on the scale"),
     ({"value": None, "rationale": "  "}, "feedback needs a value or a rationale"),
-    ({"verdict": True}, "verdict: is not a field that is known here"),
+    ({"verdict": True}, "verdict: is not a known field"),
     ({"rationale": "a\x00b"}, "rationale has a NUL"),
     (None, "feedback"),
     ("Too long.", "feedback"),

@@ -46,8 +46,8 @@ NO_PANEL: list[tuple[Any, str]] = [
     ([criterion("a_rationale"), criterion("a")], "criteria: the name 'a' is reserved"),
 ]
 NO_OPTION: list[tuple[dict[str, Any], str]] = [
-    ({"guidelines": True}, "guidelines: is not a field that is known here"),
-    ({"clarify": True}, "clarify: is not a field that is known here"),
+    ({"guidelines": True}, "guidelines: is not a known field"),
+    ({"clarify": True}, "clarify: is not a known field"),
     ({"review": "sometimes"}, "review: 'sometimes' is not known: give 'always', 'never'"),
     ({"review": None}, "review: None is not known"),
     ({"review": asks}, "review: .* plain function"),
@@ -57,7 +57,7 @@ NO_OPTION: list[tuple[dict[str, Any], str]] = [
         r"review: Uncertain\(.*\) is not known: give 'always', 'never', or a function",
     ),
     ({"aggregate": {"weights": {}}}, "aggregate: give Aggregate"),
-    ({"k": 101}, "k: 101 is too much"),
+    ({"k": 101}, "k: 101 is above the maximum"),
     ({"samples": 2}, "samples: needs confidence=True"),
     ({"swap": True}, r"swap: none of the criteria has scale=Pairwise\(\)"),
     ({"swap": "yes"}, "swap: 'yes' is neither True nor False"),
@@ -65,7 +65,7 @@ NO_OPTION: list[tuple[dict[str, Any], str]] = [
 NO_AGGREGATE: list[tuple[dict[str, Any], str]] = [
     ({"weights": {"mood": 1}}, "weights: 'mood' is not a criterion of this panel"),
     ({"vetoes": {"mood": True}}, "vetoes: 'mood' is not a criterion of this panel"),
-    ({"weights": {"grade": -1}}, "weights.grade: -1 is too little"),
+    ({"weights": {"grade": -1}}, "weights.grade: -1 is below the minimum"),
     ({"weights": {"grade": True}}, "weights.grade: True is not a number"),
     ({"weights": {"grade": "2"}}, "weights.grade: '2' is not a number"),
     ({"weights": {"grade": float("inf")}}, "weights.grade: .*finite number"),
@@ -76,8 +76,8 @@ NO_AGGREGATE: list[tuple[dict[str, Any], str]] = [
     ({"vetoes": {"grade": 9}}, "vetoes: .*grade.*9 is not on the scale"),
     ({"vetoes": {"grade": []}}, "vetoes: .*grade.*empty"),
     ({"vetoes": {"grade": asks}}, "vetoes: .*grade.*plain function"),
-    ({"passes": 1.5}, "passes: 1.5 is too much"),
-    ({"passes": float("nan")}, "passes: nan is too"),
+    ({"passes": 1.5}, "passes: 1.5 is above the maximum"),
+    ({"passes": float("nan")}, "passes: nan is above"),
     ({"passes": True}, "passes: True is not a number"),
 ]
 
