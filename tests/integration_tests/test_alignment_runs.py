@@ -234,7 +234,7 @@ async def test_what_the_model_proposes_and_teaches_nothing_is_told(bench: Bench)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"distill_model": object()}, "distill_model: give a chat model"),
+    ({"distill_model": object()}, "distill_model: expected a chat model"),
     ({"learn_from": "rationales"}, "learn_from: 'rationales' is not known: give"),
     ({"conflicts": "oldest"}, "conflicts: 'oldest' is not known: give 'newest' or"),
     ({"guard": True}, "guard: True is not known: give 'replay'"),
