@@ -55,10 +55,10 @@ from memalign_graph.types import (
 
 
 class JudgeMemory:
-    """What a judge has learned about one criterion: episodes and guidelines.
+    """The memory of one criterion: episodes and guidelines in a LangGraph store.
 
-    The store is the only truth: any number of these, in any number of processes, can work on one
-    memory. Each method has an async twin whose name begins with `a`; on an Agent Server use those.
+    Objects and processes may share a memory, since the store has all of it. Each method has an
+    async variant with the prefix `a`; use these on an Agent Server.
 
     Example:
         ```python
@@ -77,21 +77,32 @@ class JudgeMemory:
         embeddings: EmbeddingsLike = DEFAULT_EMBEDDINGS,
         model: ChatModelLike | None = None,
     ) -> None:
-        """Open a memory; nothing is read or written yet."""
+        """Open a memory; nothing is read or written yet.
+
+        Args:
+            store: Any LangGraph store.
+            criterion: What is judged.
+            namespace: Labels that separate memories of the same criterion.
+            embeddings: LangChain embeddings, a function, or a name such as `local`.
+            model: The chat model for `consolidate`, and for distilling again after `forget`.
+
+        Raises:
+            InvalidInputError: If an argument cannot be used.
+        """
         if not isinstance(store, BaseStore):
             raise InvalidInputError(
-                "store: give a LangGraph store, such as InMemoryStore() or open_local_store(...); "
-                f"this is a value of type {type(store).__name__}."
+                "store: expected a LangGraph store, such as InMemoryStore() or "
+                f"open_local_store(...), got {type(store).__name__}."
             )
         if not isinstance(criterion, Criterion):
             raise InvalidInputError(
-                "criterion: give a Criterion(name=..., instructions=...), not a value of type "
+                "criterion: expected a Criterion(name=..., instructions=...), got "
                 f"{type(criterion).__name__}."
             )
         if not (model is None or is_chat_model(model)):
             raise InvalidInputError(
-                f"model: give a chat model or a string such as {DEFAULT_CHAT_MODEL!r}, not a value "
-                f"of type {type(model).__name__}."
+                f"model: expected a chat model, or a string such as {DEFAULT_CHAT_MODEL!r}, got "
+                f"{type(model).__name__}."
             )
         self.criterion = criterion
         self._model = None if model is None else OncePerLoop(lambda: resolve_chat_model(model))
@@ -104,7 +115,7 @@ class JudgeMemory:
 
     @property
     def access(self) -> MemoryAccess:
-        """The memory as an operation reaches it: a new one each time, to be held no longer."""
+        """A new `MemoryAccess` for one operation: it keeps the memory cached while it lives."""
         return replace(self._base_access)
 
     @overload
@@ -112,21 +123,21 @@ class JudgeMemory:
     @overload
     def remember(self, feedback: Sequence[FeedbackLike]) -> list[Episode]: ...
     def remember(self, feedback: FeedbackLike | Sequence[FeedbackLike]) -> Episode | list[Episode]:
-        """Store feedback as episodes that await distilling.
+        """Store feedback as pending episodes.
 
-        The same feedback again changes nothing; other feedback of the same author on the same
-        example replaces the episode. A list is a table, which may be given again and again: what
-        its author corrected or took back since is not said anew, unless it has a `given_at`.
+        The same feedback again changes nothing. Other feedback of the same author on the same
+        example replaces the episode. A list may be stored repeatedly, such as a table that grows:
+        rows without `given_at` do not undo what their author revised or forgot later.
 
         Args:
             feedback: One piece of feedback, or several; as `Feedback` or as its fields.
 
         Returns:
-            The episode as it stands now, or one for each that stands.
+            The resulting episode, or a list with one for each active piece of feedback.
 
         Raises:
-            InvalidInputError: If feedback can't be used; nothing is stored then.
-            EmbeddingError: If an embedding call fails; nothing is stored then.
+            InvalidInputError: If feedback cannot be used; nothing is stored.
+            EmbeddingError: If an embedding call fails; nothing is stored.
         """
         return run_sync(self._remember(SYNC, feedback))
 
@@ -137,25 +148,25 @@ class JudgeMemory:
     async def aremember(
         self, feedback: FeedbackLike | Sequence[FeedbackLike]
     ) -> Episode | list[Episode]:
-        """Async twin of `remember`."""
+        """Store feedback as `remember` does."""
         return await self._remember(ASYNC, feedback)
 
     async def _recall(self, io: IO, example: ExampleLike, k: int = 5) -> list[RecalledExample]:
-        """Find the examples in memory most like this one, by inputs and outputs.
+        """Find the most similar examples in memory, by inputs and outputs.
 
         Args:
             example: The example, or its fields.
-            k: How many to find; 0 finds none.
+            k: The most examples to return.
 
         Returns:
-            Up to k examples, most similar first, each with every expert's word on it.
+            Up to k examples, most similar first, each with the feedback of all experts.
 
         Raises:
-            InvalidInputError: If the example can't be used, or k is below 0.
+            InvalidInputError: If the example cannot be used, or k is negative.
             EmbeddingError: If an embedding call fails.
         """
         if not isinstance(k, int) or k < 0:
-            raise InvalidInputError(f"k: {k!r} is not a whole number from 0 on.")
+            raise InvalidInputError(f"k: expected a whole number from 0 on, got {k!r}.")
         return (await recall(io, self.access, parse_example(example), k)).examples
 
     recall, arecall = sync_async_methods(_recall)
@@ -167,22 +178,18 @@ class JudgeMemory:
     episodes, aepisodes = sync_async_methods(_episodes)
 
     async def _guidelines(self, io: IO) -> list[Guideline]:
-        """Return the guidelines, in the order a judge reads them.
-
-        What was replaced, by what and why, is in `history` and `diff`.
-        """
+        """Return the active guidelines, in the order a judge reads them."""
         return await self.access.guidelines(io)
 
     guidelines, aguidelines = sync_async_methods(_guidelines)
 
     async def _judgments(self, io: IO, *, waiting: bool = False) -> list[KeptJudgment]:
-        """Return the judgments that are kept for feedback, those that go first before the others.
+        """Return the judgments that are kept for feedback, the first to expire first.
 
-        They are no part of the memory's content: its version does not tell of them, and an export
-        leaves them out.
+        They are not part of the memory's version, nor of an export.
 
         Args:
-            waiting: True to leave out those on which an expert has said something.
+            waiting: True to return only judgments without feedback.
 
         Returns:
             The judgments.
@@ -192,23 +199,23 @@ class JudgeMemory:
     judgments, ajudgments = sync_async_methods(_judgments)
 
     async def _version(self, io: IO) -> str:
-        """Return the memory's version: a digest of its live items and their revisions."""
+        """Return the memory's version: a hash of its active episodes and guidelines."""
         return (await self.access.refresh(io)).version
 
     version, aversion = sync_async_methods(_version)
 
     async def _add_guideline(self, io: IO, text: str, *, author: str | None = None) -> Guideline:
-        """Write a guideline by hand.
+        """Add a guideline by hand.
 
         Args:
-            text: The rule, a sentence of up to 2,000 characters.
-            author: Who writes it.
+            text: The guideline, a sentence of up to 2,000 characters.
+            author: Who adds it.
 
         Returns:
-            The guideline; the one that stands, if it stands in these words already.
+            The guideline; the active one, if it has the same text.
 
         Raises:
-            InvalidInputError: If the text can't be used.
+            InvalidInputError: If the text cannot be used.
         """
         return await add_guideline(io, self.access, text, author=author)
 
@@ -217,18 +224,18 @@ class JudgeMemory:
     async def _edit_guideline(
         self, io: IO, guideline_id: str, text: str, *, author: str | None = None
     ) -> Guideline:
-        """Reword a guideline by hand; it keeps its id, its place and its sources.
+        """Change a guideline's text by hand; it keeps its id, position and sources.
 
         Args:
-            guideline_id: Which one.
-            text: The rule, a sentence of up to 2,000 characters.
-            author: Who rewords it.
+            guideline_id: The guideline.
+            text: The new text, a sentence of up to 2,000 characters.
+            author: Who changes it.
 
         Returns:
-            The guideline as it stands now.
+            The changed guideline.
 
         Raises:
-            InvalidInputError: If the text can't be used, or there is no such guideline.
+            InvalidInputError: If the text cannot be used, or there is no such guideline.
         """
         return await edit_guideline(io, self.access, guideline_id, text, author=author)
 
@@ -237,14 +244,14 @@ class JudgeMemory:
     async def _remove_guideline(
         self, io: IO, guideline_id: str, *, author: str | None = None
     ) -> Guideline:
-        """Take a guideline away; the episodes it came from stay.
+        """Retire a guideline; its source episodes stay.
 
         Args:
-            guideline_id: Which one.
-            author: Who takes it away.
+            guideline_id: The guideline.
+            author: Who retires it.
 
         Returns:
-            The guideline as it was.
+            The retired guideline.
 
         Raises:
             InvalidInputError: If there is no such guideline.
@@ -274,32 +281,31 @@ class JudgeMemory:
         checkpointer: BaseCheckpointSaver[Any] | None = None,
         by: str | None = None,
     ) -> Forgotten:
-        """Take feedback back, and what was learned from it alone.
+        """Forget feedback, and the guidelines that rest on it alone.
 
-        Guidelines that rest on it alone go, and what they had replaced comes back. Those with other
-        sources are `pending` and distilled again from these alone: at once if the memory has a
-        `model`, else by the next alignment or review.
-        What is forgotten can be had back with `rollback`; what is purged can't.
+        Guidelines that these had replaced come back. Guidelines with other sources become
+        `pending`. They are distilled again from these: at once if the memory has a `model`,
+        otherwise by the next alignment or review. `rollback` restores what is forgotten, but not
+        what is purged. Episodes that match all arguments are forgotten.
 
         Args:
-            episode_ids: Which episodes, by id.
-            feedback_ids: Which, by the id their feedback has where it came from.
-            author: Which, by the expert who said it.
-            where: Which, by a function of the `Episode`. Only episodes that meet all that is given
-                are forgotten.
-            purge: Whether to erase it for good: from every item and vector, with what was
-                learned of it, from the file of an SQLite store, and from the checkpointer.
+            episode_ids: Episodes by id.
+            feedback_ids: Episodes by the `id` of their feedback.
+            author: Episodes by expert.
+            where: Episodes by a function of the `Episode`.
+            purge: Whether to erase the feedback for good: from all items and vectors, with the
+                guidelines made from it, from an SQLite store's file, and from the checkpointer.
             checkpointer: For a purge: the checkpointer of the graphs that the feedback passed
-                through. Every thread that carried it is deleted.
-            by: Who asks for it.
+                through. Every thread that contains it is deleted.
+            by: Who forgets it.
 
         Returns:
-            What was done, with the ids that name no episode; for a purge also where traces may be
-            left that could not be reached.
+            What changed, and the given ids that the memory does not have; for a purge also what
+            could not be erased.
 
         Raises:
-            InvalidInputError: If nothing says which episodes, or a part can't be used.
-            ChatModelError: If distilling again fails; the feedback is forgotten all the same.
+            InvalidInputError: If no episodes are chosen, or an argument cannot be used.
+            ChatModelError: If distilling again fails; the feedback is forgotten anyway.
         """
         # Imported here, since alignment is built on memory.
         from memalign_graph.alignment.distill import redistill_after_forget
@@ -312,16 +318,16 @@ class JudgeMemory:
         )
         by = check_name(by, "by")
         if not isinstance(purge, bool):
-            raise InvalidInputError(f"purge: {purge!r} is neither True nor False.")
+            raise InvalidInputError(f"purge: expected True or False, got {purge!r}.")
         if not (checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver)):
             raise InvalidInputError(
-                "checkpointer: give a LangGraph checkpointer, not a value of type "
+                "checkpointer: expected a LangGraph checkpointer, got "
                 f"{type(checkpointer).__name__}."
             )
         if purge:
             forgotten = await erase(io, self.access, selection, checkpointer, author=by)
         elif checkpointer is not None:
-            raise InvalidInputError("checkpointer: it is for a purge only: give `purge=True`.")
+            raise InvalidInputError("checkpointer: it needs `purge=True`.")
         else:
             forgotten = await forget(io, self.access, selection, author=by)
         if self._model is None:
@@ -333,17 +339,17 @@ class JudgeMemory:
     async def _revise(
         self, io: IO, episode_id: str, feedback: Feedback | Mapping[str, Any]
     ) -> Episode:
-        """Change what an expert said, and with it what only the old word supported.
+        """Change an expert's feedback, and retire what rested on the old feedback alone.
 
         Args:
-            episode_id: Which episode.
-            feedback: What is said instead: `value`, `rationale`, or both; what is not named stays.
+            episode_id: The episode.
+            feedback: The new `value`, `rationale`, or both; a missing field stays as it is.
 
         Returns:
-            The episode as it stands now, pending until the next distilling.
+            The changed episode, which is pending.
 
         Raises:
-            InvalidInputError: If there is no such episode, or what is said can't be used.
+            InvalidInputError: If there is no such episode, or the feedback cannot be used.
         """
         from memalign_graph.alignment.distill import redistill
 
@@ -355,27 +361,26 @@ class JudgeMemory:
     revise, arevise = sync_async_methods(_revise)
 
     async def _consolidate(self, io: IO) -> dict[str, Any]:
-        """Tidy the guidelines up: merge those that say the same, settle those that contradict.
+        """Merge guidelines with the same meaning, and resolve contradictions.
 
-        No guideline disappears except into one that names its sources; the older of two that
-        contradict each other is retired, unless more experts support it. Guidelines that lost a
-        source are distilled again. Needs the memory's `model`.
+        A merged guideline's sources go to the other one. The older of two that contradict each
+        other is retired, unless more experts support it. Pending guidelines are distilled again.
+        Needs the memory's `model`.
 
         Returns:
-            What was done: `guidelines` (an entry for each that was merged, retired or distilled
-            again, with `action`, `guideline_id`, `text`, `episode_ids`), `memory_version` and
-            `warnings`.
+            `guidelines` (an entry for each that was merged, retired or distilled again, with
+            `action`, `guideline_id`, `text`, `episode_ids`), `memory_version` and `warnings`.
 
         Raises:
             InvalidInputError: If the memory has no model.
-            ChatModelError: If a call fails; nothing is changed then.
-            ModelAnswerError: If an answer can't be used; nothing is changed then.
+            ChatModelError: If a call fails; nothing is changed.
+            ModelAnswerError: If an answer cannot be used; nothing is changed.
         """
         from memalign_graph.alignment.merge import consolidate_memory
 
         if self._model is None:
             raise InvalidInputError(
-                "model: consolidating needs a chat model: open the memory with "
+                "model: consolidating needs a chat model. Use "
                 f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
             )
         return await consolidate_memory(io, self.access, self._model.get())
@@ -383,19 +388,19 @@ class JudgeMemory:
     consolidate, aconsolidate = sync_async_methods(_consolidate)
 
     async def _history(self, io: IO) -> list[Commit]:
-        """Return the commits, newest first: who, when, why, how much, and the version after it."""
+        """Return the commits, newest first."""
         return await history.history(io, self.access)
 
     history, ahistory = sync_async_methods(_history)
 
     async def _at(self, io: IO, version: str) -> Snapshot:
-        """Return the memory as it was, such as at a judgment's `memory_version`.
+        """Return the memory at a version, such as a judgment's `memory_version`.
 
         Args:
-            version: The version, as a judgment, a commit or `version()` names it.
+            version: The version of a judgment, a commit or `version()`.
 
         Returns:
-            What it held.
+            The episodes and guidelines of that version.
 
         Raises:
             InvalidInputError: If the memory never had this version.
@@ -409,10 +414,10 @@ class JudgeMemory:
 
         Args:
             a: The first version.
-            b: The second; the one that stands, unless given.
+            b: The second version; by default the current one.
 
         Returns:
-            What was added, removed and changed from the first to the second.
+            The items that were added, removed and changed.
 
         Raises:
             InvalidInputError: If the memory never had one of them.
@@ -422,14 +427,14 @@ class JudgeMemory:
     diff, adiff = sync_async_methods(_diff)
 
     async def _rollback(self, io: IO, version: str, *, author: str | None = None) -> Snapshot:
-        """Make the memory again what it was at a version, in a new commit.
+        """Restore a version, in a new commit.
 
         Args:
             version: The version.
-            author: Who asks for it.
+            author: Who restores it.
 
         Returns:
-            What the memory holds now; what was purged since is in `missing`, and stays away.
+            The memory's content; `missing` has what was purged since and cannot be restored.
 
         Raises:
             InvalidInputError: If the memory never had this version.
@@ -439,35 +444,36 @@ class JudgeMemory:
     rollback, arollback = sync_async_methods(_rollback)
 
     async def _export_jsonl(self, io: IO, path: str | PathLike[str] | None = None) -> str:
-        """Write the memory as lines of JSON: guidelines, episodes, and their vectors.
+        """Export guidelines, episodes and their vectors as JSON lines.
 
         Args:
-            path: A file to write it to as well.
+            path: A file to write to, too.
 
         Returns:
             The text.
         """
-        return _write(await jsonl.export_jsonl(io, self.access), path)
+        text = await jsonl.export_jsonl(io, self.access)
+        return text if path is None else _write(text, path)
 
     export_jsonl, aexport_jsonl = sync_async_methods(_export_jsonl)
 
     async def _import_jsonl(
         self, io: IO, source: str | PathLike[str] | Iterable[str], *, author: str | None = None
     ) -> list[Episode]:
-        """Bring in what `export_jsonl` wrote; ids, times and sources stay as they are.
+        """Import an export by `export_jsonl`; ids, times and sources stay.
 
-        What is in this memory already stays where it is newer. Nothing is embedded again for the
-        same embedder. All lines are checked before any is stored.
+        Newer items of this memory stay. With the same embedder nothing is embedded again. All lines
+        are checked before any is stored.
 
         Args:
             source: The text or its lines, or the path of a file.
-            author: Who imports.
+            author: Who imports it.
 
         Returns:
-            The episodes imported, as they stand now.
+            The imported episodes as they are now.
 
         Raises:
-            InvalidInputError: If a line can't be used, by its number.
+            InvalidInputError: If a line cannot be used; the message has its number.
         """
         lines = _lines(source)
         return await jsonl.import_jsonl(io, self.access, lines, author=author)
@@ -477,30 +483,30 @@ class JudgeMemory:
     async def _trust(
         self, io: IO, *, decide: Decide = "auto", target_agreement: float = 0.9
     ) -> Trust:
-        """Tell from which confidence on `review="uncertain"` now asks nobody.
+        """Return the confidence from which on `review="uncertain"` asks no expert.
 
         Args:
-            decide: What the judge's values come from, as its graph was built.
-            target_agreement: How often a judgment that nobody is asked about is to agree with the
-                experts, above 0 and below 1.
+            decide: The option `decide` of the judge.
+            target_agreement: The wanted agreement with the experts on judgments that no expert is
+                asked about, above 0 and below 1.
 
         Returns:
-            The threshold, the agreement and the share of past decisions above it, and how many
-            decisions that rests on: for each verdict, and summed up. Decisions count that the judge
-            made which gave the newest verdict in memory.
+            The threshold, the agreement and the share of past decisions above it, and the number of
+            these decisions: for each verdict, and in all. Only decisions of the judge with the
+            newest verdict in memory count.
 
         Raises:
-            InvalidInputError: If an option can't be used.
-            EmbeddingError: If an embedding call fails; one is made only where memory was filled
+            InvalidInputError: If an option cannot be used.
+            EmbeddingError: If an embedding call fails; one is made only if the memory was filled
                 with another embedder.
         """
-        # Imported where it is needed: evidence is built on memory.
+        # Imported here, since evidence is built on memory.
         from memalign_graph.evidence.review_policy import current_trust
         from memalign_graph.settings import Uncertain
 
         if decide not in get_args(Decide):
             known = ", ".join(map(repr, get_args(Decide)))
-            raise InvalidInputError(f"decide: {decide!r} is not known: give one of {known}.")
+            raise InvalidInputError(f"decide: {decide!r} is not known. Use one of {known}.")
         target = Uncertain(target_agreement=target_agreement).target_agreement
         return await current_trust(io, self.access, decide, target)
 
@@ -509,18 +515,18 @@ class JudgeMemory:
     async def _review_report(
         self, io: IO, *, since: date | None = None, until: date | None = None
     ) -> ReviewReport:
-        """Report what `review="uncertain"` asked in the last 90 days, why, and what came of it.
+        """Report what `review="uncertain"` asked in the last 90 days, why, and the agreement.
 
         Args:
-            since: The first day, in UTC; the log's first unless given.
-            until: The last day; the log's last unless given.
+            since: The first day in UTC; by default the log's first.
+            until: The last day; by default the log's last.
 
         Returns:
-            In all and by day: coverage, questions and their reasons, and how often the judge agreed
-            with the experts, on all that was asked and on what was asked by chance alone.
+            In all and by day: coverage, reasons for asking, and how often the judge agreed with the
+            experts, on all judgments they were asked about and on the random sample.
 
         Raises:
-            InvalidInputError: If a day is none, or the last one is before the first.
+            InvalidInputError: If a day is not a date, or `until` is before `since`.
         """
         return await review_report.review_report(io, self.access, since=since, until=until)
 
@@ -534,26 +540,26 @@ class JudgeMemory:
         passes: Passes | None = None,
         answered_at_random: bool = False,
     ) -> PassRate:
-        """Estimate how many of the judgments that are kept experts would pass.
+        """Estimate the share of kept judgments that experts would pass.
 
-        By the judge's values on all of them, corrected by the experts' values on those that
-        `review="uncertain"` drew at random. Answers to other questions are left out: doubtful cases
-        are no random sample. On a numeric scale without `passes` it is the experts' mean.
+        The judge's values on all of them are corrected by the experts' labels on those that
+        `review="uncertain"` sampled at random. Other labels do not count: uncertain cases are not a
+        random sample. On a numeric scale without `passes` the result is the experts' mean.
 
         Args:
-            by: What to group by, too: `day`, `week`, a field such as `inputs.region`, or a function
-                of the `Example`.
-            passes: Which values pass: the lowest that does, a set of values, or a function of the
-                value. True passes on a boolean scale; other scales but numeric ones need it.
-            answered_at_random: True to count all answers: where experts answered every judgment, or
-                some that were drawn at random.
+            by: A grouping: `day`, `week`, a field such as `inputs.region`, or a function of the
+                `Example`.
+            passes: The values that pass: the lowest one, a set of values, or a function of the
+                value. On a boolean scale True passes; categorical and pairwise scales need it.
+            answered_at_random: True to use all labels, if experts labeled all judgments or a random
+                sample of them.
 
         Returns:
-            The rate, the judge's own rate and that of the labels alone, each with its 95 %
-            interval, in all and by group.
+            The rate, the judge's own rate and the rate of the labels, each with its 95 % interval,
+            in all and by group.
 
         Raises:
-            InvalidInputError: If an argument can't be used.
+            InvalidInputError: If an argument cannot be used.
         """
         return await pass_rate(
             io, self.access, by=by, passes=passes, answered_at_random=answered_at_random
@@ -565,17 +571,14 @@ class JudgeMemory:
 def _ids(value: Any, name: str) -> Sequence[str] | None:
     if value is None:
         return None
-    if not isinstance(value, Iterable):
-        raise InvalidInputError(f"{name}: give an id, which is text, or several.")
-    ids = [value] if isinstance(value, str) else list(value)
+    ids = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
     if not all(isinstance(each, str) for each in ids):
-        raise InvalidInputError(f"{name}: an id is text: give one, or several.")
+        raise InvalidInputError(f"{name}: expected an id as a string, or several.")
     return ids
 
 
-def _write(text: str, path: str | PathLike[str] | None) -> str:
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+def _write(text: str, path: str | PathLike[str]) -> str:
+    Path(path).write_text(text, encoding="utf-8")
     return text
 
 
@@ -589,4 +592,4 @@ def _lines(source: Any) -> Iterable[str]:
             raise InvalidInputError(f"source: {str(source)!r} can't be read: {error}") from error
     if isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
         return source
-    raise InvalidInputError("source: give the text of an export, its lines, or a file's Path.")
+    raise InvalidInputError("source: expected the text of an export, its lines, or a file's Path.")

@@ -56,9 +56,9 @@ def test_what_can_not_be_recalled_with_is_refused(near: Bench) -> None:
     for namespace, problem in NAMESPACES:
         with pytest.raises(InvalidInputError, match=problem):
             near.memory(namespace=namespace)
-    with pytest.raises(InvalidInputError, match="give a LangGraph store"):
+    with pytest.raises(InvalidInputError, match="expected a LangGraph store"):
         JudgeMemory("store.db", CRITERION, embeddings=hashed)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="k: -1 is not a whole number from 0 on"):
+    with pytest.raises(InvalidInputError, match="k: expected a whole number from 0 on, got -1"):
         near.memory().recall(QUERY, k=-1)
     with pytest.raises(InvalidInputError, match="outputs: is missing"):
         near.memory().recall({"inputs": "q"})

@@ -223,7 +223,7 @@ async def test_nothing_to_compare_asks_no_one(bench: Bench, texts: tuple[str, ..
     done = await consolidate(bench)
     assert (done["guidelines"], bench.server.chats) == ([], [])
     assert done["memory_version"] == await bench.do("version")
-    with pytest.raises(InvalidInputError, match=r"^model: consolidating needs a chat model: open"):
+    with pytest.raises(InvalidInputError, match=r"^model: consolidating needs a chat model. Use"):
         await bench.do("consolidate")
 
 
