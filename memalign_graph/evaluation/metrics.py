@@ -120,9 +120,9 @@ class Prediction(FrozenModel):
 class PredictionColumn:
     """One judge's predictions and the experts' values, an entry for each case."""
 
-    given: NDArray[np.bool_]
+    has_value: NDArray[np.bool_]
     right: Array
-    same: Array
+    is_exact: Array
     truth: Array
     value: Array
     confidence: Array  # NaN where there is none
@@ -141,11 +141,11 @@ class PredictionColumn:
         values = [prediction.value for prediction in said]
         pairs = list(zip(values, expected, strict=True))
         return cls(
-            given=np.array([value is not None for value in values], bool),
+            has_value=np.array([value is not None for value in values], bool),
             right=np.array(
-                [v is not None and values_agree(scale, v, want) for v, want in pairs], float
+                [v is not None and values_agree(scale, v, label) for v, label in pairs], float
             ),
-            same=np.array([v == want for v, want in pairs], float),
+            is_exact=np.array([v == label for v, label in pairs], float),
             truth=np.array([code(value) for value in expected], float),
             value=np.array([code(value) for value in values], float),
             confidence=np.array([np.nan if p.confidence is None else p.confidence for p in said]),
@@ -180,7 +180,7 @@ def measures_of(scale: Scale) -> dict[str, Measure]:
     """Return the metrics that a scale allows."""
     measures: dict[str, Measure] = {
         "agreement": lambda column, weights: _mean(weights, column.right),
-        "exact_match": lambda column, weights: _mean(weights, column.same),
+        "exact_match": lambda column, weights: _mean(weights, column.is_exact),
     }
     if labels_of(scale):
         ordered = is_ordered(scale)
@@ -221,10 +221,10 @@ def score(
         }
 
     def scores_of(name: str, column: PredictionColumn) -> JudgeScores:
-        metrics = metrics_of(column, column.given)
+        metrics = metrics_of(column, column.has_value)
         labels, confusion = [], None
         if column.labels:
-            counts = column.counts(weights * column.given)
+            counts = column.counts(weights * column.has_value)
             confusion = counts[0].astype(int).tolist()
             rates = zip(*(rate.T for rate in _label_rates(counts)), strict=True)
             for label, support, of_label in zip(
@@ -236,8 +236,8 @@ def score(
                 labels.append(LabelScores(label=shown, support=int(support), **scores))
         return JudgeScores(
             judge=name,
-            cases=int(column.given.sum()),
-            failed=int((~column.given).sum()),
+            cases=int(column.has_value.sum()),
+            failed=int((~column.has_value).sum()),
             metrics={key: Estimate.of(draws) for key, draws in metrics.items()},
             labels=labels,
             confusion=confusion,
@@ -245,7 +245,7 @@ def score(
 
     def compare(judge: str, against: str) -> Comparison:
         pair = columns[judge], columns[against]
-        both = pair[0].given & pair[1].given
+        both = pair[0].has_value & pair[1].has_value
         metrics, others = (metrics_of(column, both) for column in pair)
         error, other_error = (
             np.abs(column.value - column.truth) if "mae" in metrics else 1 - column.right

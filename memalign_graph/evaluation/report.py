@@ -42,7 +42,7 @@ _FINE = 100
 # Characters that Markdown reads anywhere in a line; and places where it or GitHub makes lists,
 # headings, mentions, issue numbers or links.
 _MARKS = re.compile(r"[\\`*_\[\]|~$]")
-_CALLS = re.compile(
+_AUTOLINKS = re.compile(
     r"^(?=[-+=#]+(?:\s|$)|\d{1,9}[.)](?:\s|$))|(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH-)(?=\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)",
     re.IGNORECASE,
 )
@@ -119,14 +119,14 @@ class Report(FrozenModel):
 
     def guidelines_for(self, case: results.EvaluatedCase, judge: str) -> list[Guideline]:
         """Return the guidelines in a judge's prompt on a case."""
-        shown = case.judgments[judge].guideline_ids if judge in case.judgments else []
+        ids = case.judgments[judge].guideline_ids if judge in case.judgments else []
         by_id = {
             guideline.id: guideline
             for memory in self.memories
             if (memory.fold, memory.judge) == (case.fold, judge)
             for guideline in memory.guidelines
         }
-        return [by_id[key] for key in shown if key in by_id]
+        return [by_id[key] for key in ids if key in by_id]
 
     def compare(self, before: "Report", judge: str | None = None) -> ReportComparison:
         """Compare with an earlier report: which cases got better or worse, by which guidelines.
@@ -265,7 +265,7 @@ def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
     """Escape untrusted text as one line of Markdown."""
     line = " ".join(clean(text[: most * 10], most * 10).split())
     line = line if len(line) <= most else f"{line[:most].rstrip()}…"
-    return escape(_MARKS.sub(marks, _CALLS.sub(_JOINER, line)), quote=False)
+    return escape(_MARKS.sub(marks, _AUTOLINKS.sub(_JOINER, line)), quote=False)
 
 
 def _title(text: str) -> str:
@@ -273,7 +273,7 @@ def _title(text: str) -> str:
     return inline(text, 200, r"\g<0>")
 
 
-def _passage(text: str, title: str, most: int) -> str:
+def _fenced(text: str, title: str, most: int) -> str:
     """Fence untrusted text; the fence is longer than any in the text, so nothing there ends it."""
     text = clean(text, most)
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
@@ -308,7 +308,7 @@ def _render(template: str, **names: Any) -> str:
         keep_trailing_newline=True,
         loader=jinja2.PackageLoader("memalign_graph.evaluation"),
     )
-    filters = (inline, clean, _text, _estimate, _passage, _title)
+    filters = (inline, clean, _text, _estimate, _fenced, _title)
     environment.filters |= {filter_.__name__.lstrip("_"): filter_ for filter_ in filters}
     return environment.get_template(template).render(**names)
 

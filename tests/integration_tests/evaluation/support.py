@@ -58,18 +58,18 @@ VALUES: dict[str, list[Any]] = {
     "number": [0.5, 9.25, 4.0, 7.5],
     "pairwise": ["A", "B", "tie", "B"],
 }
-"""What experts say of the cases, in turn."""
+"""The experts' values of the cases, in turn."""
 
 _CASE = re.compile(r"Case (\d+)[:.]")
 
 
-def word(number: int, *, values: Iterable[Any] = (True, False, True), **fields: Any) -> Any:
-    """One expert's word on one case."""
-    given = list(values)
+def record(number: int, *, values: Iterable[Any] = (True, False, True), **fields: Any) -> Any:
+    """Feedback of one expert on one case."""
+    values = list(values)
     return {
         "inputs": f"Case {number}: where is parcel {number * 7919 % 1000}?",
         "outputs": f"It left the depot at {number * 31 % 24} o'clock, says note {number}.",
-        "value": given[number % len(given)],
+        "value": values[number % len(values)],
         "rationale": f"On #t{number} because{number}so the reply has to name it.",
         "author": "ann",
         "given_at": (START + timedelta(minutes=number)).isoformat(),
@@ -77,13 +77,13 @@ def word(number: int, *, values: Iterable[Any] = (True, False, True), **fields: 
     }
 
 
-def words(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
-    """An expert's words on some cases."""
-    given = [word(number, values=VALUES[scale], **fields) for number in range(count)]
+def records(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
+    """Feedback of one expert on some cases."""
+    made = [record(number, values=VALUES[scale], **fields) for number in range(count)]
     if scale == "pairwise":
-        for one in given:
-            one["outputs"] = [one["outputs"], "Ask the post office."]
-    return given
+        for feedback in made:
+            feedback["outputs"] = [feedback["outputs"], "Ask the post office."]
+    return made
 
 
 def judged(chat: ChatRequest) -> int:
@@ -94,13 +94,13 @@ def judged(chat: ChatRequest) -> int:
 
 
 def shown(chat: ChatRequest) -> set[int]:
-    """The numbers of the cases whose expert's words are in a prompt, in whatever shape."""
-    return {int(one) for one in re.findall(r"because(\d+)so", chat.text)}
+    """The numbers of the cases whose feedback is in a prompt, in any form."""
+    return {int(number) for number in re.findall(r"because(\d+)so", chat.text)}
 
 
 def earlier(chat: ChatRequest) -> list[int]:
     """The numbers of the earlier cases in a judge's prompt."""
-    return [int(one) for one in _CASE.findall(chat.text.rpartition("<case>")[0])]
+    return [int(number) for number in _CASE.findall(chat.text.rpartition("<case>")[0])]
 
 
 def rules(chat: ChatRequest) -> list[str]:
@@ -108,8 +108,8 @@ def rules(chat: ChatRequest) -> list[str]:
     return [text for _, text in re.findall(r"^(\d+)\. (.*)$", chat.text, re.MULTILINE)]
 
 
-def words_to_rules(chat: ChatRequest) -> ReplyLike:
-    """Every expert's word a guideline as it is; of a label alone, one that says something."""
+def comments_to_rules(chat: ChatRequest) -> ReplyLike:
+    """Each comment as a guideline; a sentence for a label without a comment."""
     return {
         "operations": [
             {
@@ -128,7 +128,7 @@ class Model:
     """Answers by the prompt alone."""
 
     judge: Callable[[ChatRequest], Any] = lambda _: True
-    distil: Callable[[ChatRequest], ReplyLike] = words_to_rules
+    distil: Callable[[ChatRequest], ReplyLike] = comments_to_rules
 
     def __call__(self, chat: ChatRequest) -> Reply:
         match chat.schema_name:

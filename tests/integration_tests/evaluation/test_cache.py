@@ -22,8 +22,8 @@ from tests.integration_tests.evaluation.support import (
     judgings,
     nothing_to_learn,
     plain,
-    word,
-    words,
+    record,
+    records,
 )
 from tests.loopback import (
     ChatRequest,
@@ -33,7 +33,7 @@ from tests.loopback import (
 )
 from tests.loopback.replies import as_reply
 
-WORDS = words(9)
+RECORDS = records(9)
 
 
 @pytest.mark.parametrize("kind", ["file", "store", "fallback"])
@@ -45,12 +45,12 @@ async def test_repeated_run_costs_nothing(
         models = server.chat_model(), server.chat_model(model="other")
         options["model"] = models[0].with_fallbacks([models[1]])
     server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
-    without = await call.evaluate(CRITERION, WORDS, **{**options, "cache": None})
+    without = await call.evaluate(CRITERION, RECORDS, **{**options, "cache": None})
     assert asked(server) > (18, 0)
-    first = await call.evaluate(CRITERION, WORDS, **options)
+    first = await call.evaluate(CRITERION, RECORDS, **options)
     assert asked(server) > (18, 0)
-    again = await call.evaluate(CRITERION, WORDS, **options)
-    awaited = await call.evaluate(CRITERION, WORDS, awaits=True, **options)
+    again = await call.evaluate(CRITERION, RECORDS, **options)
+    awaited = await call.evaluate(CRITERION, RECORDS, awaits=True, **options)
     assert asked(server) == (0, 0)
     assert plain(first) == plain(again) == plain(awaited) == plain(without)
     assert calls(again) == 0
@@ -68,11 +68,11 @@ async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServ
         return "It is fine." if is_first else model(chat)
 
     server.responder = respond
-    await call.evaluate(CRITERION, WORDS, cache=store)
+    await call.evaluate(CRITERION, RECORDS, cache=store)
     prose = sum("can't be used" in chat.text for chat in server.chats)
     assert prose > 0
     asked(server)
-    await call.evaluate(CRITERION, WORDS, cache=store)
+    await call.evaluate(CRITERION, RECORDS, cache=store)
     assert asked(server) == (prose, 0)
 
 
@@ -91,15 +91,15 @@ async def test_other_settings_of_the_model_are_asked_anew(
     call: Caller, server: LoopbackServer, changed: dict[str, Any], *, new: bool
 ) -> None:
     store = InMemoryStore()
-    first = await call.evaluate(CRITERION, WORDS, cache=store)
+    first = await call.evaluate(CRITERION, RECORDS, cache=store)
     asked(server)
-    again = await call.evaluate(CRITERION, WORDS, cache=store, model=server.chat_model(**changed))
+    again = await call.evaluate(CRITERION, RECORDS, cache=store, model=server.chat_model(**changed))
     assert calls(again) == (calls(first) if new else 0)
     assert server.embeddings == []
     used = server.chat_model()
     used.invoke("Hello?")  # LangChain remembers how it named it
     used.temperature = 0.5
-    assert calls(await call.evaluate(CRITERION, WORDS, cache=store, model=used)) == calls(first)
+    assert calls(await call.evaluate(CRITERION, RECORDS, cache=store, model=used)) == calls(first)
 
 
 class Plain(ChatOpenAI):
@@ -131,7 +131,7 @@ async def test_models_of_a_users_own_class_are_told_apart(
         )
         for name in ("wrong", "right")
     }
-    report = await call.evaluate(CRITERION, words(6), judges=judges)
+    report = await call.evaluate(CRITERION, records(6), judges=judges)
     assert {case.value_of("wrong") for case in report.cases} == {False}
     assert {case.value_of("right") for case in report.cases} == {True}
 
@@ -140,11 +140,12 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
     call: Caller, server: LoopbackServer
 ) -> None:
     store = InMemoryStore()
-    first = await call.evaluate(CRITERION, WORDS, cache=store, k=2)
+    first = await call.evaluate(CRITERION, RECORDS, cache=store, k=2)
     asked(server)
-    wider = await call.evaluate(CRITERION, WORDS, cache=store, k=3)
+    wider = await call.evaluate(CRITERION, RECORDS, cache=store, k=3)
     assert (calls(wider, judge="base"), calls(wider), len(server.chats)) == (0, 9, 9)
-    edited = [*WORDS[:4], {**WORDS[4], "rationale": "On #t4 because4so, newly said."}, *WORDS[5:]]
+    revised = {**RECORDS[4], "rationale": "On #t4 because4so, newly said."}
+    edited = [*RECORDS[:4], revised, *RECORDS[5:]]
     asked(server)
     await call.evaluate(CRITERION, edited, cache=store, k=2)
     folds = {int(str(case.example.inputs)[5]): case.fold for case in first.cases}
@@ -152,11 +153,11 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
     assert sorted(judged(chat) for chat in judgings(server)) == others
     other = CRITERION.model_copy(update={"instructions": "Is it polite?"})
     asked(server)
-    anew = await call.evaluate(other, WORDS, cache=store, k=2)
+    anew = await call.evaluate(other, RECORDS, cache=store, k=2)
     assert calls(anew) == calls(first)
-    referenced = [word(n, reference_outputs="Late.") for n in range(9)]
+    referenced = [record(n, reference_outputs="Late.") for n in range(9)]
     assert calls(await call.evaluate(CRITERION, referenced, cache=store), judge="base") == 9
-    reseeded = await call.evaluate(CRITERION, WORDS, cache=store, k=2, seed=1)
+    reseeded = await call.evaluate(CRITERION, RECORDS, cache=store, k=2, seed=1)
     assert calls(reseeded, judge="base") == 0
 
 
@@ -172,11 +173,11 @@ async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: Loopba
         store = InMemoryStore()
         failing = partial(lambda reply, chat: reply if judged(chat) == 4 else True, as_reply(reply))
         server.responder = Model(judge=failing, distil=nothing_to_learn)
-        report = await call.evaluate(CRITERION, WORDS, cache=store)
+        report = await call.evaluate(CRITERION, RECORDS, cache=store)
         assert report.of("base").failed == 1, reply
         asked(server)
         server.responder = Model(distil=nothing_to_learn)
-        mended = await call.evaluate(CRITERION, WORDS, cache=store)
+        mended = await call.evaluate(CRITERION, RECORDS, cache=store)
         assert mended.of("base").failed == mended.of("aligned").failed == 0, reply
         assert {judged(chat) for chat in judgings(server)} <= {4}
 
@@ -191,7 +192,7 @@ async def test_the_users_model_caches_and_store_stay_as_they_are(
     store.put(("memalign", "support_tone", "episodes"), "mine", {"id": "mine"}, index=False)
     set_llm_cache(everyones)
     try:
-        await call.evaluate(CRITERION, WORDS, model=model, cache=store)
+        await call.evaluate(CRITERION, RECORDS, model=model, cache=store)
     finally:
         set_llm_cache(was)
     assert mine._cache == everyones._cache == {}

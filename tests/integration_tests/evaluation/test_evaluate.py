@@ -25,10 +25,10 @@ from tests.integration_tests.evaluation.support import (
     judged,
     judgings,
     plain,
+    record,
+    records,
     rules,
     shown,
-    word,
-    words,
 )
 from tests.loopback import (
     ChatRequest,
@@ -41,7 +41,7 @@ from tests.loopback import (
     with_logprobs,
 )
 
-GIVEN = words(8)
+GIVEN = records(8)
 
 
 def by_case(report: Report) -> dict[int, int]:
@@ -51,7 +51,7 @@ def by_case(report: Report) -> dict[int, int]:
 
 @pytest.mark.parametrize("scale", list(SCALES))
 async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -> None:
-    given = words(12, scale)
+    given = records(12, scale)
     values = {number: item["value"] for number, item in enumerate(given)}
     server.responder = Model(judge=lambda chat: values[judged(chat)])
     report = await call.evaluate(SCALES[scale], given, resamples=40)
@@ -109,9 +109,9 @@ async def test_nothing_of_its_own_fold_is_in_any_prompt(
     call: Caller, server: LoopbackServer
 ) -> None:
     """Neither in what judges a case nor in the guidelines that it is judged by."""
-    given = words(9)
-    given += [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
-    given += [word(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)]
+    given = records(9)
+    given += [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
+    given += [record(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)]
     report = await call.evaluate(CRITERION, given)
     assert (report.experts.examples, report.settings.feedback) == (2, 13)
     folds = by_case(report)
@@ -131,9 +131,9 @@ async def test_nothing_of_its_own_fold_is_in_any_prompt(
 
 
 async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
-    test = [word(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
+    test = [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
     options: dict[str, Any] = {"learning_curve": True, "sizes": [3]}
-    report = await call.evaluate(CRITERION, words(9), test=iter(test), **options)
+    report = await call.evaluate(CRITERION, records(9), test=iter(test), **options)
     assert report.settings.folds == 1
     assert not any(shown(chat) & {0, 3, 40} for chat in server.chats)
     [memory] = report.memories
@@ -145,9 +145,9 @@ async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer
     assert {label.author for case in report.cases for label in case.experts} == {"bob"}
 
 
-async def test_baselines_stand_beside(call: Caller) -> None:
+async def test_baselines_are_scored(call: Caller) -> None:
     given = [
-        {**word(n), "inputs": f"{kind} {n}", "outputs": f"{kind} {kind}", "value": kind == "apple"}
+        record(n, inputs=f"{kind} {n}", outputs=f"{kind} {kind}", value=kind == "apple")
         for n, kind in enumerate(["apple", "apple", "pear"] * 8)
     ]
     report = await call.evaluate(CRITERION, given, k=1, resamples=30)
@@ -160,20 +160,20 @@ async def test_baselines_stand_beside(call: Caller) -> None:
     # A case that is by chance less like the others than they are like each other is left to them.
     assert report.metric("evidence", "agreement").value == pytest.approx(1, abs=0.1)
     assert ("aligned", "kNN") in {(pair.judge, pair.against) for pair in report.comparisons}
-    stars = await call.evaluate(SCALES["stars"], words(12, "stars"))
+    stars = await call.evaluate(SCALES["stars"], records(12, "stars"))
     assert [scores.judge for scores in stars.scores][:4] == [
         "majority",
         "median",
         "kNN",
         "evidence",
     ]
-    none = await call.evaluate(CRITERION, words(4, value=None), test=[word(60)])
+    none = await call.evaluate(CRITERION, records(4, value=None), test=[record(60)])
     assert set(none.cases[0].predictions) == {"base", "aligned"}
 
 
 async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackServer) -> None:
     judge = Judge(criterion=CRITERION, **call.models())
-    report = await call.evaluate(CRITERION, words(6), judges=ablations(judge), folds=2)
+    report = await call.evaluate(CRITERION, records(6), judges=ablations(judge), folds=2)
     names = list(ablations(judge))
     assert report.judges == names
     assert [scores.judge for scores in report.scores][3:] == names
@@ -198,7 +198,7 @@ async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackSe
     asked(server)
     other = judge.but(model=server.chat_model(model="other"))
     mine = {"mine": judge, "theirs": Alignment(judge=other, learn_from="labels")}
-    report = await call.evaluate(CRITERION, words(6), judges=mine, folds=2)
+    report = await call.evaluate(CRITERION, records(6), judges=mine, folds=2)
     assert {case.judgments["theirs"].model for case in report.cases} == {"other"}
     assert report.settings.judges["theirs"]["model"] == "other"
     assert report.comparison("theirs", "mine") is not None
@@ -207,26 +207,26 @@ async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackSe
 @pytest.mark.parametrize(
     ("given", "options", "says"),
     [
-        (words(2), {}, "folds: 3 folds need .* there are 2"),
+        (records(2), {}, "folds: 3 folds need .* there are 2"),
         ({"inputs": 1}, {}, "feedback: give a list"),
-        (words(5), {"group_by": "outputs"}, "group_by: 'outputs' is not known"),
-        (words(5), {"max_concurrency": 0}, "max_concurrency: 0 is below the minimum"),
-        (words(5), {"progress": 7}, "progress: 7 is neither"),
-        (words(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
-        (words(5), {"cache": "."}, "cache: '.' is a folder"),
-        (words(5), {"sizes": [0]}, "sizes.0: 0 is below the minimum"),
-        (words(5), {"nonsense": 1}, "nonsense: is not a known field"),
-        (words(5), {"swap": True}, "swap: only a criterion with scale=Pairwise"),
-        (words(5), {"test": []}, "test: no case has a value"),
-        (words(5), {"test": [{"inputs": "a"}]}, r"test\[0\]: "),
-        (words(5), {"test": words(5)}, "feedback: nothing is left to learn from"),
-        (words(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
-        (words(5), {"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
-        (words(5), {"judges": {}}, "judges: give at least one"),
-        (words(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
-        (words(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
-        (words(5), {"judges": {"a": Judge(criterion=SCALES["stars"])}}, "judges: 'a' judges by"),
-        (words(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
+        (records(5), {"group_by": "outputs"}, "group_by: 'outputs' is not known"),
+        (records(5), {"max_concurrency": 0}, "max_concurrency: 0 is below the minimum"),
+        (records(5), {"progress": 7}, "progress: 7 is neither"),
+        (records(5), {"cache": 7}, "cache: give a LangGraph store, or the path"),
+        (records(5), {"cache": "."}, "cache: '.' is a folder"),
+        (records(5), {"sizes": [0]}, "sizes.0: 0 is below the minimum"),
+        (records(5), {"nonsense": 1}, "nonsense: is not a known field"),
+        (records(5), {"swap": True}, "swap: only a criterion with scale=Pairwise"),
+        (records(5), {"test": []}, "test: no case has a value"),
+        (records(5), {"test": [{"inputs": "a"}]}, r"test\[0\]: "),
+        (records(5), {"test": records(5)}, "feedback: nothing is left to learn from"),
+        (records(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
+        (records(5), {"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
+        (records(5), {"judges": {}}, "judges: give at least one"),
+        (records(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
+        (records(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
+        (records(5), {"judges": {"a": Judge(criterion=SCALES["stars"])}}, "judges: 'a' judges by"),
+        (records(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
     ],
 )
 async def test_what_can_not_be_used(
@@ -345,7 +345,7 @@ async def test_the_report_tells_which_run_it_is_and_can_be_read_again(call: Call
     assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
     assert settings.judges["aligned"]["k"] == 3
     assert "text-embedding" in settings.judges["aligned"]["embeddings"]
-    other = await call.evaluate(CRITERION, [*GIVEN[1:], word(90)], k=3)
+    other = await call.evaluate(CRITERION, [*GIVEN[1:], record(90)], k=3)
     assert other.settings.data != settings.data
     assert Report.model_validate_json(report.model_dump_json()) == report
     with pytest.raises(KeyError, match="was not measured"):
@@ -378,7 +378,7 @@ async def test_two_reports_compared(call: Caller, server: LoopbackServer) -> Non
     server.responder = Model(judge=lambda chat: judged(chat) > 3)
     before = await call.evaluate(CRITERION, GIVEN)
     server.responder = Model(judge=lambda chat: judged(chat) != 5)
-    given = [*GIVEN, word(50, value=None, rationale="On #new be brief; true if it is brief.")]
+    given = [*GIVEN, record(50, value=None, rationale="On #new be brief; true if it is brief.")]
     changes = (await call.evaluate(CRITERION, given)).compare(before)
     inputs = [[str(c.example.inputs)[5] for c in some] for some in (changes.better, changes.worse)]
     assert [sorted(numbers) for numbers in inputs] == [["0", "2", "3"], ["1", "5"]]

@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from memalign_graph.evaluation import Report, evaluate
 from tests.conftest import CRITERION
-from tests.integration_tests.evaluation.support import Model, asked, judged, plain, words
+from tests.integration_tests.evaluation.support import Model, asked, judged, plain, records
 from tests.loopback import LoopbackServer
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -24,7 +24,7 @@ def work(environment: Mapping[str, str], file: Path, limit: int) -> None:
     embeddings = OpenAIEmbeddings(model="text-embedding-3-small", check_embedding_ctx_length=False)
     options: dict[str, Any] = {"folds": 3, "resamples": 0, "progress": False}
     options |= {"cache": file, "max_concurrency": limit, "embeddings": embeddings}
-    report = evaluate(CRITERION, words(9), model=ChatOpenAI(model="gpt-4.1-mini"), **options)
+    report = evaluate(CRITERION, records(9), model=ChatOpenAI(model="gpt-4.1-mini"), **options)
     report.save(file.with_name(f"{file.stem}-{os.getpid()}.json"))
 
 

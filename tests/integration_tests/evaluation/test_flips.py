@@ -17,13 +17,13 @@ from tests.integration_tests.evaluation.support import (
     judged,
     judgings,
     memory_of,
+    record,
     remember,
     shown,
-    word,
 )
 from tests.loopback import LoopbackServer, Together, answer
 
-TRUE = [word(number, values=(True,)) for number in range(8)]
+TRUE = [record(number, values=(True,)) for number in range(8)]
 
 
 def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[JudgeMemory, str]:
@@ -109,7 +109,7 @@ async def test_cases_of_which_experts_spoke_anew_are_no_flips(
     memory.add_guideline("On #bad it is false of cases 0 1 2, always.")
     first = next(one for one in memory.episodes() if one.example.inputs == TRUE[0]["inputs"])
     memory.revise(first.id, {"value": False, "rationale": "It is late."})
-    remember(memory, word(1, values=(True,), author="bob"))
+    remember(memory, record(1, values=(True,), author="bob"))
     found = await call("flips", memory, since=since)
     assert [flip.example.inputs for flip in found] == [TRUE[2]["inputs"]]
 

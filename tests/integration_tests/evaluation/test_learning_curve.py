@@ -16,12 +16,12 @@ from tests.integration_tests.evaluation.support import (
     judgings,
     nothing_to_learn,
     plain,
+    record,
     shown,
-    word,
 )
 from tests.loopback import ChatRequest, LoopbackServer
 
-TRUE = [word(number, values=(True,)) for number in range(8)]
+TRUE = [record(number, values=(True,)) for number in range(8)]
 
 
 async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer) -> None:
@@ -31,7 +31,7 @@ async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer
         return len(earlier(chat)) > 1 or judged(chat) in shown(chat)
 
     server.responder = Model(judge=judge, distil=nothing_to_learn)
-    test = [word(number, values=(True,)) for number in (50, 51, 52)]
+    test = [record(number, values=(True,)) for number in (50, 51, 52)]
     curve = await call("learning_curve", CRITERION, TRUE, test=test, sizes=[1, 4, 99])
     assert [step.feedback for step in curve.steps] == [0, 1, 4, 8]
     assert curve.test_cases == 3
@@ -48,7 +48,7 @@ async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer
 async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: LoopbackServer) -> None:
     """The last word makes a rule that breaks what was right."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
-    given = [*TRUE[:6], word(60, values=(False,), rationale=bad)]
+    given = [*TRUE[:6], record(60, values=(False,), rationale=bad)]
 
     def learned_last(seed: int) -> Any:
         order = [*given]
@@ -57,7 +57,7 @@ async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: Loop
 
     seed = next(seed for seed in range(99) if learned_last(seed) is given[-1])
     server.responder = Model(judge=by_rules())
-    curve = await call("learning_curve", CRITERION, given, test=[word(70)], sizes=[6], seed=seed)
+    curve = await call("learning_curve", CRITERION, given, test=[record(70)], sizes=[6], seed=seed)
     before, after = curve.steps[1:]
     assert before.flips == []
     assert before.seen.metrics["agreement"].value == 1
@@ -75,11 +75,11 @@ async def test_curve_learns_in_random_order(call: Caller, server: LoopbackServer
     firsts = set()
     for seed in range(4):
         asked(server)
-        await call("learning_curve", CRITERION, TRUE, test=[word(70)], sizes=[2], seed=seed)
+        await call("learning_curve", CRITERION, TRUE, test=[record(70)], sizes=[2], seed=seed)
         distilled = next(chat for chat in server.chats if chat.schema_name != "judgment")
         firsts.add(frozenset(shown(distilled)))
         store = InMemoryStore()
-        options: dict[str, Any] = {"test": [word(70)], "sizes": [2], "seed": seed}
+        options: dict[str, Any] = {"test": [record(70)], "sizes": [2], "seed": seed}
         report = await call(
             "evaluate", CRITERION, TRUE, **options, learning_curve=True, cache=store
         )
