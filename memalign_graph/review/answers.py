@@ -126,7 +126,7 @@ class Answers:
         thread = await threads.load_thread(reviewer.client, thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()
         if run and any(each["kind"] == "question" for each in pending):
-            return "good", "Your answer is taken. A question about your words waits now."
+            return "good", "Your answer is taken. A question about your comment waits now."
         if failed or not threads.has_learned_from(thread, case, reply):
             return "warn", f"{problem}: your answer is kept, and learned from with the next one."
         learned = (thread.get("values") or {}).get("learned") or {}

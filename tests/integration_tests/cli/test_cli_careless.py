@@ -1,4 +1,4 @@
-"""What a careless operator does: each is answered in one sentence, and nothing is lost."""
+"""Mistakes of operators: each gets one sentence, and nothing is lost."""
 
 import sqlite3
 from pathlib import Path
@@ -119,19 +119,14 @@ def test_a_fault_of_the_program_shows_where(
 
 
 def test_usage_errors_are_status_2(shell: Shell) -> None:
-    for arguments in (
-        [],
-        ["align", "-c", "tone.yaml", "-f", "x", "--pending"],
-        ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"],
-    ):
+    judge = ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"]
+    for arguments in ([], ["align", "-c", "tone.yaml", "-f", "x", "--pending"], judge):
         ran = shell.run(*arguments)
-        assert ran.status == 2
-        assert "error: " in ran.err
-        assert ran.out == ""
+        assert (ran.status, ran.out, "error: " in ran.err) == (2, "", True)
 
 
 @pytest.mark.parametrize(
-    ("section", "says"),
+    ("section", "problem"),
     [
         ("judge: {keep_judgments: 10000000000}", "judge.keep_judgments: 10000000000 is no number"),
         ("judge: {keep_judgments: .inf}", "judge.keep_judgments: inf is no number of days"),
@@ -139,13 +134,21 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ("judge: {keep_judgments: 30 days}", "judge.keep_judgments: '30 days' is no number of"),
         ("judge: {criterion: x}", "judge: give settings by name"),
         ("judge: {1: 2}", "judge: give settings by name"),
+        ("judge: [1]", "judge: give settings by name"),
+        ("judge: {k: -1}", "judge.k: -1 is below the minimum"),
+        ("judge: {swap: true}", "judge.swap: only a criterion with"),
+        ("judge: {stars: 3}", "judge.stars: is not a known field"),
+        ("judge: {distill_model: gpt}", "model: 'gpt' names no model"),
+        ("learn: {k: 3}", "learn: give settings by name: batch_size"),
         ("evaluate: {test_share: 0.5}", "evaluate: give settings by name: folds, group_by, lear"),
     ],
 )
-def test_slips_in_a_criterion_file(shell: Shell, section: str, says: str) -> None:
+def test_slips_in_a_criterion_file(shell: Shell, section: str, problem: str) -> None:
     shell.write("tone.yaml", f"{CRITERION_YAML}{section}\n")
     ran = shell.align(ANN)
-    assert (ran.status, ran.error.startswith(f"--criterion: tone.yaml: {says}")) == (2, True), ran
+    file = "" if problem.startswith("model") else "--criterion: tone.yaml: "
+    assert (ran.status, ran.error.startswith(file + problem)) == (2, True), ran
+    assert shell.server.chats == []
 
 
 def test_one_bad_record_keeps_no_other_out(shell: Shell) -> None:

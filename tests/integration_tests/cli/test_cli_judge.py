@@ -147,24 +147,6 @@ def test_what_can_not_be_used_is_said_before_a_model_is_asked(
     assert (shell.server.chats, shell.server.embeddings) == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("sections", "says"),
-    [
-        ({"judge": {"k": -1}}, "--criterion: tone.yaml: judge.k: -1 is below the minimum"),
-        ({"judge": {"swap": True}}, "--criterion: tone.yaml: judge.swap: only a criterion with"),
-        ({"judge": {"distill_model": "gpt"}}, "model: 'gpt' names no model"),
-        ({"judge": {"stars": 3}}, "--criterion: tone.yaml: judge.stars: is not a known field"),
-        ({"judge": [1]}, "--criterion: tone.yaml: judge: give settings by name"),
-        ({"learn": {"k": 3}}, "--criterion: tone.yaml: learn: give settings by name: batch_size"),
-    ],
-)
-def test_settings_that_can_not_be_used(shell: Shell, sections: Any, says: str) -> None:
-    shell.settings(**sections)
-    ran = shell.run("judge", "-c", "tone.yaml", *ONE)
-    assert (ran.status, ran.error[: len(says)]) == (2, says)
-    assert shell.server.chats == []
-
-
 def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 fine \u202egnp\x9b31m"
     shell.server.rules = [Rule(lambda _: True, value=True, rationale=evil)]

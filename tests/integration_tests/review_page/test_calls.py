@@ -11,9 +11,7 @@ from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.review.blocks import arguments_of, tool_call
 from memalign_graph.types import Judgment, ReviewChoice
 from tests.conftest import CRITERION
-from tests.integration_tests.review_page.test_page import Office, office
-
-__all__ = ["office"]
+from tests.integration_tests.review_page.conftest import Office
 
 ASKED = [{"role": "user", "content": "Refund order A7."}]
 
@@ -35,7 +33,7 @@ async def test_a_call_is_compared_with_the_nearest_approved_call_of_its_tool(
     for number, (outputs, value) in enumerate(feedback):
         example = Example(inputs=ASKED, outputs=outputs)
         await office.memory.aremember(Feedback(example=example, value=value, author=f"e{number}"))
-    ann = await office.expert("ann", office.desk()).get("/review/next")
+    _, ann = await office.begin()
     case = ann.here
     assert 'hx-trigger="load"' in ann.page.text
     assert "Call of refund" in ann.text
@@ -54,7 +52,7 @@ async def test_without_an_approved_call_the_page_says_so(office: Office) -> None
     await office.judged(call(order="A7"))
     other = Example(inputs=ASKED, outputs=call("credit", order="A7"))
     await office.memory.aremember(Feedback(example=other, value=True))
-    ann = await office.expert("ann", office.desk()).get("/review/next")
+    _, ann = await office.begin()
     assert "No call of refund is approved yet." in (await ann.get(f"{ann.here}/nearest")).text
 
 
@@ -77,14 +75,14 @@ async def test_a_call_that_ran_unasked_is_named_and_can_be_marked_wrong(
     access = office.memory.access
     run_sync(keep_judgment(SYNC, access, judgment, example, None, office.judge.keep_judgments))
     run_sync(log_review(SYNC, access, judgment, choice, utc_now()))
-    at = office.desk()
-    ann = await office.expert("ann", at).get("/review")
+    queue = office.queue()
+    ann = await office.expert("ann", queue).get("/review")
     assert ("ran without a question" in ann.text) == ran
     assert "Input: Refund order A7." in ann.text
     await ann.get("/review/next")
     assert ("This call ran without a question" in ann.text) == ran
     await ann.answer(value="false", rationale="Too little.")
-    await at.answers.drain()
+    await queue.answers.drain()
     report = await office.memory.areview_report()
     assert report.unasked_wrong == int(ran)
 
@@ -119,5 +117,5 @@ async def test_the_list_shows_the_last_question_of_a_conversation(office: Office
     ]
     graph = create_judge_graph(CRITERION, **office.judge.options).compile(store=office.store)
     await graph.ainvoke({"inputs": turns, "outputs": "Today."})
-    ann = await office.expert("ann", office.desk()).get("/review")
+    ann = await office.expert("ann", office.queue()).get("/review")
     assert "Today. Input: When?" in ann.text

@@ -1,0 +1,221 @@
+"""A review page over one store without a browser, its experts, and an Agent Server's threads."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from html import unescape
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
+from langgraph_sdk.errors import NotFoundError
+
+from memalign_graph import (
+    Judge,
+    JudgeMemory,
+    MemAlignError,
+    create_judge_graph,
+    create_review_graph,
+)
+from memalign_graph.review import ReviewQueue, create_review_app
+from memalign_graph.review.tasks import Reviewer
+from tests.conftest import CRITERION
+from tests.loopback import LoopbackServer
+
+NAME = CRITERION.name
+
+
+@dataclass
+class Expert:
+    """A browser, as far as these tests need one."""
+
+    http: httpx.AsyncClient
+    page: Any = None
+
+    @property
+    def here(self) -> str:
+        return str(self.page.url.path)
+
+    @property
+    def text(self) -> str:
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.page.text)).split())
+
+    @property
+    def notices(self) -> list[str]:
+        return re.findall(r'class="notice[^>]*>([^<]+)', self.page.text)
+
+    async def get(self, path: str) -> "Expert":
+        self.page = await self.http.get(path)
+        return self
+
+    async def post(self, path: str, **form: str) -> "Expert":
+        token = re.search(r'name="token" value="([^"]+)', self.page.text)
+        sent = {"token": token[1] if token else "", **form}
+        self.page = await self.http.post(path, data=sent)
+        return self
+
+    async def answer(self, **form: str) -> "Expert":
+        """Answer the case that is open."""
+        return await self.post(f"{self.here}/answer", **form)
+
+
+@dataclass
+class Office:
+    """A review page's queue over one store, and its experts."""
+
+    server: LoopbackServer
+    store: InMemoryStore
+    judge: Judge
+    open: list[httpx.AsyncClient]
+
+    def queue(self) -> ReviewQueue:
+        return ReviewQueue([self.judge], store=self.store)
+
+    def expert(self, name: str, at: ReviewQueue) -> Expert:
+        transport = httpx.ASGITransport(app=create_review_app(at, name=name))
+        http = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", follow_redirects=True
+        )
+        self.open.append(http)
+        return Expert(http)
+
+    async def begin(
+        self, name: str = "ann", queue: ReviewQueue | None = None
+    ) -> tuple[ReviewQueue, Expert]:
+        """Open the first case on the page of a queue."""
+        queue = queue or self.queue()
+        return queue, await self.expert(name, queue).get("/review/next")
+
+    async def reply(
+        self, queue: ReviewQueue, reviewer: Reviewer, task_id: str, case: Any = None, **reply: Any
+    ) -> list[str]:
+        """Answer a task, as its page does; returns the notices."""
+        if case is None:
+            task = await queue.open(reviewer, task_id)
+            assert task is not None
+            case = task.case
+        await queue.answer(reviewer, task_id, case, {"author": reviewer.name, **reply})
+        await queue.answers.drain()
+        return [text for _, text in queue.answers.take_notices(reviewer.name)]
+
+    async def remove_judgments(self) -> None:
+        for item in await self.store.asearch(("memalign", NAME, "judgments")):
+            await self.store.adelete(item.namespace, item.key)
+
+    async def judged(self, *outputs: Any) -> None:
+        graph = create_judge_graph(CRITERION, **self.judge.options).compile(store=self.store)
+        for shown in outputs:
+            await graph.ainvoke({"inputs": "Where is my order?", "outputs": shown})
+
+    @property
+    def memory(self) -> JudgeMemory:
+        return JudgeMemory(self.store, CRITERION, embeddings=self.judge.embeddings)
+
+    async def said(self) -> dict[tuple[str, Any], tuple[Any, str | None]]:
+        episodes = await self.memory.aepisodes()
+        return {(str(it.author), it.example.outputs): (it.value, it.rationale) for it in episodes}
+
+
+@pytest.fixture
+async def office(server: LoopbackServer) -> Any:
+    judge = Judge(
+        criterion=CRITERION,
+        model=server.chat_model(max_retries=0),
+        embeddings=server.embedder(),
+        keep_judgments=timedelta(days=1),
+    )
+    made = Office(server, InMemoryStore(), judge, [])
+    yield made
+    for http in made.open:
+        await http.aclose()
+
+
+def refusal(kind: Any, status: int) -> Exception:
+    response = httpx.Response(status, request=httpx.Request("GET", "http://api"))
+    fault: Exception = kind("It is not so.", response=response, body=None)
+    return fault
+
+
+class Threads:
+    """The parts of an Agent Server that the queue uses, with one review graph."""
+
+    def __init__(self, office: Office, **options: Any) -> None:
+        builder = create_review_graph(
+            CRITERION, **{**office.judge.options, "keep_judgments": None, **options}
+        )
+        self.graph = builder.compile(checkpointer=InMemorySaver(), store=office.store)
+        self.threads = self.runs = self
+        self.ids: list[str] = []
+        self.faults: list[Exception] = []
+        self.status = "success"
+
+    def _config(self, thread_id: str) -> Any:
+        return {"configurable": {"thread_id": thread_id}}
+
+    async def start(self, outputs: str) -> str:
+        self.ids.append(str(uuid4()))
+        example = {"inputs": "Where is my order?", "outputs": outputs}
+        await self.graph.ainvoke(example, self._config(self.ids[-1]))
+        return await self.question(self.ids[-1])
+
+    async def question(self, thread_id: str) -> str:
+        state = await self.graph.aget_state(self._config(thread_id))
+        return f"t-{thread_id}-{state.interrupts[0].id}"
+
+    async def get(self, thread_id: str, run_id: str | None = None) -> Mapping[str, Any]:
+        if run_id is not None:
+            return {"status": self.status}
+        if thread_id not in self.ids:
+            raise refusal(NotFoundError, 404)
+        state = await self.graph.aget_state(self._config(thread_id))
+        waiting = [
+            {"id": it.id, "value": it.value, "response_schema": it.response_schema}
+            for it in state.interrupts
+        ]
+        return {
+            "thread_id": thread_id,
+            "created_at": "2026-01-01T00:00:00+00:00",
+            "metadata": {"assistant_id": "review", "graph_id": "review"},
+            "interrupts": {"task": waiting} if waiting else {},
+            "values": state.values,
+        }
+
+    async def get_history(self, thread_id: str, limit: int) -> list[dict[str, Any]]:
+        return []
+
+    async def count(self, **_: Any) -> int:
+        return len(self.ids)
+
+    async def search(self, **_: Any) -> list[Mapping[str, Any]]:
+        if self.faults:
+            raise self.faults.pop(0)
+        found = [await self.get(thread_id) for thread_id in self.ids]
+        return [thread for thread in found if thread["interrupts"]]
+
+    async def create(self, thread_id: str, _: str, *, command: Any, **__: Any) -> dict[str, str]:
+        if self.faults:
+            raise self.faults.pop(0)
+        try:
+            await self.graph.ainvoke(Command(**command), self._config(thread_id))
+        except MemAlignError:
+            self.status = "error"
+        return {"run_id": "1"}
+
+    async def join(self, *_: str) -> None:
+        pass
+
+
+@pytest.fixture
+def people(office: Office) -> tuple[Threads, Reviewer, Reviewer]:
+    server = Threads(office)
+    ann, bob = (Reviewer(name, True, client=server) for name in ("ann", "bob"))
+    return server, ann, bob
+
+
+async def learn_nothing(*_: object) -> None:
+    """Stands in for learning on a server that stops before it."""
