@@ -119,7 +119,7 @@ def prepare_batch(
         _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.fingerprint()})
         rows = _rows(examples)
         while some := list(islice(rows, _AT_ONCE)):
-            for case in run_sync(batch.with_vectors(SYNC, some)):
+            for case in run_sync(batch.with_vectors(some)):
                 _write(lines, case)
         lines.flush()
         errors = {
@@ -237,7 +237,7 @@ class _OfflineIO(IO):
 
     def _answer(self, url: str, body: Row) -> tuple[int, Any]:
         prompt = digest(body)
-        # A repeated prompt is another sample.
+        # A repeated prompt asks for another sample.
         self._asked[prompt] += 1
         key = f"{self._number}-{digest([prompt, self._asked[prompt]])}"
         line = self._answers.get(key)
@@ -312,7 +312,7 @@ class _BatchJudge:
         hashes = {"criterion": criterion, "namespace": self._settings["namespace"]}
         return {**options, **names, **hashes}
 
-    async def with_vectors(self, io: IO, rows: list[Row]) -> list[Row]:
+    async def with_vectors(self, rows: list[Row]) -> list[Row]:
         """Add the examples' vectors, embedded in as few requests as possible."""
         texts = {}
         for row in rows:
@@ -329,7 +329,7 @@ class _BatchJudge:
         failed = None
         try:
             if compares_cases(self.judge, self.access):
-                vectors = await embed(io, self.access, texts)
+                vectors = await embed(SYNC, self.access, texts)
         except EmbeddingError as error:
             if self.judge.on_embedding_error == "raise":
                 raise

@@ -244,7 +244,7 @@ async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert
     bench: Bench, state: Any, missing: str
 ) -> None:
     graph = nodes_graph(bench, state, *REVIEW_NODES)
-    with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is not there"):
+    with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is missing"):
         await bench.invoke(graph, CASE)
     assert (await bench.state(graph)).interrupts == ()
 
