@@ -1,7 +1,7 @@
 """The command line: `memalign`, or `python -m memalign_graph.cli`. It needs the extra `cli`.
 
-`app` runs a command, and turns what ends it into a sentence and an exit status; `options` are the
-options that commands share; `files` what is read and written; `terminal` what is shown.
+`app` runs a command and turns errors into a message and an exit status. `options` declares the
+options that commands share, `records`, `criterion` and `files` read files, and `terminal` prints.
 """
 
 import sys

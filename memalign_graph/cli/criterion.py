@@ -110,8 +110,8 @@ def _days(value: Any, where: str) -> timedelta:
 def _scale(scale: Any) -> Any:
     """Expand the short forms of a scale."""
     if isinstance(scale, str):
-        if found := _RANGE.fullmatch(scale):
-            low, high = int(found[1]), int(found[2])
+        if match := _RANGE.fullmatch(scale):
+            low, high = int(match[1]), int(match[2])
             return {"type": "numeric", "minimum": low, "maximum": high, "integer": True}
         return {"type": scale}
     if isinstance(scale, list):

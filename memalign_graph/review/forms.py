@@ -50,7 +50,7 @@ def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]
         value = value_field(f"{prefix}value", label, criterion, filled)
         why = label if kind == "question" else _label(case, name, "Why, in your own words")
         comment = filled.get(f"{prefix}rationale", "")
-        rationale = Field(f"{prefix}rationale", why, "words", value=comment)
+        rationale = Field(f"{prefix}rationale", why, "comment", value=comment)
         fields += [rationale] if kind == "question" else [value, rationale]
     return fields
 

@@ -74,7 +74,7 @@ class ReviewQueue:
         self._listings: dict[str, _CachedListing] = {}
         self._opened: dict[tuple[str, str], CasePayload] = {}
         self._removed: dict[str, float] = {}
-        """When a task was answered or found to be gone."""
+        """When a task was answered or found to be answered elsewhere."""
         self._claiming = asyncio.Lock()
 
     @property
@@ -166,10 +166,10 @@ class ReviewQueue:
         name, _, judgment_id = rest.rpartition("-")
         with suppress(InvalidInputError):
             access = self.access(unquote(name))
-            kept = await find_judgment(ASYNC, access, judgment_id, late=late)
+            stored = await find_judgment(ASYNC, access, judgment_id, late=late)
             rows = (await access.refresh(ASYNC)).rows()
             if late or not any(judgment_id in row.verdicts for row in rows):
-                case = case_payload("review", [access.criterion], kept.example, [kept.judgment])
+                case = case_payload("review", [access.criterion], stored.example, [stored.judgment])
                 return {**case, "namespace": self.namespace}
         return None
 
@@ -248,10 +248,10 @@ class ReviewQueue:
         del embedded[_MAX_COMPARED:]
         labeled = dict.fromkeys(row.vector_key for row in access.view.newest())
         keys = [*labeled][:_MAX_COMPARED]
-        known = access.view.vectors(keys)
-        known |= await stored_vectors(ASYNC, access, {*keys} - known.keys())
+        labeled_vectors = access.view.vectors(keys)
+        labeled_vectors |= await stored_vectors(ASYNC, access, {*keys} - labeled_vectors.keys())
         vectors = [decode_vector(item["vector"]) for item in embedded]
-        order = cover_order(vectors, [*known.values()], _MAX_LISTED)
+        order = cover_order(vectors, [*labeled_vectors.values()], _MAX_LISTED)
         by_coverage = [*(embedded[index] for index in order), *rest]
         return [*((0, item) for item in sample), *enumerate(by_coverage, 1)][:_MAX_LISTED]
 

@@ -10,7 +10,7 @@
   const notice = (level, text) =>
     find("#notices").append(Object.assign(document.createElement("p"), { className: `notice ${level}`, textContent: text }));
 
-  // What is typed stays in this browser until the server says that it has it.
+  // What is typed stays in this browser until the server has stored it.
   const draft = (id) => `memalign-review:${id}`;
   const save = () => {
     const typed = [...new FormData(answer)].filter(([name, value]) => answer.elements[name].type !== "hidden" && value !== "");
@@ -27,8 +27,8 @@
     history.replaceState(null, "", location.pathname);
   }
 
-  // The field that a digit answers: the one in focus, else the first without an answer.
-  const questions = answer ? all(".field:not(.words)", answer) : [];
+  // The field that a digit answers: the focused one, or else the first without an answer.
+  const questions = answer ? all(".field:not(.comment)", answer) : [];
   const isOpen = (field) => !find("input:checked", field) && !find("input[type=number]", field)?.value;
   let last = questions[0];
   const current = () => {
@@ -49,19 +49,19 @@
     (questions.find(isOpen) || last).scrollIntoView({ block: "nearest" });
   };
 
-  let words = answer && find("textarea", answer);
+  let comment = answer && find("textarea", answer);
   const quote = () => {
     const text = getSelection().toString().trim().replace(/\s+/g, " ");
-    if (!text || !words || !find("article").contains(getSelection().anchorNode)) return;
-    const before = words.value && !/\s$/.test(words.value) ? `${words.value} ` : words.value;
-    words.value = `${before}“${text.length > 500 ? `${text.slice(0, 500)}…` : text}” `;
-    words.dispatchEvent(new Event("input", { bubbles: true }));
+    if (!text || !comment || !find("article").contains(getSelection().anchorNode)) return;
+    const before = comment.value && !/\s$/.test(comment.value) ? `${comment.value} ` : comment.value;
+    comment.value = `${before}“${text.length > 500 ? `${text.slice(0, 500)}…` : text}” `;
+    comment.dispatchEvent(new Event("input", { bubbles: true }));
     getSelection().removeAllRanges();
-    words.focus();
+    comment.focus();
   };
-  const toWords = () => {
+  const toComment = () => {
     const isAfter = (field) => last?.compareDocumentPosition(field) & Node.DOCUMENT_POSITION_FOLLOWING;
-    (all("textarea", answer).find(isAfter) || words)?.focus();
+    (all("textarea", answer).find(isAfter) || comment)?.focus();
   };
 
   document.addEventListener("keydown", (event) => {
@@ -81,7 +81,7 @@
     if (/^\d$/.test(event.key)) return choose(event.key, event);
     if (event.key === "Enter" && target.closest("a, button, summary")) return;
     const button = find(`[data-key="${CSS.escape(event.key)}"]`);
-    const act = { w: answer && toWords, q: answer && quote, "?": () => keys.showModal() }[event.key] || (button && (() => button.click()));
+    const act = { w: answer && toComment, q: answer && quote, "?": () => keys.showModal() }[event.key] || (button && (() => button.click()));
     if (!act) return;
     event.preventDefault();
     act();
@@ -112,17 +112,17 @@
     answer.addEventListener("input", () => {
       save();
       point();
-      all(".preview").forEach((preview) => preview.replaceChildren()); // of another answer
+      all(".preview").forEach((preview) => preview.replaceChildren()); // they are of an earlier answer
     });
     answer.addEventListener("focusin", (event) => {
-      if (event.target.matches("textarea")) words = event.target;
+      if (event.target.matches("textarea")) comment = event.target;
       point();
     });
     point();
     const button = find("button.quote");
     document.addEventListener("selectionchange", () => {
       const selection = getSelection();
-      button.hidden = selection.isCollapsed || !words || !find("article").contains(selection.anchorNode);
+      button.hidden = selection.isCollapsed || !comment || !find("article").contains(selection.anchorNode);
       if (button.hidden) return;
       const edge = selection.getRangeAt(0).getBoundingClientRect();
       button.style.top = `${Math.min(edge.bottom + 6, innerHeight - 90)}px`;
@@ -134,7 +134,7 @@
   if (place) {
     const body = () => new URLSearchParams({ token: place.dataset.token });
     const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body: body() }).catch(() => {});
-    setTimeout(beat, 2000); // after the word of the page before that it was left
+    setTimeout(beat, 2000); // after the previous page has sent that it was left
     setInterval(beat, 60000);
     window.addEventListener("pagehide", () => leaving && navigator.sendBeacon(`${place.dataset.here}/leave`, body()));
   }

@@ -239,7 +239,7 @@ def test_forms_write_what_the_graphs_read() -> None:
     ]
     case = case_payload("panel", criteria)
     kinds = {
-        it.name: (it.kind, len(it.options)) for it in fields_of(case, {}) if it.kind != "words"
+        it.name: (it.kind, len(it.options)) for it in fields_of(case, {}) if it.kind != "comment"
     }
     assert kinds == {
         "choice.value": ("choice", 2),

@@ -15,19 +15,20 @@ SHARED = {"--criterion", "--memory", "--namespace", "--model", "--embeddings", "
 SHARED |= {"--json", "--quiet", "--help", "--web"}
 
 
+def flags_of(name: str) -> set[str]:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # a group's
+    return {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+
+
 @pytest.mark.parametrize("name", ["align", "judge", "evaluate", "review", "rate", "migrate"])
 def test_each_flag_of_a_command_is_in_its_row(name: str) -> None:
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # a group's
-    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
     [row] = re.findall(rf"^\| `{name}` \|.*$", TEXT, re.MULTILINE)
-    assert set(re.findall(r"--[a-z-]+", row)) == flags - SHARED
+    assert set(re.findall(r"--[a-z-]+", row)) == flags_of(name) - SHARED
 
 
 def test_each_flag_of_the_demo_is_in_its_table() -> None:
-    command = typer.main.get_command(app).commands["demo"]  # type: ignore[attr-defined] # a group's
-    flags = {flag for option in command.params for flag in option.opts if flag.startswith("--")}
     text = PAGE.with_name("models.md").read_text("utf-8")
-    assert set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE)) == flags - {"--help"}
+    assert set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE)) == flags_of("demo") - {"--help"}
 
 
 def test_each_exit_status_is_in_the_table() -> None:
