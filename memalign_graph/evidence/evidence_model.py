@@ -16,9 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from memalign_graph.agreement import consensus, values_agree
-from memalign_graph.evidence.calibration import MIN_CALIBRATING, Calibration
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase, ValueEncoding
 from memalign_graph.evidence.comparison import (
+    MIN_CALIBRATING,
+    Calibration,
     LeaveOneOut,
     blend,
     blend_weight,

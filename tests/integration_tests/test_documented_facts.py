@@ -37,10 +37,10 @@ from memalign_graph.approvals import KEEP_CALLS, Approval
 from memalign_graph.evaluation import metrics
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evidence import (
-    calibration,
     cases,
     check_value,
     checks,
+    comparison,
     evidence_model,
     review_policy,
     threshold,
@@ -229,7 +229,7 @@ def test_the_numbers_of_cases_are_those_of_the_code() -> None:
     counts = {
         "the evidence decides": cases.MIN_CASES,
         "verdicts that are compared": evidence_model._MAX_COMPARED,
-        "confidence is calibrated": calibration.MIN_CALIBRATING,
+        "confidence is calibrated": comparison.MIN_CALIBRATING,
         "a case is found to be unlike memory": round(1 / evidence_model._NOVELTY_QUANTILE) - 1,
         "neighbors are found to disagree more than usual": round(1 / rarest) - 1,
     }

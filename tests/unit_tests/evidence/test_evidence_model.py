@@ -11,8 +11,8 @@ import pytest
 from memalign_graph import Boolean, Numeric
 from memalign_graph.agreement import values_agree
 from memalign_graph.evidence import cases as module
-from memalign_graph.evidence.calibration import MIN_CALIBRATING, Calibration
 from memalign_graph.evidence.cases import MIN_CASES, ValueEncoding
+from memalign_graph.evidence.comparison import MIN_CALIBRATING, Calibration
 from memalign_graph.evidence.threshold import LEFT_OUT_LEVEL, find_threshold
 from memalign_graph.scales import Scale, Value
 from tests.unit_tests.evidence.worlds import (
