@@ -27,7 +27,7 @@ from memalign_graph.identity import digest
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.nodes.review import decide_review, make_feedback, order_after_stored
+from memalign_graph.nodes.review import decide_review, make_feedback
 from memalign_graph.runtime import (
     JudgeResources,
     Node,
@@ -256,7 +256,8 @@ class CallJudge:
         settings: dict[str, Any],
         runtime: Any,
     ) -> dict[str, Ruling]:
-        """Judge calls of one message. A person is asked about each call without a ruling."""
+        """Judge calls of one message; return the rulings by `call_key`."""
+        unjudged: dict[str, Ruling] = {call_key(call): {"settings": settings} for call in calls}
         cases = []
         for call in calls:
             example = call_example(call, messages) if call.get("id") else None
@@ -273,7 +274,7 @@ class CallJudge:
             key = call_key(call)
             cases.append({"key": key, "tool": call["name"], "fields": fields, "settings": settings})
         if not cases:
-            return {}
+            return unjudged
         task: Any = {"cases": cases, "run": uuid4().hex}
         # Saved before a person is asked, even if the run saves its thread only at its end.
         is_saved = runtime is not None and saved_thread_id(runtime) is not None
@@ -282,8 +283,9 @@ class CallJudge:
         if is_saved and is_resuming() and result["run"] == task["run"]:
             # The rulings behind the questions were lost. An answer may have arrived, and must
             # count: so no new ruling may let the call run, or refuse it.
-            return {}
-        return dict(result["rulings"])
+            return unjudged
+        rulings: dict[str, Ruling] = result["rulings"]
+        return unjudged | rulings
 
     def _always_asks(self, call: Call) -> bool:
         always_ask = self.approval.always_ask
@@ -367,8 +369,7 @@ class CallJudge:
         judgment = lesson["judgment"] and Judgment.model_validate(lesson["judgment"])
         # A decision that is read again has the same id, and is stored once.
         fields = {**lesson["feedback"], "id": digest([step.thread_id, lesson["key"]])}
-        undated = make_feedback(fields, example, judgment, step)
-        feedback = await order_after_stored(step, undated)
+        feedback = await make_feedback(step, fields, example, judgment)
         feedback_items = [Feedback.model_validate(feedback)]
         if lesson["better"] is not None:
             right = {**fields, "value": True, "rationale": None}
@@ -522,8 +523,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         settings = _settings(runtime, saved)
         is_answer = [isinstance(message, AIMessage) for message in state["messages"]]
         messages = state["messages"][: len(is_answer) - 1 - is_answer[::-1].index(True)]
-        rulings: dict[str, Ruling] = {call_key(call): {"settings": settings} for call in gated}
-        rulings |= await self._calls.rulings(io, gated, messages, settings, runtime)
+        rulings = await self._calls.rulings(io, gated, messages, settings, runtime)
         refused = [call for call in gated if verdict(rulings[call_key(call)]) is False]
         asked = [call for call in gated if verdict(rulings[call_key(call)]) is None]
         asking = self._langchains("batched", lambda call: call in asked)
@@ -595,7 +595,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         ruling: Ruling = {"settings": settings}
         if not is_batched:
             rulings = await self._calls.rulings(io, [call], messages, settings, request.runtime)
-            ruling = rulings.get(call_key(call), ruling)
+            ruling = rulings[call_key(call)]
         value = verdict(ruling)
         if value is False:
             return self._calls.refusal(call, ruling)

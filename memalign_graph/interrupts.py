@@ -144,12 +144,11 @@ def _parse_item(reply: Any, shapes: str) -> Reply:
     return Reply(kind, content, "the response" if is_inbox else f"the message of {decision!r}")
 
 
-def parse_reply(reply: Any, shapes: str, *, expected_item: str) -> Reply:
+def parse_reply(reply: Any, shapes: str) -> Reply:
     replies = parse_replies(reply, shapes)
     if len(replies) == 1:
         return replies[0]
-    number = f"{len(replies)} decisions"
-    raise ValueError(f"there is one {expected_item}, but the reply has {number}: send one.")
+    raise ValueError(f"the reply has {len(replies)} decisions: send one.")
 
 
 def case_payload(
@@ -295,11 +294,11 @@ def parse_review(
             f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
             f"{waiting_id or 'none'}. Open the case again."
         )
-    parsed = parse_reply(reply, _REVIEW_SHAPES, expected_item="judgment to decide on")
+    parsed = parse_reply(reply, _REVIEW_SHAPES)
     if judgment is None and parsed.kind not in ("text", "object", "ignore"):
         raise ValueError(f"{why_none}: give a `value`, a `rationale` or both.")
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
-    return _read_feedback(parsed, criterion, shown, _REVIEW_SHAPES, instead="give a `value`")
+    return _read_feedback(parsed, criterion, shown, _REVIEW_SHAPES)
 
 
 def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
@@ -320,7 +319,7 @@ def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
 
 
 def _read_feedback(
-    parsed: Reply, criterion: Criterion, shown: Mapping[str, Any], shapes: str, *, instead: str
+    parsed: Reply, criterion: Criterion, shown: Mapping[str, Any], shapes: str
 ) -> dict[str, Any] | None:
     """Return the fields of a `Feedback` in a reply to a form that shows some of them."""
     match parsed.kind:
@@ -336,7 +335,7 @@ def _read_feedback(
                 fields["rationale"] = None
         case _:
             if not isinstance(parsed.content, str) or not parsed.content.strip():
-                raise ValueError(f"{parsed.name} is empty: say why in a sentence, or {instead}.")
+                raise ValueError(f"{parsed.name} is empty: {shapes}.")
             check_json(parsed.content, parsed.name)
             return {"rationale": parsed.content.strip()}
     return _read_fields(fields, criterion, shapes)
@@ -422,11 +421,10 @@ def clarify_form(criterion: Criterion, feedback: Feedback, question: str) -> For
 
 
 def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[str, Any]:
-    parsed = parse_reply(reply, _CLARIFY_SHAPES, expected_item="question to answer")
+    parsed = parse_reply(reply, _CLARIFY_SHAPES)
     if parsed.kind == "approve" and not parsed.content:
         return {}
-    shown = {"rationale": ""}
-    answer = _read_feedback(parsed, criterion, shown, _CLARIFY_SHAPES, instead=_GO_ON) or {}
+    answer = _read_feedback(parsed, criterion, {"rationale": ""}, _CLARIFY_SHAPES) or {}
     if feedback.author is not None and answer.get("author", feedback.author) != feedback.author:
         raise ValueError(
             f"`author`: {feedback.author!r} wrote this comment and is asked what it means. Leave "

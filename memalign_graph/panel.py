@@ -29,12 +29,7 @@ from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
 from memalign_graph.memory.index.vectors import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
-from memalign_graph.nodes.review import (
-    commit_memory,
-    distill_feedback,
-    make_feedback,
-    order_after_stored,
-)
+from memalign_graph.nodes.review import commit_memory, distill_feedback, make_feedback
 from memalign_graph.runtime import (
     Clients,
     JudgeResources,
@@ -57,7 +52,7 @@ from memalign_graph.scales import (
 )
 from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings, Settings
 from memalign_graph.state import RunInput
-from memalign_graph.types import Criterion, Example, Guideline, Judgment
+from memalign_graph.types import Criterion, Example, Feedback, Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -351,12 +346,16 @@ class _Panel:
         for name, fields in replies.items():
             access = self.resources[name].memory(step.access.store, step.settings)
             judgment = judgments.get(name) if was_shown else None
-            feedback[name] = make_feedback(fields, example, judgment, step)
+            own = replace(step, access=access)
             try:
-                own = replace(step, access=access)
-                feedback[name] = await order_after_stored(own, feedback[name])
+                feedback[name] = await make_feedback(own, fields, example, judgment)
             except MemAlignError as error:
                 _log_or_raise(name, error)  # `learn_one` reports it
+                thread_id = step.thread_id
+                undated = Feedback(
+                    example=example, judgment=judgment, thread_id=thread_id, **fields
+                )
+                feedback[name] = undated.to_json()
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
@@ -521,7 +520,7 @@ def read_panel(
 
     Without judgments, since its expert has seen none, a reply is values and comments on the case.
     """
-    parsed = interrupts.parse_reply(reply, _SHAPES, expected_item="form to decide on")
+    parsed = interrupts.parse_reply(reply, _SHAPES)
     if parsed.kind == "ignore":
         return None
     if judgments is None and parsed.kind != "object":

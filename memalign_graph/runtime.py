@@ -44,15 +44,10 @@ def current_runtime() -> Any:
         runtime = get_runtime()
     except RuntimeError:  # outside of a run
         runtime = None
-    if runtime is None:
+    if runtime is None or runtime.store is None:
         raise InvalidInputError(
-            "store: no LangGraph store is available outside a graph run. Call this from a graph "
-            "compiled with store=..., or from create_agent(..., store=...)."
-        )
-    if runtime.store is None:
-        raise InvalidInputError(
-            "store: the graph has none for its memory. Compile it with "
-            "`.compile(store=InMemoryStore())` or a persistent store; create an agent with "
+            "store: no LangGraph store is available. Run this in a graph compiled with one, such "
+            "as `.compile(store=InMemoryStore())`, or in an agent that is made with "
             "`create_agent(..., store=...)`."
         )
     return runtime

@@ -93,8 +93,8 @@ async def collect_feedback(step: NodeCall) -> StateUpdate:
         episodes=[episode for episode in episodes if episode.id in judgment.episode_ids],
         was_shown=was_shown,
     ).ask(step.settings["namespace"])
-    feedback = make_feedback(fields, example, judgment if was_shown else None, step)
-    return {"feedback": await order_after_stored(step, feedback), "judge_lesson": {}}
+    feedback = await make_feedback(step, fields, example, judgment if was_shown else None)
+    return {"feedback": feedback, "judge_lesson": {}}
 
 
 async def question_feedback(step: NodeCall) -> StateUpdate:
@@ -149,7 +149,6 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
         fields = parse_review(step.state.get("reply"), step.resources.criterion, kept.judgment)
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
-    feedback = make_feedback(fields, kept.example, kept.judgment, step)
     vector = kept.vector if kept.embedder == step.access.embedder.id else None
     memory = Retrieved(version=kept.judgment.memory_version, vector=vector)
     return {
@@ -157,27 +156,21 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
         "judge_memory": memory.to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
-        "feedback": await order_after_stored(step, feedback),
+        "feedback": await make_feedback(step, fields, kept.example, kept.judgment),
         "learned": None,
     }
 
 
-def make_feedback(
-    fields: dict[str, Any] | None, example: Example, judgment: Judgment | None, step: NodeCall
+async def make_feedback(
+    step: NodeCall, fields: dict[str, Any] | None, example: Example, judgment: Judgment | None
 ) -> dict[str, Any] | None:
+    """Return feedback as JSON, dated after the same expert's stored feedback on the example."""
     if fields is None:
         return None
     thread_id = step.thread_id
-    return Feedback(example=example, judgment=judgment, thread_id=thread_id, **fields).to_json()
-
-
-async def order_after_stored(step: NodeCall, feedback: dict[str, Any] | None) -> Any:
-    """Date feedback after the same expert's stored feedback on the example."""
-    if feedback is None:
-        return None
-    undated = Feedback.model_validate(feedback)
-    stored = await step.access.episodes(step.io, [undated.episode_id])
-    return order_after(stored.get(undated.episode_id), undated).to_json()
+    feedback = Feedback(example=example, judgment=judgment, thread_id=thread_id, **fields)
+    stored = await step.access.episodes(step.io, [feedback.episode_id])
+    return order_after(stored.get(feedback.episode_id), feedback).to_json()
 
 
 _MAX_PENDING = 20

@@ -255,7 +255,7 @@ async def test_what_can_not_be_used_is_told_in_one_sentence(bench: Bench) -> Non
     with pytest.raises(InvalidInputError, match=r"^criterion: expected a Criterion"):
         create_alignment_graph("Is it polite?")  # type: ignore[arg-type]
     graph: Any = builder(bench).compile()
-    with pytest.raises(InvalidInputError, match=r"^store: the graph has none"):
+    with pytest.raises(InvalidInputError, match=r"^store: no LangGraph store"):
         await bench.invoke(graph, {"feedback": records(1)})
 
 

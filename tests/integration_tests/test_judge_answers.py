@@ -216,7 +216,7 @@ async def test_a_dataclass_with_slots_is_a_state(bench: Bench) -> None:
 
 async def test_a_node_outside_of_a_graph_says_so(bench: Bench) -> None:
     nodes: Any = JudgeNodes(CRITERION, **bench.models())
-    with pytest.raises(InvalidInputError, match="no LangGraph store is available outside"):
+    with pytest.raises(InvalidInputError, match="no LangGraph store is available"):
         await bench.invoke(nodes.retrieve_episodes, CASE)
 
 

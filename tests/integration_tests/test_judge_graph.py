@@ -236,7 +236,7 @@ async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:
 async def test_missing_store_is_one_sentence(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.store = None
-    with pytest.raises(InvalidInputError, match="Compile it with"):
+    with pytest.raises(InvalidInputError, match="compiled with one"):
         await bench.invoke(graph, CASE)
 
 

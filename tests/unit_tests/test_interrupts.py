@@ -234,7 +234,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         for form in ("review", "clarify")
         for reply, problem in (
             (None, "of type NoneType"),
-            (" \n", "the reply is empty: say why in a sentence, or "),
+            (" \n", "the reply is empty: reply with text"),
             ({}, EMPTY),
             ({"value": 9}, "`value`: 9 is not on the scale"),
             ({"rationale": [WORDS]}, "`rationale` must be text"),
@@ -272,7 +272,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, but the pending"),
     ("panel", {"grade": {**SAID, **OTHER}}, "grade: `judgment_id`: the answer is to the"),
     ("panel without grade", {"grade": {**SAID, **NAMED}}, "but the pending one is none"),
-    ("review", {"type": "reject", "args": ""}, "say why in a sentence, or give a `value`"),
+    ("review", {"type": "reject", "args": ""}, "the message of 'reject' is empty: reply with text"),
     ("clarify", respond(" "), "or approve to continue without an answer"),
     ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' wrote this comment and is asked"),
     *(
@@ -286,10 +286,10 @@ REFUSED: list[tuple[str, Any, str]] = [
             (edit(level="high"), "level: `value`: 'high' is not on"),
             (dict.fromkeys(SCALES, ""), "has no feedback on any criterion"),
             ({"author": "ann"}, "has no feedback on any criterion"),
-            ({"tone": []}, "tone: there is one judgment to decide on"),
+            ({"tone": []}, "tone: the reply has 0 decisions"),
             (edit(**JUDGED), "nothing in the form was changed"),
             (edit(tone_rationale=f"{SEEN} "), "nothing in the form was changed"),
-            ([APPROVE] * 2, "one form to decide on, but the reply has 2 decisions: send one"),
+            ([APPROVE] * 2, "the reply has 2 decisions: send one"),
             ({"tone": False, "author": 3}, "`author` must be text, not int"),
             ({"tone": {"rationale": 3}}, "tone: `rationale` must be text"),
             ({"tone": {"valeu": False}}, "tone: the reply has unknown fields ('valeu')"),

@@ -457,7 +457,7 @@ def threshold(_value: Any) -> bool:
 NO_JUDGE_ERRORS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = {
     "k": (InMemoryStore(), {}, {"k": -1}, InvalidInputError, "context: k"),
     "model": (InMemoryStore(), {}, {"model": "nobody:knows"}, InvalidInputError, "model"),
-    "no-store": (None, {}, {}, InvalidInputError, "store: the graph has none"),
+    "no-store": (None, {}, {}, InvalidInputError, "store: no LangGraph store"),
     "store-down": (Broken(), {}, {}, StoreError, "The store is down."),
     "rule": (InMemoryStore(), {"passes": threshold}, {}, KeyError, "threshold"),
 }
