@@ -206,7 +206,7 @@ WRONG: list[tuple[Any, str, dict[str, Any]]] = [
     ({"inputs": "x"}, "outputs", {}),
     ({"inputs": "", "outputs": "x"}, "inputs", {}),
     ({"inputs": "x", "outputs": "a\x00b"}, "NUL", {}),
-    ({"inputs": "x", "outputs": {"n": float("nan")}}, "no JSON", {}),
+    ({"inputs": "x", "outputs": {"n": float("nan")}}, "not JSON", {}),
     (CASE, "outputs: to be judged in both orders", {"swap": True}),
 ]
 
