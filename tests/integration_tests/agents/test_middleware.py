@@ -426,7 +426,7 @@ async def test_approvals_and_reviews_follow_each_other_on_one_thread(
     given = await bench.resume(graph, APPROVE)
     assert pending(given)["name"] == "review_judgment"
     two = {"decisions": [{"type": "approve"}, {"type": "approve"}]}
-    assert "one judgment to decide on" in await bench.refuse(graph, two)
+    assert "the reply has 2 decisions: send one" in await bench.refuse(graph, two)
     given = await bench.resume(graph, COLD)
     assert pending(given)["name"] == "refund"
     reply = {"decisions": [{"type": "reject", "message": "No more refunds today."}]}
