@@ -130,14 +130,14 @@ async def keep_judgment(
         return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     at = utc_now()
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
-    kept: dict[str, Any] = {
-        "judgment": judgment,
-        "example": example,
-        "kept_until": until,
-        "judged_at": at,
-        "vector": vector,
-    }
-    item = KeptJudgment(**kept, embedder=access.embedder.id)
+    item = KeptJudgment(
+        judgment=judgment,
+        example=example,
+        kept_until=until,
+        judged_at=at,
+        embedder=access.embedder.id,
+        vector=vector,
+    )
     await _put(io, access, access.layout.of("judgments"), judgment.id, item, until - at)
     await _sweep(io, access, at)
     return judgment

@@ -16,7 +16,7 @@ from memalign_graph.memory.feedback import Selection
 from memalign_graph.memory.guidelines import guideline_id
 from memalign_graph.memory.operations import GuidelineOperation
 from tests.unit_tests.memory.stores import Opener, in_memory
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, op, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, hashes, op, said
 
 EMPTY = "0" * 32
 """The version of an empty memory."""
@@ -271,5 +271,5 @@ class Actor:
     async def _learn(
         self, io: IO, *changes: GuidelineOperation, is_redistilling: bool = True
     ) -> None:
-        words = {one.id: one.word for one in await self.access.all_episodes(io)}
+        words = hashes(await self.access.all_episodes(io))
         await self.do(io, learning.commit_lesson, changes, words, is_redistilling=is_redistilling)

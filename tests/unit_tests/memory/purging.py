@@ -11,6 +11,7 @@ from langgraph.store.base import BaseStore, SearchOp
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
+from memalign_graph.memory.feedback import Purged
 from tests.unit_tests.memory.support import (
     CRITERION,
     NO_LIMIT,
@@ -92,6 +93,12 @@ def fill(
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
     run_sync(memory.access.put(SYNC, memory.access.layout.of("drafts"), drafts))
     return memory, one
+
+
+def purge(memory: JudgeMemory, *args: Any, **selection: Any) -> Purged:
+    purged = memory.forget(*args, purge=True, **selection).purged
+    assert purged is not None
+    return purged
 
 
 def everything_in(store: BaseStore) -> list[Any]:

@@ -43,10 +43,15 @@ def op(action: Any, *episodes: Episode | str, **fields: Any) -> GuidelineOperati
     return GuidelineOperation(action=action, episode_ids=ids, **fields)
 
 
+def hashes(episodes: Iterable[Episode]) -> dict[str, str]:
+    """What a lesson read of these episodes."""
+    return {episode.id: episode.word for episode in episodes}
+
+
 def learn(
     memory: JudgeMemory, *operations: GuidelineOperation, author: str | None = None
 ) -> dict[str, Any]:
-    words = {one.id: one.word for one in memory.episodes()}
+    words = hashes(memory.episodes())
     return run_sync(
         learning.commit_lesson(
             SYNC, memory.access, operations, words, author=author, is_redistilling=True
@@ -56,7 +61,7 @@ def learn(
 
 def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
     """Learn from what some changes come from, as it stands now, and from nothing else."""
-    words = {one.id: one.word for one in memory.episodes()}
+    words = hashes(memory.episodes())
     read = {key: words[key] for change in operations for key in change.episode_ids}
     return lambda io: learning.commit_lesson(io, memory.access, operations, read)
 
@@ -102,7 +107,7 @@ class Bench:
 
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         io, access = ASYNC if self.awaits else SYNC, self.memory().access
-        words = {one.id: one.word for one in await self.do("episodes")}
+        words = hashes(await self.do("episodes"))
         return await learning.commit_lesson(io, access, operations, words, is_redistilling=True)
 
     async def guidelines(self) -> dict[str, set[str]]:

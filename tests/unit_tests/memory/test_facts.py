@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from langgraph.store.base import PutOp
@@ -100,8 +101,9 @@ UNUSABLE: list[tuple[Any, str]] = [
 
 def test_vectors_that_can_not_be_used_store_nothing() -> None:
     for answer, problem in UNUSABLE:
-        store = WatchedStore()
-        memory = JudgeMemory(store, CRITERION, embeddings=lambda _, answer=answer: answer)
+        store, embed = WatchedStore(), Mock(return_value=answer)
+        embed.name = "unusable"
+        memory = JudgeMemory(store, CRITERION, embeddings=embed)
         with pytest.raises(EmbeddingError, match=problem) as caught:
             memory.remember([said("one"), said("two")])
         assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, hashed, hashes, learn, op, said
 
 
 def sources(memory: JudgeMemory) -> dict[str, list[str]]:
@@ -57,7 +57,7 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
     memory: JudgeMemory, take_back: str
 ) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    words = {each.id: each.word for each in (one, two, three)}
+    words = hashes([one, two, three])
     if take_back == "forget":
         memory.forget(one.id)
     else:

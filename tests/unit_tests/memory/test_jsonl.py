@@ -184,12 +184,11 @@ def with_line(number: int, **fields: Any) -> list[str]:
     return [json.dumps(line) for line in lines]
 
 
-def test_an_earlier_versions_export_is_read() -> None:
+def test_an_earlier_versions_export_is_read(memory: JudgeMemory) -> None:
     lines = [json.loads(line) for line in exported().splitlines()]
     rule = {**lines[1], "superseded_by": None, "reason": None}
     gone = {**rule, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
     blank = {**rule, "id": "b", "text": "", "status": "pending"}
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     given = [lines[0], rule, gone, blank, *lines[2:]]
     assert len(memory.import_jsonl(map(json.dumps, given))) == 2
     assert [(one.text, one.status) for one in memory.guidelines()] == [("Be warm.", "standing")]

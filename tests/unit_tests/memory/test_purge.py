@@ -17,13 +17,22 @@ from memalign_graph.memory.index.vectors import vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
-from tests.unit_tests.memory.purging import MARK, WORDS, everything_in, fill, left_in, planted
+from tests.unit_tests.memory.purging import (
+    MARK,
+    WORDS,
+    everything_in,
+    fill,
+    left_in,
+    planted,
+    purge,
+)
 from tests.unit_tests.memory.stores import WatchedStore
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
     hashed,
+    hashes,
     learn,
     learn_from,
     op,
@@ -97,9 +106,7 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     ]
 
 
-def test_of_two_experts_on_a_case_the_last_takes_it_along() -> None:
-    store = WatchedStore()
-    memory = JudgeMemory(store, CRITERION, embeddings=hashed)
+def test_of_two_experts_on_a_case_the_last_takes_it_along(memory: JudgeMemory) -> None:
     ann, bob = memory.remember(
         [
             said("shared case", "zqxwhy of hers", author="zqxann", id="zqxid"),
@@ -108,21 +115,18 @@ def test_of_two_experts_on_a_case_the_last_takes_it_along() -> None:
     )
     learn_from(memory, op("add", bob, text="Of his own words."))
     learn(memory, op("add", ann, text="Of zqxwhy."), op("add", ann, bob, text="Both, zqxwhy."))
-    forgotten = memory.forget(author="zqxann", purge=True)
-    assert forgotten.purged is not None
-    assert forgotten.purged.vectors == 0
+    assert purge(memory, author="zqxann").vectors == 0
     [found] = memory.recall(QUERY)
     assert (found.example, found.episodes) == (bob.example, memory.episodes())
     assert [rule.text for rule in memory.guidelines()] == ["Of his own words."]
     check_clean(memory)
-    forgotten = memory.forget(bob.id, purge=True)
-    assert forgotten.purged is not None
-    assert forgotten.purged.vectors == 1
-    assert left_in(everything_in(store), "shared case") == []
+    assert purge(memory, bob.id).vectors == 1
+    assert left_in(everything_in(memory.access.store), "shared case") == []
 
 
-def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more() -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more(
+    memory: JudgeMemory,
+) -> None:
     purged, kept = memory.remember([said("one", author="ann"), said("two", author="bob")])
     near = [
         Neighbour(
@@ -164,15 +168,14 @@ def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemor
         op("add", three, text="Something else."),
         op("add", four, text="SOMETHING else"),
     ]
-    read = {each.id: each.word for each in (one, two, three, four)}
+    read = hashes([one, two, three, four])
     prompts = [[one.id, two.id, four.id], [three.id]]
     run_sync(learning.commit_lesson(SYNC, memory.access, operations, read, prompts=prompts))
-    forgotten = memory.forget(one.id, purge=True)
+    purged = purge(memory, one.id)
     # In words that stood without it the other prompt's guideline keeps what calls for it.
     [rule] = memory.guidelines()
     assert (rule.text, rule.status) == ("Something else.", "standing")
-    assert forgotten.purged is not None
-    assert two.id in forgotten.purged.pending
+    assert two.id in purged.pending
     assert left_in(everything_in(memory.access.store)) == []
 
 
@@ -364,8 +367,7 @@ def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
     assert left_in(everything_in(store), "zqxwhy") == []
 
 
-def test_a_filter_chooses_by_what_an_episode_says_now() -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> None:
     episode = memory.remember(said("one", "Too cold. Call me at 555-1234.", author="ann"))
     memory.revise(episode.id, {"rationale": "Too cold."})
 
@@ -382,9 +384,8 @@ def test_a_filter_chooses_by_what_an_episode_says_now() -> None:
     "selection", [{"author": "ann"}, {"where": lambda episode: episode.author == "ann"}]
 )
 def test_a_purge_by_id_alone_leaves_the_author_of_a_guideline_by_hand(
-    selection: dict[str, Any],
+    memory: JudgeMemory, selection: dict[str, Any]
 ) -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     memory.remember([said("one", author="ann"), said("two", author="ann")])
     guideline = memory.add_guideline("Begin with regret.", author="ann")
     memory.forget([episode.id for episode in memory.episodes()], purge=True)
