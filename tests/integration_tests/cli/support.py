@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import Command
 
-from memalign_graph import Criterion, JudgeMemory
+from memalign_graph import Criterion, JudgeMemory, create_review_graph
 from memalign_graph.cli import main
 from memalign_graph.local import open_local_store
 from tests.loopback import LoopbackServer
@@ -125,6 +126,15 @@ class Shell:
         with open_local_store(self.folder / name) as store:
             memory = JudgeMemory(store, CRITERION, embeddings="local", **options)
             return memory.guidelines(), memory.episodes(), memory.version()
+
+    def review_on_a_thread(self, store: Any, checkpointer: Any) -> None:
+        """Judge a case on the thread `t-1`, and answer as ann."""
+        models: Any = {"model": self.server.chat_model(), "embeddings": self.server.embedder()}
+        builder = create_review_graph(CRITERION, **models)
+        graph = builder.compile(store=store, checkpointer=checkpointer)
+        config: Any = {"configurable": {"thread_id": "t-1"}}
+        graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
+        graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
 
     def process(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start a command in a process of its own."""

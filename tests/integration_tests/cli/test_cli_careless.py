@@ -74,6 +74,13 @@ def test_a_database_of_something_else(shell: Shell) -> None:
     assert not (shell.folder / "app.db.lock").exists()
 
 
+@pytest.mark.parametrize("command", ["review", "rate", "align --pending", "memory list"])
+def test_a_memory_that_does_not_exist(shell: Shell, command: str) -> None:
+    ran = shell.run(*command.split(), "-c", "tone.yaml")
+    assert (ran.status, ran.error) == (2, "--memory: memalign.db does not exist.")
+    assert not (shell.folder / "memalign.db").exists()
+
+
 def test_a_broken_database(shell: Shell) -> None:
     shell.align(ANN)
     path = shell.folder / "memalign.db"

@@ -198,23 +198,25 @@ def test_what_was_answered_is_kept_when_stopped(
     assert kept() == answered
 
 
-@pytest.mark.parametrize("options", [["--json"], ["--json", "--report", "report.json"]])
-def test_json_needs_no_extra(
-    learner: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in EXTRA:
         monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_extra")
+@pytest.mark.parametrize("options", [["--json"], ["--json", "--report", "report.json"]])
+def test_json_needs_no_extra(learner: Shell, options: list[str]) -> None:
     ran = evaluate(learner, *options)
     assert ran.status == 0, ran.err
     assert "aligned" in str(ran.document)
 
 
+@pytest.mark.usefixtures("without_extra")
 @pytest.mark.parametrize("options", [[], ["--json", "--report", "report.html"]])
 def test_a_readable_report_names_its_extra_before_any_call(
-    learner: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str]
+    learner: Shell, options: list[str]
 ) -> None:
-    for name in EXTRA:
-        monkeypatch.setitem(sys.modules, name, None)
     ran = evaluate(learner, *options)
     assert (ran.status, 'pip install "memalign-graph[evaluation]"' in ran.error) == (2, True)
     assert (ran.out, learner.server.chats) == ("", [])

@@ -2,14 +2,11 @@
 
 import sqlite3
 from contextlib import closing
-from typing import Any
 
 import pytest
-from langgraph.types import Command
 
-from memalign_graph import create_review_graph
 from memalign_graph.local import open_local_checkpointer, open_local_store
-from tests.integration_tests.cli.support import ANN, CRITERION, Shell
+from tests.integration_tests.cli.support import ANN, Shell
 
 
 def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) -> None:
@@ -60,12 +57,7 @@ def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
 def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
     name = "memalign.db"
     with open_local_store(name) as store, open_local_checkpointer(name) as checkpointer:
-        graph = create_review_graph(
-            CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
-        ).compile(store=store, checkpointer=checkpointer)
-        config: Any = {"configurable": {"thread_id": "t-1"}}
-        graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
-        graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
+        shell.review_on_a_thread(store, checkpointer)
     count = "SELECT count(*) FROM checkpoints"
     with closing(sqlite3.connect(name)) as connection:
         assert connection.execute(count).fetchone()[0] > 0

@@ -6,12 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from langgraph.types import Command
 
-from memalign_graph import create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
 from tests import postgres
-from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
+from tests.integration_tests.cli.support import ANN, BOB, Shell
 
 pytestmark = pytest.mark.postgres
 
@@ -71,12 +69,7 @@ def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.Mo
 
 def test_a_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:
     with open_store(url) as store, open_checkpointer(url) as checkpointer:
-        graph = create_review_graph(
-            CRITERION, model=shell.server.chat_model(), embeddings=shell.server.embedder()
-        ).compile(store=store, checkpointer=checkpointer)
-        config: Any = {"configurable": {"thread_id": "t-1"}}
-        graph.invoke({"inputs": ANN["inputs"], "outputs": ANN["outputs"]}, config)
-        graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
+        shell.review_on_a_thread(store, checkpointer)
         told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
         assert told.status == 0, told.err
         assert told.document["purged"]["thread_ids"] == ["t-1"]

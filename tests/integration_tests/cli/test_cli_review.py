@@ -80,9 +80,3 @@ def test_a_missing_extra_is_named_first(waiting: Shell, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     ran = waiting.run("review", "-c", "tone.yaml")
     assert (ran.status, 'pip install "memalign-graph[review]"' in ran.error) == (2, True)
-
-
-def test_a_memory_that_is_not_there_is_named(shell: Shell) -> None:
-    ran = shell.run("review", "-c", "tone.yaml")
-    assert (ran.status, "memalign.db" in ran.error) == (2, True)
-    assert not (shell.folder / "memalign.db").exists()
