@@ -1,9 +1,9 @@
-"""A small model's guideline from one comment: the wording of its check that works on the case.
+"""A small model's guideline from one comment: the check question that works best on its case.
 
-The expert's value says how the case itself has to be answered, so that a question about something
-else, or one that is answered the same for every case, is found out before it judges anything. It is
-compared with the same case as the expert wants it, rewritten by the model, and with cases in memory
-that the experts accepted.
+The model writes several questions from the comment. The expert's value says how the case itself
+must answer them. A question about another subject, or with the same answer for every case, is
+dropped before it judges anything. Each question is also asked about the same outputs rewritten as
+the expert wants them, and about accepted cases in memory.
 """
 
 import logging
@@ -31,16 +31,16 @@ from memalign_graph.types import Episode, Example
 
 logger = logging.getLogger(__name__)
 
-_ASKED_SOURCES = 3  # of a question that several comments led to
-_ACCEPTED_CASES = 2  # in memory that every wording is asked of
+_MAX_SOURCES_ASKED = 3  # source cases on which a question is validated
+_MAX_ACCEPTED_CASES = 2  # accepted cases in memory on which wordings are compared
 _MIN_CONTRAST = 0.15
-"""Log-odds by which a wording has to tell accepted outputs from the case, to count as doing so."""
+"""Least difference in log-odds between accepted outputs and the case; less is noise."""
 
 
 async def distill_comments(
     io: IO, access: MemoryAccess, chat: BaseChatModel, episodes: Sequence[Episode]
 ) -> DistillResult:
-    """Make a guideline of each comment: the comment as its text, and the check that works best."""
+    """Make a guideline from each comment: the comment is its text, the best question its check."""
     result = DistillResult()
     for episode in episodes:
         comment = episode.rationale or ""
@@ -52,7 +52,7 @@ async def distill_comments(
         question = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
         if question is None:
             answer = "yes" if is_accepted else "no"
-            why = f"no question made of it is answered {answer} for the case that it comes from"
+            why = f"no question made from it is answered {answer} on the case that it comes from"
             result.warnings.append(not_kept(text, why))
             continue
         operation = GuidelineOperation(
@@ -88,7 +88,7 @@ async def drop_refuted(
     result: DistillResult,
     episodes: Iterable[Episode],
 ) -> None:
-    """Drop questions that the cases they come from answer otherwise than the experts' values."""
+    """Drop questions whose answers on their source cases contradict the experts' values."""
     sources = {episode.id: episode for episode in episodes}
     scale = access.criterion.scale
     levels = {
@@ -98,7 +98,7 @@ async def drop_refuted(
     }
     questions: dict[str, list[str]] = {}
     for operation in result.operations:
-        for key in operation.episode_ids[:_ASKED_SOURCES] if operation.question else ():
+        for key in operation.episode_ids[:_MAX_SOURCES_ASKED] if operation.question else ():
             questions.setdefault(key, []).append(operation.question or "")
     answers: dict[str, dict[str, float]] = {}
     for key, wordings in questions.items():
@@ -113,7 +113,7 @@ async def drop_refuted(
         low = [by_source[key] for key in by_source.keys() & levels if levels[key] < YES_THRESHOLD]
         high = [by_source[key] for key in by_source.keys() & levels if levels[key] == 1]
         if low and fmean(low) >= YES_THRESHOLD and not (high and fmean(high) > fmean(low)):
-            why = "it is answered yes for cases that the experts rejected"
+            why = "it is answered yes on cases that the experts rejected"
             result.warnings.append(not_kept(operation.text or "", why))
             continue
         retained.append(operation)
@@ -133,7 +133,7 @@ async def _choose(
     *,
     is_accepted: bool,
 ) -> str | None:
-    """Return the wording that tells the case from accepted ones; None where none does."""
+    """Return the wording that best separates accepted cases from this one; None if none does."""
     answers = await _answers(io, chat, episode.example, wordings)
     if answers is None:
         return wordings[0] if wordings else None
@@ -141,7 +141,7 @@ async def _choose(
     compared = [await _answers(io, chat, example, wordings) or {} for example in others]
 
     def contrast(wording: str) -> float:
-        """Return how much likelier accepted outputs meet it; small differences are noise."""
+        """Return how much higher the log-odds are on accepted outputs; 0 for small differences."""
         odds = [log_odds(other[wording]) for other in compared if wording in other]
         difference = fmean(odds) - log_odds(answers[wording]) if odds else 0.0
         return difference if abs(difference) >= _MIN_CONTRAST else 0.0
@@ -189,14 +189,14 @@ async def _accepted_examples(
         for row in (await access.refresh(io)).newest()
         if _level(row, scale) == 1 and row.example_id != episode.example_id
     ]
-    accepted = await access.episodes(io, [row.id for row in rows[:_ACCEPTED_CASES]])
+    accepted = await access.episodes(io, [row.id for row in rows[:_MAX_ACCEPTED_CASES]])
     examples = [other.example for other in accepted.values()]
     rewritten = await _rewritten(io, chat, episode)
     return examples if rewritten is None else [rewritten, *examples]
 
 
 async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example | None:
-    """Have the model write the outputs as the expert wants them; None where it can't."""
+    """Let the model rewrite the outputs as the expert wants them; None if that fails."""
     messages = prompts.rewrite_prompt(episode)
     if messages is None:
         return None
@@ -209,7 +209,7 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
             purpose="write outputs as the expert wants them",
         )
     except (ChatModelError, ModelAnswerError, KeyError) as error:
-        logger.warning("A comment's questions are not tried on rewritten outputs: %s", error)
+        logger.warning("Questions are not validated on rewritten outputs: %s", error)
         return None
     example = episode.example
     if outputs.split() == str(example.outputs).split():

@@ -1,9 +1,9 @@
-"""What the answers to checks say of a case's value, with a small model.
+"""The value of a case, from a small model's answers to its checks.
 
-A small model answers some questions with yes too often and others too seldom, so that one half is
-no threshold. Its answers on cases that experts valued are anchors: the cases that a guideline comes
-from break it, and cases that experts accepted meet it. With one comment there is one anchor. Cases
-with similar answers vote on the value, too.
+A small model answers some questions with yes too often and others too seldom, so a probability of
+one half is no usable threshold. Each check has its own threshold, set by the model's answers on
+cases in memory: the cases that the guideline comes from break it, and cases that experts accepted
+meet it. Cases with similar answers also vote on the value.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -22,25 +22,26 @@ from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 from memalign_graph.types import Check, Guideline, Probabilities
 
 _USUAL_MET = 1.0
-"""Log-odds of yes for cases that meet a guideline, with the embedded model: the mean over cases of
+"""Usual log-odds of yes for a case that meets a guideline. With the embedded model the mean over
 the development scenarios is 0.9."""
 _LEAST_GAP = 0.35
-"""By how much they lie above those that break it at least; with it, and thresholds at 0.3 of the
-gap, 88 % of the breaking and 82 % of the meeting cases of the development scenarios were told."""
-_GAP_CASES = 2.0  # as many accepted cases that gap counts for
+"""Least distance from the log-odds of a breaking case to those of a meeting case. With this gap and
+a threshold at 0.3 of it, 88 % of the breaking and 82 % of the meeting cases of the development
+scenarios were classified correctly."""
+_GAP_CASES = 2.0  # the usual gap weighs as much as this many accepted cases
 _FIRST_SHARE, _LAST_SHARE = 0.3, 0.5
-"""The threshold's share of the gap: with the anchor alone, and with many accepted cases."""
-_SLOPE = 3.0  # of the log-odds that a check is met
+"""Where in the gap the threshold lies: without accepted cases, and with many of them."""
+_SLOPE = 3.0  # log-odds that a check is met, per log-odds of yes above the threshold
 _MAX_ODDS = 3.0
-_JUDGE_WEIGHT = 0.5  # of the judge's own log-odds beside those of the checks
-_SURE = 0.9  # of the value that a failed check leads to
+_JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1
+_SURE = 0.9  # probability of the values seen where a check failed, or where all are met
 
 
 @dataclass(frozen=True)
 class AnchoredCheck:
-    """A check's answer, held against its answers on cases that experts valued."""
+    """A check's answer, compared with the answers on cases that experts valued."""
 
-    check: Check  # held by the threshold
+    check: Check  # `held` says whether the answer is above the threshold
     question: str
     odds: float  # log-odds that it is met
     broken_values: list[Value]  # the experts' values of the cases that break it
@@ -49,7 +50,7 @@ class AnchoredCheck:
 
 
 def share_of_scale(value: Value | None, scale: Scale) -> float | None:
-    """Return how high a value stands, from 0 to 1; None where a scale has no better or worse."""
+    """Map a value to 0 (worst) to 1 (best); None if the scale has no order."""
     if value is None:
         return None
     if isinstance(scale, Boolean):
@@ -64,7 +65,7 @@ def share_of_scale(value: Value | None, scale: Scale) -> float | None:
 def _consensus_values(
     view: MemoryView, scale: Scale, excluded_keys: Container[str]
 ) -> dict[str, Value]:
-    """Return the experts' value of each example, newest first, without excluded vector keys."""
+    """Return the experts' consensus by example id, newest first, without excluded vector keys."""
     values: dict[str, list[Value]] = {}
     for row in sorted(view.rows(), key=lambda row: (row.given_at, row.id), reverse=True):
         value = value_or_none(row.value, scale)
@@ -80,7 +81,7 @@ def anchor_checks(
     guidelines: Mapping[str, Guideline],
     excluded_keys: Container[str],
 ) -> list[AnchoredCheck]:
-    """Compare answers with those on cases in memory, without the cases of excluded vector keys."""
+    """Set each check's threshold by cases in memory, without the cases of excluded vector keys."""
     answers, values = check_answers(view), _consensus_values(view, scale, excluded_keys)
     example_ids = {row.id: row.example_id for row in view.rows()}
     anchored = []
@@ -132,7 +133,7 @@ def add_checks(
     values: Sequence[Value],
     scale: Scale,
 ) -> Probabilities:
-    """Add the log-odds of the check that is met least to half of those of the judge itself."""
+    """Combine the judge's own probabilities with those of the check that is met least."""
     if not anchored or share_of_scale(values[0], scale) is None:
         return judged
     worst = min(anchored, key=lambda check: check.odds)
@@ -141,14 +142,14 @@ def add_checks(
         where_broken, where_met = {"false": 1.0, "true": 0.0}, {"false": 0.0, "true": 1.0}
     else:
         where_broken = _spread(worst.broken_values or values[:1], values, scale)
-        # Without accepted cases nothing is known of the value of a case that meets all.
+        # Without accepted cases, the value of a case that meets all checks is unknown.
         where_met = _spread(worst.met_values, values, scale)
     by_check = {name: met * where_met[name] + (1 - met) * where_broken[name] for name in judged}
     return combine_probabilities(by_check, judged, _JUDGE_WEIGHT)
 
 
 def _spread(known: Sequence[Value], values: Sequence[Value], scale: Scale) -> dict[str, float]:
-    """Return the shares of known values, with some for every value; even ones where none is."""
+    """Return the known values' distribution, smoothed over all values; uniform without any."""
     sure = _SURE if known else 0.0
     shares = dict.fromkeys(map(scale.render, values), (1 - sure) / len(values))
     for value in known:
@@ -159,17 +160,17 @@ def _spread(known: Sequence[Value], values: Sequence[Value], scale: Scale) -> di
 def combine_probabilities(
     probabilities: Probabilities, others: Probabilities, weight: float
 ) -> Probabilities:
-    """Multiply probabilities with others to the power of their weight."""
+    """Multiply probabilities by others to the power of `weight`, and normalize."""
     product = {name: share * others[name] ** weight for name, share in probabilities.items()}
     total = sum(product.values()) or 1.0
     return {name: share / total for name, share in product.items()}
 
 
-_WIDTH = 0.5  # of a case's reach in a vote, in squares of the answers' spread
-_HALF_WEIGHT_CASES = 8  # so many cases halve the weight of a vote
+_WIDTH = 0.5  # of the kernel, in squared standard deviations of the answers
+_HALF_WEIGHT_CASES = 8  # number of cases at which a vote has half of its weight
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MAX_VOTERS = 200  # the newest cases
-_PRIOR = 0.05  # the share that each value has from no case
+_PRIOR = 0.05  # smoothing of the votes: share of all votes that each value gets in addition
 
 
 def check_vote(
@@ -179,11 +180,11 @@ def check_vote(
     values: Sequence[Value],
     excluded_keys: Container[str],
 ) -> tuple[Probabilities, float] | None:
-    """Return the share of each value among cases with similar checks, and the weight of that.
+    """Return the distribution of values among cases with similar answers, and its weight.
 
-    `case_probabilities` has how likely the case meets each guideline, by `asked_id`. Cases count by
-    how near they are in the log-odds of the checks. The weight is learned by leave-one-out, and
-    shrunk where cases are few. None without a case that was asked the same.
+    `case_probabilities` maps an `asked_id` to the probability that the case meets the guideline.
+    Cases are weighted by a Gaussian kernel on the log-odds of the checks. The weight of the vote is
+    chosen by leave-one-out and shrunk with few cases. None if no case was asked these checks.
     """
     import numpy as np
 
@@ -212,10 +213,10 @@ def check_vote(
 
 
 def _left_out_weight(shares: Any, chosen: Any) -> float:
-    """Choose how much a vote counts by what it says of each case without that case.
+    """Choose the weight with the least leave-one-out log loss, averaged over the values.
 
-    Each value that several cases have counts alike, however rare it is; a value that only one case
-    has can't be known without that case.
+    Rare values count as much as frequent ones. A value of a single case is left out, because no
+    other case can predict it.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""Guidelines as checks: whether a case meets each, asked as a question of its own.
+"""Guidelines as checks: a yes/no question for each, asked about a case.
 
-Probabilities of small questions, weighed by a few labels, foretell experts better than one verdict
+Probabilities of small questions, weighted by a few labels, predict experts better than one verdict
 does: H. Hashemi et al., LLM-Rubric: A multidimensional, calibrated approach to automated evaluation
 of natural language texts (2024), https://arxiv.org/abs/2501.00274.
 """
@@ -40,13 +40,13 @@ from memalign_graph.types import Check, Criterion, Example, Guideline
 logger = logging.getLogger(__name__)
 
 MEASURED_CASES = 50
-"""How many of the newest cases that experts valued guidelines are measured on."""
+"""Guidelines are measured on this many of the newest cases that experts valued."""
 
-_SAVE_EVERY = 10  # cases, so that little is lost where an alignment is cut off
-_GUIDELINES_PER_PROMPT = 20  # that are put as questions at a time; by a small model, one
+_SAVE_EVERY = 10  # cases, so that little is lost if an alignment is interrupted
+_GUIDELINES_PER_PROMPT = 20  # rewritten as questions in one call; a small model gets one
 _MAX_CONCURRENCY = 8
-YES_THRESHOLD = 0.5  # from here on rather yes than no
-_MIN_YES_NO_MASS = 0.5  # the least probability of yes and no together
+YES_THRESHOLD = 0.5  # probability from which an answer counts as yes
+_MIN_YES_NO_MASS = 0.5  # an answer with less probability on yes and no together is unknown
 
 
 async def check_case(
@@ -57,7 +57,7 @@ async def check_case(
     *,
     limit: int,
 ) -> tuple[list[Check], list[str]]:
-    """Ask whether a case meets guidelines, those that have a question; also returns warnings."""
+    """Ask the questions of guidelines about a case; returns checks and warnings."""
     questions = {each.id: each.question for each in guidelines if each.question}
     if not questions:
         return [], []
@@ -107,7 +107,7 @@ async def ask_questions(
         return (no if prompts.is_turned_around(question) else yes) / (yes + no)
 
     first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
-    # Alone, so that a server has read the case before the others come.
+    # The first alone, so that the server has cached the case before the others are sent.
     answers = [await answer(first, questions[0])]
     if not has_logprobs:
         return None
@@ -122,7 +122,7 @@ def _word_probability(logprobs: Any, word: str) -> float:
 async def _ask_checklist(
     io: IO, chat: BaseChatModel, example: Example, questions: Sequence[str]
 ) -> list[float | bool | None]:
-    """Ask all questions at once; all are unknown where the answer is of no use."""
+    """Ask all questions in one call; all are unknown if the answer is unusable."""
     count, window = len(questions), max_input_tokens(chat)
     messages = prompts.checklist_prompt(example, questions, max_input_tokens=window)
     try:
@@ -130,7 +130,7 @@ async def _ask_checklist(
             io,
             with_schema(chat, prompts.checklist_schema(count)),
             messages,
-            lambda answer, _last: prompts.read_checklist(answer, count),
+            lambda answer, _last: prompts.parse_checklist(answer, count),
             purpose="check a case",
         )
     except (ChatModelError, ModelAnswerError) as error:
@@ -143,7 +143,7 @@ async def _ask_checklist(
 
 
 def probabilities(checks: Sequence[Check]) -> dict[str, float]:
-    """Return how likely a case meets what it was asked, by `asked_id`; unknown ones left out."""
+    """Return the probability that a case meets each known check, by `asked_id`."""
     return {
         check.asked: float(check.held) if check.probability is None else check.probability
         for check in checks
@@ -159,7 +159,7 @@ async def fill_check_answers(
     limit: int,
     report_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[str]:
-    """Ask of the newest cases that experts valued what was not asked yet; returns warnings."""
+    """Ask missing checks about the newest cases that experts valued; returns warnings."""
     view = await access.refresh(io)
     name, scale, answers = model_name_of(chat), access.criterion.scale, check_answers(view)
     episode_ids: dict[str, str] = {}
@@ -176,7 +176,7 @@ async def fill_check_answers(
     examples = {episode.example_id: episode.example for episode in episodes.values()}
     warnings: list[str] = []
     done = 0
-    # A small model's server reads one case at a time, and again where another came between.
+    # A small model's server caches one case at a time: concurrent cases would evict each other.
     at_once = 1 if is_small_model(chat) else limit
     for keys in chunks([key for key in missing if key in examples], _SAVE_EVERY):
         per_case = max(limit // len(keys), 1)
@@ -202,7 +202,7 @@ async def fill_questions(
     criterion: Criterion,
     guidelines: Sequence[Guideline],
 ) -> str | None:
-    """Record a question for each guideline that has none; returns a warning where that fails."""
+    """Record a question for each guideline without one; returns a warning if that fails."""
     texts = list(dict.fromkeys(each.text for each in guidelines if each.question is None))
     failures: list[MemAlignError] = []
 
@@ -221,7 +221,10 @@ async def fill_questions(
     if not failures:
         return None
     count = len(texts) - len(questions)
-    return f"{count} guideline(s) could not be made questions, and are not checked: {failures[0]}"
+    return (
+        f"{count} guideline(s) could not be rewritten as questions, and are not checked: "
+        f"{failures[0]}"
+    )
 
 
 async def _ask_for_questions(
@@ -233,7 +236,7 @@ async def _ask_for_questions(
             io,
             with_schema(chat, prompts.questions_schema(len(texts))),
             prompts.question_prompt(criterion, texts),
-            lambda answer, _last: prompts.read_questions(answer, len(texts)),
+            lambda answer, _last: prompts.parse_questions(answer, len(texts)),
             purpose=purpose,
         )
         return questions

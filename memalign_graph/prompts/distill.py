@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from memalign_graph.prompts import fences
-from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS
+from memalign_graph.prompts.checks import QUESTION, QUESTION_RULES
 from memalign_graph.prompts.judge import ANSWER_TOKENS, choose_guidelines
 from memalign_graph.types import Criterion, Episode, Guideline
 
@@ -183,7 +183,7 @@ def _prompt_frame(
     system = _SYSTEM.format(
         criterion=fences.render_criterion(criterion),
         rules=_RULES,
-        question=WHAT_A_QUESTION_IS,
+        question=QUESTION_RULES,
         counts=counts,
         changes=_CHANGE if handles else "",
         order=_IN_ORDER if several else "",

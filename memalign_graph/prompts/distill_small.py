@@ -1,9 +1,9 @@
 """The distiller's prompts for small models: experts' comments in, yes/no questions out.
 
-Asked for operations on handles, a small model copies what it is shown; asked for yes/no questions,
-from comments alone, it writes good ones. A single comment is put as a question in several wordings,
-of which one is chosen by asking it of the case itself. The examples in the prompts are about things
-that do not exist, so that nothing of them fits a real case.
+A small model that is asked for operations on guidelines copies its prompt. Asked for yes/no
+questions from comments alone, it writes good ones. A single comment is rewritten as several
+questions; the best one is chosen by asking each about the case itself. The prompts' examples are
+about invented things, so that none of them fits a real case.
 """
 
 import json
@@ -20,17 +20,17 @@ from memalign_graph.transcript import transcripts_in
 from memalign_graph.types import Criterion, Episode
 
 MAX_COMMENTS = 12
-"""How many pieces of feedback a small model is shown at a time."""
+"""Number of comments in one prompt for a small model."""
 
 WORDINGS = 3
-"""In how many wordings one comment's question is asked for."""
+"""Number of questions that are requested for one comment."""
 
 MAX_QUESTION_CHARS = 160
 _MAX_QUESTIONS = 3  # in one answer: each is asked of every case
 _GUIDELINE_CHARS = 400
 _COMMENT_TOKENS = 300
-_REWRITTEN_CHARS = 160  # more than twice the outputs that an expert may want
-_OUTPUTS_TOKENS = 200  # of outputs that were judged without a comment, or that are rewritten
+_REWRITTEN_CHARS = 160  # allowed in addition to twice the length of the outputs
+_OUTPUTS_TOKENS = 200  # of outputs that have no comment, or that are rewritten
 
 _SYSTEM = """\
 You turn what experts say about single cases into yes/no questions, by which any other case can be \
@@ -110,7 +110,7 @@ _REWRITE_EXAMPLES = (
 )
 
 MADE_UP_WORDS = ("zib", "zorp", "mork", "flib", "unflib", "grumble", "whistle")
-"""How words of the examples begin that a question of a real comment does not have."""
+"""Beginnings of the examples' invented words. A real question with one of them is rejected."""
 
 
 def small_distill_prompt(
@@ -120,7 +120,7 @@ def small_distill_prompt(
     max_input_tokens: int,
     max_operations: int | None = None,
 ) -> DistillPrompt:
-    """Show the first of some feedback, oldest first: the comment, or the outputs with a value."""
+    """Show the oldest feedback: each comment, or the outputs where there is no comment."""
     visible = sorted(episodes[:MAX_COMMENTS], key=lambda episode: (episode.given_at, episode.id))
     limit = max_operations or min(_MAX_QUESTIONS, len(visible) + 1)
     system = _SYSTEM.format(instructions=criterion.instructions.strip())
@@ -158,7 +158,7 @@ def small_distill_prompt(
 
 
 def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
-    """Ask for a comment, or a guideline written by hand, as a question in several wordings."""
+    """Ask for several questions from a comment, or from a guideline written by hand."""
     system = _WORDINGS_SYSTEM.format(instructions=criterion.instructions.strip())
     messages: list[BaseMessage] = [SystemMessage(system)]
     for example, questions in _WORDINGS_EXAMPLES.items():
@@ -176,7 +176,7 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
 
 
 def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
-    """Ask for the outputs as the expert wants them; None for a transcript, or if they are long."""
+    """Ask for the outputs as the expert wants them; None for transcripts and long outputs."""
     example = episode.example
     if (
         transcripts_in(example.outputs)
@@ -193,7 +193,7 @@ def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:
 
 
 def rewrite_schema(episode: Episode) -> dict[str, Any]:
-    """Return the schema of rewritten outputs, which may be about twice as long as they are."""
+    """Return the schema of rewritten outputs, at most about twice as long as the original."""
     chars = len(fences.as_text(episode.example.outputs))
     outputs = {"type": "string", "maxLength": 2 * chars + _REWRITTEN_CHARS}
     head = {"title": "rewritten_outputs", "description": "The outputs as the expert wants them."}
@@ -208,18 +208,18 @@ def expert_questions_schema(max_questions: int) -> dict[str, Any]:
 
 
 def quoting_question(comment: str) -> str | None:
-    """Put a comment itself as a question; None where it is too long for that."""
+    """Return a question that quotes the comment; None if it is too long."""
     question = f'Do the outputs do what an expert asks for: "{one_line(comment)}"?'
     return question if len(question) < MAX_QUESTION_CHARS else None
 
 
 def guideline_text(comment: str) -> str:
-    """Return a comment as a guideline: in the expert's words and language, on one line."""
+    """Return the comment on one line, shortened to the length of a guideline."""
     return excerpt(one_line(comment), _GUIDELINE_CHARS)
 
 
 def is_truncated(comment: str) -> bool:
-    """Return whether a comment is shown without its middle."""
+    """Return whether a comment is too long to be shown whole."""
     return fences.estimate_tokens(comment) > _COMMENT_TOKENS
 
 
@@ -228,7 +228,7 @@ def one_line(text: str) -> str:
 
 
 def comment_or_output(episode: Episode) -> str:
-    """Return what a small model is shown: the expert's comment, or outputs that have none."""
+    """Return the expert's comment, or the outputs if there is none."""
     return episode.rationale or fences.as_text(episode.example.outputs)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
 from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
-from memalign_graph.prompts.checks import QUESTION, WHAT_A_QUESTION_IS, read_question
+from memalign_graph.prompts.checks import QUESTION, QUESTION_RULES, parse_question
 from memalign_graph.prompts.distill import DistillPrompt
 from memalign_graph.prompts.distill_small import (
     MADE_UP_WORDS,
@@ -141,7 +141,7 @@ def _read_operations(
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
-    visible = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{WHAT_A_QUESTION_IS}\n\n{QUESTION}"
+    visible = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{QUESTION_RULES}\n\n{QUESTION}"
     copies = fences.word_ngrams(visible) - fences.word_ngrams(prompt.comments)
     return [_read_operation(operation, prompt, copies) for operation in operations]
 
@@ -162,7 +162,7 @@ def _read_operation(
         raise ValueError(f"a guideline has more than {MAX_GUIDELINE_CHARS:,} characters")
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
-    question = read_question(operation.get("question"))
+    question = parse_question(operation.get("question"))
     if not text or not copies.isdisjoint(fences.word_ngrams(question)):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(

@@ -70,11 +70,13 @@ def sources(guidelines: Iterable[Guideline]) -> dict[str, int]:
 
 
 async def version(bench: Bench, **options: Any) -> str:
-    return str(await bench.call(bench.memory(**options), "version"))
+    memory = bench.memory(**options)
+    return await memory.aversion() if bench.awaits else memory.version()
 
 
 async def commits(bench: Bench) -> int:
-    return len(await bench.call(bench.memory(), "history"))
+    memory = bench.memory()
+    return len(await memory.ahistory() if bench.awaits else memory.history())
 
 
 def embedded(bench: Bench) -> list[str]:

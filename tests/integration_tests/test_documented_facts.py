@@ -263,7 +263,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
         [check_value._FIRST_SHARE, check_value._LAST_SHARE],
     ),
     ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
-    ("docs/checks.md", r"of up to (\d+) accepted cases", [comment_questions._ACCEPTED_CASES]),
+    ("docs/checks.md", r"of up to (\d+) accepted cases", [comment_questions._MAX_ACCEPTED_CASES]),
     (
         "docs/checks.md",
         r"Up to (\d+) comments .* up to (\d+) at a time, the model writes at most (\d+)",

@@ -153,7 +153,7 @@ async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: 
     assert await bench.guidelines() == []
     [warning] = learned["learned"]["warnings"]
     assert COLD["rationale"] in warning
-    assert "no question made of it is answered no for the case that it comes from" in warning
+    assert "no question made from it is answered no on the case that it comes from" in warning
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
@@ -210,7 +210,7 @@ async def test_questions_of_many_comments_are_dropped_where_their_cases_refute_t
     bench.server.responder = Distiller((SORRY,))
     report = await align(bench, feedback, alignment(bench, model=small(bench)))
     assert await bench.guidelines() == []
-    assert "answered yes for cases that the experts rejected" in " ".join(report["warnings"])
+    assert "answered yes on cases that the experts rejected" in " ".join(report["warnings"])
 
 
 async def test_a_guideline_that_loses_a_source_is_worded_from_the_other(bench: Bench) -> None:
@@ -238,7 +238,7 @@ async def test_guidelines_by_hand_get_their_questions_once(bench: Bench) -> None
         await bench.add_guideline(text)
     bench.server.script(error(500))
     warning, rules = await fill(bench, bench.server.chat_model(max_retries=0))
-    assert str(warning).startswith("2 guideline(s) could not be made questions")
+    assert str(warning).startswith("2 guideline(s) could not be rewritten as questions")
     assert {rule.question for rule in rules} == {None}
     bench.server.responder = lambda chat: (
         answer(wrote(SORRY)) if 'Comment: "Say sorry."' in chat.text else error(500)

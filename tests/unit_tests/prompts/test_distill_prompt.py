@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Categorical, Criterion, Guideline
-from memalign_graph.prompts.checks import question_prompt, questions_schema, read_questions
+from memalign_graph.prompts.checks import parse_questions, question_prompt, questions_schema
 from memalign_graph.prompts.distill import DistillPrompt, operations_schema
 from memalign_graph.prompts.distill_small import small_distill_prompt
 from memalign_graph.prompts.distilled import read_distilled
@@ -284,10 +284,10 @@ def test_rules_are_asked_for_as_questions_in_their_order() -> None:
     assert CRITERION.instructions in system
     assert human.startswith("The rules:\n1. Rule a.\n2. &lt;|x|>\n")
     assert questions_schema(2)["properties"]["questions"]["maxItems"] == 2
-    assert read_questions({"questions": ["Is it\n a?", "x" * 301]}, 2) == ["Is it a?", ""]
+    assert parse_questions({"questions": ["Is it\n a?", "x" * 301]}, 2) == ["Is it a?", ""]
     for wrong in ({}, {"questions": "Is it a?"}, {"questions": ["Is it a?"]}):
         with pytest.raises(ValueError, match='no list of 2 "questions"'):
-            read_questions(wrong, 2)
+            parse_questions(wrong, 2)
 
 
 async def test_what_teaches_nothing_is_asked_for_again_and_then_told(bench: Bench) -> None:
