@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.store.base import BaseStore
-
 from memalign_graph.errors import require_extra
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # lazily, so that `memalign --help` stays fast
+    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+    from langgraph.store.base import BaseStore
     from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 
 BUSY_TIMEOUT_S = 30.0
@@ -54,19 +53,19 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def open_store(place: str | Path) -> AbstractContextManager[BaseStore]:
+def open_store(place: str | Path) -> AbstractContextManager["BaseStore"]:
     """Open a LangGraph store in a file, or in Postgres by a `postgresql://` URL."""
     return _open_postgres_store(str(place)) if is_postgres(place) else open_local_store(place)
 
 
-def open_store_async(place: str | Path) -> AbstractAsyncContextManager[BaseStore]:
+def open_store_async(place: str | Path) -> AbstractAsyncContextManager["BaseStore"]:
     """Open a LangGraph store as `open_store` does, for async use."""
     if is_postgres(place):
         return _open_postgres_store_async(str(place))
     return open_local_store_async(place)
 
 
-def open_checkpointer(place: str | Path) -> AbstractContextManager[BaseCheckpointSaver[Any]]:
+def open_checkpointer(place: str | Path) -> AbstractContextManager["BaseCheckpointSaver[Any]"]:
     """Open a LangGraph checkpointer where `open_store` opens a store."""
     if is_postgres(place):
         return _open_postgres_checkpointer(str(place))
@@ -172,7 +171,7 @@ def _connect(path: str | Path, isolation_level: Any) -> sqlite3.Connection:
 
 
 @contextmanager
-def _open_postgres_store(url: str) -> Iterator[BaseStore]:
+def _open_postgres_store(url: str) -> Iterator["BaseStore"]:
     with require_extra("postgres", "a memory in Postgres"):
         from langgraph.store.postgres import PostgresStore
         from psycopg_pool import ConnectionPool
@@ -186,7 +185,7 @@ def _open_postgres_store(url: str) -> Iterator[BaseStore]:
 
 
 @asynccontextmanager
-async def _open_postgres_store_async(url: str) -> AsyncIterator[BaseStore]:
+async def _open_postgres_store_async(url: str) -> AsyncIterator["BaseStore"]:
     await asyncio.to_thread(_create_tables, _open_postgres_store, url)
     from langgraph.store.postgres import AsyncPostgresStore
     from psycopg_pool import AsyncConnectionPool
@@ -198,7 +197,7 @@ async def _open_postgres_store_async(url: str) -> AsyncIterator[BaseStore]:
 
 
 @contextmanager
-def _open_postgres_checkpointer(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
+def _open_postgres_checkpointer(url: str) -> Iterator["BaseCheckpointSaver[Any]"]:
     with require_extra("postgres", "a checkpointer in Postgres"):
         from langgraph.checkpoint.postgres import PostgresSaver
 
