@@ -144,6 +144,12 @@ class Bench:
         memory = self.memory(**options)
         return await memory.aadd_guideline(text) if self.awaits else memory.add_guideline(text)
 
+    async def call(self, target: Any, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of a memory or store, blocking or awaited."""
+        if self.awaits:
+            return await getattr(target, f"a{method}")(*args, **options)
+        return getattr(target, method)(*args, **options)
+
     def models(self, **options: Any) -> dict[str, Any]:
         """Return the server's models as options, with others."""
         return {

@@ -19,9 +19,6 @@ from memalign_graph.evaluation.dataset import is_ordered
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 from memalign_graph.types import FrozenModel
 
-LOWER_IS_BETTER = frozenset({"mae", "ece"})
-"""Metrics for which lower is better."""
-
 _MOST_LABELS = 11
 _BINS = 10
 _QUANTILES = (0.025, 0.975)
@@ -106,7 +103,7 @@ class Comparison(FrozenModel):
             # With few pairs bootstrap intervals are too narrow: add the two-sided exact sign test.
             if pairs < _MANY_PAIRS and 2 * _binomial_tail(fewer, pairs) > 1 - _LEVEL:
                 return None
-        return (low > 0) == (metric not in LOWER_IS_BETTER)
+        return (low > 0) == (metric not in ("mae", "ece"))
 
 
 class Prediction(FrozenModel):

@@ -24,7 +24,7 @@ from memalign_graph.integrations.recorded import (
     plain_json,
     scale_of,
 )
-from memalign_graph.io import IO, SYNC, run_sync, sync_async_functions
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.prompts.fences import as_text, escape_tags
 from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import Settings
@@ -77,7 +77,7 @@ class JudgeEvaluator(Settings):
 
     @property
     def name(self) -> str:
-        """The evaluator's name, which LangSmith uses as the key of an error."""
+        """The evaluator's name."""
         return self.key or "memalign_judge"
 
     async def judge(self, io: IO, inputs: Any, outputs: Any, reference: Any) -> Evaluated:
@@ -181,32 +181,30 @@ def as_evaluator(graph: Runnable[Any, Any], **options: Any) -> Callable[..., Eva
     Raises:
         InvalidInputError: If the graph or an option cannot be used.
     """
-    evaluator, _ = _evaluators(graph, options)
-    return evaluator
+    evaluator = JudgeEvaluator(graph=graph, **options)
+
+    def memalign_judge(  # LangSmith reads the key of an error from the function's code
+        *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
+    ) -> Evaluated:
+        return run_sync(evaluator.judge(SYNC, inputs, outputs, reference_outputs))
+
+    memalign_judge.__name__ = evaluator.name
+    return memalign_judge
 
 
 def as_async_evaluator(
     graph: Runnable[Any, Any], **options: Any
 ) -> Callable[..., Coroutine[Any, Any, Evaluated]]:
     """Make an async evaluator, for LangSmith's `aevaluate`; see `as_evaluator`."""
-    _, evaluator = _evaluators(graph, options)
-    return evaluator
-
-
-def _evaluators(
-    graph: Any, options: dict[str, Any]
-) -> tuple[Callable[..., Evaluated], Callable[..., Coroutine[Any, Any, Evaluated]]]:
     evaluator = JudgeEvaluator(graph=graph, **options)
 
     async def memalign_judge(
-        io: IO, /, *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
+        *, inputs: Any = None, outputs: Any, reference_outputs: Any = None, **_: Any
     ) -> Evaluated:
-        return await evaluator.judge(io, inputs, outputs, reference_outputs)
+        return await evaluator.judge(ASYNC, inputs, outputs, reference_outputs)
 
-    both = sync_async_functions(memalign_judge)
-    for function in both:
-        function.__name__ = evaluator.name
-    return both
+    memalign_judge.__name__ = evaluator.name
+    return memalign_judge
 
 
 def as_comparative_evaluator(

@@ -70,13 +70,11 @@ def sources(guidelines: Iterable[Guideline]) -> dict[str, int]:
 
 
 async def version(bench: Bench, **options: Any) -> str:
-    memory = bench.memory(**options)
-    return await memory.aversion() if bench.awaits else memory.version()
+    return str(await bench.call(bench.memory(**options), "version"))
 
 
 async def commits(bench: Bench) -> int:
-    memory = bench.memory()
-    return len(await memory.ahistory() if bench.awaits else memory.history())
+    return len(await bench.call(bench.memory(), "history"))
 
 
 def embedded(bench: Bench) -> list[str]:

@@ -311,9 +311,8 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     await until_asked(bench, waiting, {**SAID, "value": True}, on="waits", asks=PLANTED)
     await until_asked(bench, waiting, {"rationale": "Meh."}, OTHER, "other")
     assert MARK in await checkpoints(bench)
-    memory, options = bench.memory(), {"purge": True, "checkpointer": bench.saver}
-    forgetting: Any = {"author": "zqxann", **options}
-    forgotten = await memory.aforget(**forgetting) if bench.awaits else memory.forget(**forgetting)
+    options = {"purge": True, "checkpointer": bench.saver}
+    forgotten = await bench.call(bench.memory(), "forget", author="zqxann", **options)
     assert forgotten.purged is not None
     assert set(forgotten.purged.thread_ids) == {"of ann", "recalled it", "waits"}
     assert untold(forgotten.purged.warnings, bench.store) == []

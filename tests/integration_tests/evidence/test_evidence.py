@@ -125,8 +125,7 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     # What is forgotten leaves no trace.
     [added] = await bench.remember(word(50, value=True, author="eve"))
     assert (await judged(bench, on="b"))["evidence"]["cases"] == 25
-    memory = bench.memory()
-    await memory.aforget(added.id) if bench.awaits else memory.forget(added.id)
+    await bench.call(bench.memory(), "forget", added.id)
     after = await judged(bench, on="c")
     assert (after["evidence"], after["confidence"]) == (evidence, found["confidence"])
 

@@ -119,23 +119,18 @@ def description(given: dict[str, Any]) -> str:
 
 
 async def report(bench: Bench, **options: Any) -> Any:
-    memory = bench.memory()
-    if bench.awaits:
-        return await memory.areview_report(**options)
-    return memory.review_report(**options)
+    return await bench.call(bench.memory(), "review_report", **options)
 
 
 async def forget(bench: Bench, **options: Any) -> None:
-    memory = bench.memory()
-    await memory.aforget(**options) if bench.awaits else memory.forget(**options)
+    await bench.call(bench.memory(), "forget", **options)
 
 
 async def log(bench: Bench) -> list[dict[str, Any]]:
     """The items of the log, as they lie in the store."""
     place = ("memalign", CRITERION.name, "reviews")
-    if bench.awaits:
-        return [item.value for item in await bench.store.asearch(place, limit=10_000)]
-    return [item.value for item in bench.store.search(place, limit=10_000)]
+    items = await bench.call(bench.store, "search", place, limit=10_000)
+    return [item.value for item in items]
 
 
 @EVERY_WAY
