@@ -1,6 +1,6 @@
-"""Shows the reference what the package makes while it runs: functions with their async twins.
+"""Documents pairs of blocking and async functions, which the package makes when it is imported.
 
-`recall, arecall = sync_async_methods(_recall)` has no docstring of its own in the source.
+In the source, `recall, arecall = sync_async_methods(_recall)` has neither parameters nor docstring.
 """
 
 import ast
@@ -12,7 +12,7 @@ _MAKERS = ("sync_async_methods", "sync_async_functions", "both")
 
 
 class Twins(Extension):
-    """Gives each pair the parameters and the words of the operation that it is made of."""
+    """Gives each pair the parameters and the docstring of its operation."""
 
     def on_members(self, *, node: Any, obj: Any, **_: Any) -> None:
         """Add the pairs to a class or a module."""
@@ -21,7 +21,7 @@ class Twins(Extension):
                 case ast.Assign(
                     targets=[ast.Tuple(elts=[ast.Name(name), ast.Name(twin)])],
                     value=ast.Call(func=ast.Name(maker), args=[ast.Name(operation)]),
-                ) if maker in _MAKERS:
+                ) if maker in _MAKERS and obj.members[operation].docstring:
                     made_of = obj.members[operation]
                     obj.set_member(name, _function(name, made_of, made_of.docstring.value))
                     words = f"Async twin of `{name}`."
@@ -31,15 +31,14 @@ class Twins(Extension):
 def _function(name: str, made_of: Any, words: str, labels: Any = ()) -> Function:
     function = Function(
         name,
-        parameters=Parameters(*(one for one in made_of.parameters if one.name != "io")),
+        parameters=Parameters(*(each for each in made_of.parameters if each.name != "io")),
         returns=made_of.returns,
         lineno=made_of.lineno,
         endlineno=made_of.endlineno,
     )
-    told = made_of.docstring
-    options = told.parser_options
+    source = made_of.docstring
     function.docstring = Docstring(
-        words, parent=function, parser=told.parser, parser_options=options
+        words, parent=function, parser=source.parser, parser_options=source.parser_options
     )
     function.labels |= {*labels}
     return function

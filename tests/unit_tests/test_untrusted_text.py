@@ -86,7 +86,8 @@ def check(call: Callable[[str], Any], texts: Callable[[int], Iterator[str]], nam
         plain = max(seconds(call, "plain words " * (size // 12)), _LEAST_S)
         for text in texts(size):
             took = seconds(call, text)
-            if took >= _MAX_RATIO * plain:  # garbage collection may have come between
+            if took >= _MAX_RATIO * plain:
+                # Garbage of earlier tests may have been collected meanwhile.
                 took = seconds(call, text)
             assert took < _MAX_RATIO * plain, f"{name}: {took:.2f} s for {text[:20]!r}, {size:,}"
 
