@@ -112,7 +112,10 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
                 update["structured_response"] = None
         return update
 
-    after_agent, aafter_agent = map(hook_config(can_jump_to=["model"]), sync_async_methods(_decide))  # type: ignore[assignment] # `hook_config` is typed loosely
+    # `hook_config` is typed loosely.
+    after_agent, aafter_agent = map(  # type: ignore[assignment]
+        hook_config(can_jump_to=["model"]), sync_async_methods(_decide)
+    )
 
     async def _verdict(self, io: IO, state: Any, turn: Turn) -> tuple[Any, TurnState]:
         answer = _last_answer(state)
