@@ -17,7 +17,7 @@ import numpy as np
 
 from memalign_graph import Example, Numeric
 from memalign_graph.local import LocalEmbeddings
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index import retrieval_text
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
     NOT_KNOWN,

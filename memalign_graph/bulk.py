@@ -34,13 +34,11 @@ from memalign_graph.judging.case import Case, prepare_example, retrieve
 from memalign_graph.judging.pinned import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import embed
 from memalign_graph.memory.external_traces import record_batch_file
-from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import Vector, encode_vector, vector_key
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
+from memalign_graph.memory.index import Vector, encode_vector, retrieval_text, vector_key
 from memalign_graph.memory.judgments import keep_judgment
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
-from memalign_graph.memory.recall import decode_optional_vector
+from memalign_graph.memory.recall import decode_optional_vector, embed
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.runtime import Clients, JudgeResources, NodeCall

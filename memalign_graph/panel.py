@@ -26,7 +26,7 @@ from memalign_graph.errors import (
 )
 from memalign_graph.graphs import Graph, new_builder, route_to_review
 from memalign_graph.judging.case import Retrieved, prepare_example, retrieve
-from memalign_graph.memory.index.vectors import encode_vector
+from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.recall import decode_optional_vector, embed_once
 from memalign_graph.nodes import judge as judging
 from memalign_graph.nodes.review import commit_memory, distill_feedback, make_feedback

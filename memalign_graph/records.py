@@ -7,8 +7,7 @@ from memalign_graph.gate import GateStatus
 from memalign_graph.memory.feedback import Forgotten
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment
-from memalign_graph.memory.pass_rate import PassRate
-from memalign_graph.memory.review_report import ReviewReport
+from memalign_graph.memory.reports import PassRate, ReviewReport
 from memalign_graph.panel import AggregateResult
 from memalign_graph.settings import GateReview
 from memalign_graph.types import Check, Evidence, Neighbour, ReviewChoice, Worth

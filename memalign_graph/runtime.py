@@ -16,7 +16,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, MemAlignWarn
 from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop
 from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel

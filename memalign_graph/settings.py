@@ -25,7 +25,7 @@ from pydantic import (
 
 from memalign_graph.errors import InvalidInputError, describe_validation_error
 from memalign_graph.identity import check_json
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, check_namespace
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, check_namespace
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,

@@ -16,9 +16,8 @@ from memalign_graph.alignment.report import BrokenCase, Replay
 from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_prompt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing, vector_key_of_example
-from memalign_graph.memory.guidelines import apply_operations
-from memalign_graph.memory.operations import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations
+from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.prompts.distill import group_by_example
 from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.scales import Scale, Value

@@ -151,7 +151,7 @@ class MemoryLocation:
 
     def check(self, *, must_exist: bool) -> None:
         """Check that it can be opened, without creating or changing it."""
-        from memalign_graph.memory.layout import check_namespace
+        from memalign_graph.memory.facts import check_namespace
 
         check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)

@@ -25,7 +25,7 @@ from memalign_graph.errors import ModelAnswerError
 from memalign_graph.evaluation.results import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
-from memalign_graph.memory.index import vectors
+from memalign_graph.memory.index import decode_vector, encode_vector, normalised, vector_key
 from memalign_graph.models import Embedder, EmbeddingsLike, embed_texts
 from memalign_graph.tracing import PURPOSE
 
@@ -150,16 +150,16 @@ class CachedEmbeddings(Embeddings):
 
     async def _embed_documents(self, io: IO, texts: Sequence[str]) -> list[list[float]]:
         """Embed the texts that have no vector yet; returns the vectors of all."""
-        keys = [vectors.vector_key(self.model, text) for text in texts]
+        keys = [vector_key(self.model, text) for text in texts]
         items = await io.batch(self._store, [GetOp(_VECTORS, key) for key in keys])
-        by_key = {item.key: vectors.decode_vector(item.value["vector"]) for item in items if item}
+        by_key = {item.key: decode_vector(item.value["vector"]) for item in items if item}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in by_key}
         if missing:
             self._count("embed", embedding_calls=1, texts_embedded=len(missing))
             answer = await embed_texts(io, self._embedder.embeddings, list(missing.values()))
-            new = vectors.normalised(answer, len(missing), self.model)
+            new = normalised(answer, len(missing), self.model)
             by_key |= zip(missing, new, strict=True)
-            values = {key: {"vector": vectors.encode_vector(by_key[key])} for key in missing}
+            values = {key: {"vector": encode_vector(by_key[key])} for key in missing}
             puts = [PutOp(_VECTORS, key, value, index=False) for key, value in values.items()]
             await io.batch(self._store, puts)
         return [by_key[key].tolist() for key in keys]

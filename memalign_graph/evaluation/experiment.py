@@ -37,7 +37,7 @@ from memalign_graph.evidence.cases import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.judge_memory import JudgeMemory
 from memalign_graph.models import (
     BaseChatModel,

@@ -37,11 +37,11 @@ from memalign_graph.evidence.threshold import Trust, more_decisions
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.jsonl import export_jsonl, import_jsonl
 from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import ChatModelLike
 from memalign_graph.runtime import JudgeResources, NodeCall
 from memalign_graph.scales import Value

@@ -13,9 +13,9 @@ from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.cache import evict_views
-from memalign_graph.memory.embedding import index_missing
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector
+from memalign_graph.memory.recall import index_missing
+from memalign_graph.memory.view import evict_views
 from memalign_graph.types import Decide
 
 logger = logging.getLogger(__name__)

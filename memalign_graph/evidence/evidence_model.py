@@ -30,7 +30,7 @@ from memalign_graph.evidence.comparison import (
 from memalign_graph.evidence.regression import NO_NEIGHBORS, Floats, KernelRegression, Neighbors
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.evidence.verdicts import Decision, RawVerdict, log_odds
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Decide, Evidence, Neighbour, Probabilities
 

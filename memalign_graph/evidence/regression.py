@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector
 
 Floats = Any
 """An array: numpy's type hints lose the element type in arithmetic."""

@@ -25,7 +25,7 @@ from memalign_graph.evidence.threshold import (
 from memalign_graph.identity import draw
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector
 from memalign_graph.memory.judgments import count_asked
 from memalign_graph.settings import Uncertain
 from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason

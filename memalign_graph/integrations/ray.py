@@ -12,8 +12,8 @@ from memalign_graph.graphs import create_judge_graph
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.local import open_store
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE
 from memalign_graph.memory.judge_memory import JudgeMemory
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE
 
 _COLUMNS = ("value", "rationale", "confidence", "memory_version", "judgment", "error")
 _ARROW_TYPES = {"boolean": "bool", "integer": "int64", "number": "float64"}

@@ -13,7 +13,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import revision_of
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall

@@ -9,9 +9,8 @@ from memalign_graph.errors import ChatModelError, EmbeddingError
 from memalign_graph.evidence.logprobs import asks_checks
 from memalign_graph.io import IO
 from memalign_graph.memory.access import HEAD, MemoryAccess
-from memalign_graph.memory.cache import get_view
-from memalign_graph.memory.embedding import index_missing, stored_vectors
-from memalign_graph.memory.view import MemoryView
+from memalign_graph.memory.recall import index_missing, stored_vectors
+from memalign_graph.memory.view import MemoryView, get_view
 from memalign_graph.runtime import Clients
 from memalign_graph.settings import Judge
 

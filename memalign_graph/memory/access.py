@@ -17,21 +17,29 @@ from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.identity import check_json
 from memalign_graph.io import IO
-from memalign_graph.memory.cache import discard_view, evict_views, get_view
 from memalign_graph.memory.checks import measure_guidelines
 from memalign_graph.memory.facts import (
     FACT,
     Fact,
     Item,
+    MemoryLayout,
+    Namespace,
     clock,
     item_of,
     new_id,
+    packed,
     read_fact,
     timestamp_us,
+    unpacked,
 )
-from memalign_graph.memory.index.vectors import Vector, decode_vector
-from memalign_graph.memory.layout import MemoryLayout, Namespace, packed, unpacked
-from memalign_graph.memory.view import CLOCK_SKEW_US, MemoryView
+from memalign_graph.memory.index import Vector, decode_vector
+from memalign_graph.memory.view import (
+    CLOCK_SKEW_US,
+    MemoryView,
+    discard_view,
+    evict_views,
+    get_view,
+)
 from memalign_graph.models import Embedder
 from memalign_graph.types import Criterion, Episode, Guideline
 

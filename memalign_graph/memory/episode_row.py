@@ -8,8 +8,7 @@ from typing import Any
 
 from memalign_graph.identity import digest
 from memalign_graph.memory.facts import Item
-from memalign_graph.memory.index.retrieval_text import text_of
-from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.types import Episode, Feedback
 
 _NOT_IN_KEY = {"status", "created_at", "updated_at"}

@@ -13,7 +13,6 @@ from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.embedding import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.episode_row import (
     EpisodeRow,
     merge_feedback,
@@ -21,9 +20,9 @@ from memalign_graph.memory.episode_row import (
     redacted_record,
 )
 from memalign_graph.memory.facts import JUDGE_CASES, PURGE
-from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import Vector
+from memalign_graph.memory.index import Vector, retrieval_text
 from memalign_graph.memory.memory_state import without_undone
+from memalign_graph.memory.recall import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
 from memalign_graph.types import (

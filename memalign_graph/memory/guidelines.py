@@ -1,94 +1,74 @@
-"""Change guidelines: by hand, and by the operations that distilling proposes."""
+"""Guidelines as pure data: checks of their text, and the operations that distilling proposes."""
 
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import check_json, digest
-from memalign_graph.io import IO
-from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import FeedbackHashes, GuidelineRevision, GuidelineTombstone, clock
-from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
-from memalign_graph.memory.view import MemoryView
+from memalign_graph.memory.facts import FeedbackHashes, GuidelineTombstone
 from memalign_graph.types import Guideline
 
+MAX_GUIDELINE_CHARS = 2_000
+"""The longest guideline, in characters."""
 
-async def add_guideline(
-    io: IO, access: MemoryAccess, text: str, *, author: str | None
-) -> Guideline:
-    """Add a guideline by hand; returns the active one if it has the same text."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    same = _with_text(view.guidelines, text)
-    if same is not None:
-        return same
-    now, position = datetime.now(UTC), clock.now_us()
-    guideline = Guideline(
-        id=digest(["guideline", text, position]),
-        text=text,
-        origin="expert",
-        author=author,
-        position=position,
-        created_at=now,
-        updated_at=now,
-    )
-    change = {"guidelines": [GuidelineRevision.of(guideline, {})]}
-    await access.write(io, "add_guideline", change, author=author)
-    return guideline
+MAX_QUESTION_CHARS = 300
+"""The longest check question, in characters."""
+
+_FULL_STOPS = ".\u3002\u0964\u06d4"
+"""Also of Chinese, Hindi and Urdu."""
+
+Action = Literal["add", "revise", "retire", "merge"]
+"""What an operation does to a guideline.
+
+- `add`: add a guideline; if one has the same text, it gets the new sources.
+- `revise`: change its text.
+- `retire`: remove a guideline that does not hold.
+- `merge`: retire a guideline in favor of one with the same meaning, which gets its sources.
+"""
 
 
-async def edit_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
-) -> Guideline:
-    """Change a guideline's text by hand; it keeps its id, position and sources."""
-    text = check_guideline_text(text)
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    if guideline.text == text:
-        return guideline
-    same = _with_text(view.guidelines, text, except_id=guideline_id)
-    if same is not None:
-        raise InvalidInputError(f"text: guideline {same.id!r} already has this text.")
-    after = guideline.model_copy(
-        update={
-            "text": text,
-            "question": None,
-            "status": "standing",
-            "origin": "expert",
-            "author": author,
-            "updated_at": datetime.now(UTC),
-        }
-    )
-    change = {"guidelines": [GuidelineRevision.of(after, view.sources(guideline_id))]}
-    await access.write(io, "edit_guideline", change, author=author)
-    return after
+class GuidelineOperation(BaseModel):
+    """One change of a guideline, with the episodes that call for it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    action: Action
+
+    guideline_id: str | None = None
+    """The guideline to revise, retire or merge; for `add`, the id of the new one, if known."""
+
+    text: str | None = None
+    """The new text; for `retire`, the text of the guideline that replaces it, if any."""
+
+    question: str | None = None
+    """The check question: the guideline as a yes/no question about one case."""
+
+    episode_ids: list[str] = []
+    """The sources; none for consolidation."""
+
+    before: str | None = None
+    """For `revise`: the text of the guideline in the model's prompt."""
+
+    superseded_by: str | None = None
+    """The id of the guideline that replaces this one."""
+
+    reason: str | None = None
+    """Why a guideline is retired."""
+
+    settled: bool = False
+    """Whether an expert decided it: only then guidelines that an expert wrote are retired."""
 
 
-async def remove_guideline(
-    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
-) -> Guideline:
-    author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
-    change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
-    await access.write(io, "remove_guideline", change, author=author)
-    return guideline
+def normalize_text(text: str) -> str:
+    """Normalize a guideline's text for comparison: case, spaces and the final full stop."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(_FULL_STOPS)
 
 
-def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
-    for guideline in view.guidelines:
-        if guideline.id == guideline_id:
-            return guideline
-    raise InvalidInputError(
-        f"guideline_id: {access.criterion.name!r} has no guideline {guideline_id!r}. "
-        "`guidelines()` lists them."
-    )
-
-
-def _with_text(
+def guideline_with_text(
     guidelines: Iterable[Guideline], text: str, *, except_id: str | None = None
 ) -> Guideline | None:
     """Return the guideline that has this text, apart from case and spaces."""
@@ -204,7 +184,7 @@ class GuidelineTable:
     def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Add a guideline, or its sources to the one with the same text; returns the id."""
         text, wanted = operation.text or "", operation.guideline_id
-        same = _with_text(self.after.values(), text)
+        same = guideline_with_text(self.after.values(), text)
         if same is None:
             is_free = wanted is not None and wanted not in self.after
             same = Guideline(
@@ -229,7 +209,7 @@ class GuidelineTable:
         if target is None:
             return
         text = operation.text or target.text
-        same = _with_text(self.after.values(), text)
+        same = guideline_with_text(self.after.values(), text)
         if same is not None and same.id != target.id:
             self._drop(target.id, by=same.id)
             if same.origin == "expert":

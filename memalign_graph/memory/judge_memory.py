@@ -13,22 +13,17 @@ from langgraph.store.base import BaseStore
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
-from memalign_graph.memory import history, jsonl, review_report
+from memalign_graph.memory import history, jsonl, reports
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.memory.feedback import Forgotten, Selection, forget, remember, revise
-from memalign_graph.memory.guidelines import (
-    add_guideline,
-    check_name,
-    edit_guideline,
-    remove_guideline,
-)
+from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
-from memalign_graph.memory.pass_rate import GroupBy, PassRate, pass_rate
+from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
-from memalign_graph.memory.review_report import ReviewReport
+from memalign_graph.memory.reports import GroupBy, PassRate, ReviewReport, pass_rate
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -528,7 +523,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If a day is not a date, or `until` is before `since`.
         """
-        return await review_report.review_report(io, self.access, since=since, until=until)
+        return await reports.review_report(io, self.access, since=since, until=until)
 
     review_report, areview_report = sync_async_methods(_review_report)
 

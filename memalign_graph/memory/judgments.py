@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from memalign_graph.errors import InvalidInputError, MemAlignError, describe_validation_error
 from memalign_graph.io import IO
 from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, search_namespace
-from memalign_graph.memory.facts import Item
-from memalign_graph.memory.layout import Namespace, packed, unpacked
+from memalign_graph.memory.facts import Item, Namespace, packed, unpacked
 from memalign_graph.types import (
     Example,
     FrozenModel,

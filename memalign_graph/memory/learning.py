@@ -1,16 +1,105 @@
-"""Commit what models returned: guidelines, check questions and answers to them."""
+"""Write guidelines: by hand, and what models returned, with check questions and answers to them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import PURGE, GuidelineRevision, clock, hash_example_id
-from memalign_graph.memory.guidelines import GuidelineTable, hashes_of
-from memalign_graph.memory.operations import GuidelineOperation, normalize_text
+from memalign_graph.memory.facts import (
+    PURGE,
+    GuidelineRevision,
+    GuidelineTombstone,
+    clock,
+    hash_example_id,
+)
+from memalign_graph.memory.guidelines import (
+    GuidelineOperation,
+    GuidelineTable,
+    check_guideline_text,
+    check_name,
+    guideline_with_text,
+    hashes_of,
+    normalize_text,
+)
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
+
+
+async def add_guideline(
+    io: IO, access: MemoryAccess, text: str, *, author: str | None
+) -> Guideline:
+    """Add a guideline by hand; returns the active one if it has the same text."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    same = guideline_with_text(view.guidelines, text)
+    if same is not None:
+        return same
+    now, position = datetime.now(UTC), clock.now_us()
+    guideline = Guideline(
+        id=digest(["guideline", text, position]),
+        text=text,
+        origin="expert",
+        author=author,
+        position=position,
+        created_at=now,
+        updated_at=now,
+    )
+    change = {"guidelines": [GuidelineRevision.of(guideline, {})]}
+    await access.write(io, "add_guideline", change, author=author)
+    return guideline
+
+
+async def edit_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, text: str, *, author: str | None
+) -> Guideline:
+    """Change a guideline's text by hand; it keeps its id, position and sources."""
+    text = check_guideline_text(text)
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    if guideline.text == text:
+        return guideline
+    same = guideline_with_text(view.guidelines, text, except_id=guideline_id)
+    if same is not None:
+        raise InvalidInputError(f"text: guideline {same.id!r} already has this text.")
+    after = guideline.model_copy(
+        update={
+            "text": text,
+            "question": None,
+            "status": "standing",
+            "origin": "expert",
+            "author": author,
+            "updated_at": datetime.now(UTC),
+        }
+    )
+    change = {"guidelines": [GuidelineRevision.of(after, view.sources(guideline_id))]}
+    await access.write(io, "edit_guideline", change, author=author)
+    return after
+
+
+async def remove_guideline(
+    io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
+) -> Guideline:
+    author = check_name(author, "author")
+    view = await access.refresh(io)
+    guideline = _guideline(view, access, guideline_id)
+    change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
+    await access.write(io, "remove_guideline", change, author=author)
+    return guideline
+
+
+def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
+    for guideline in view.guidelines:
+        if guideline.id == guideline_id:
+            return guideline
+    raise InvalidInputError(
+        f"guideline_id: {access.criterion.name!r} has no guideline {guideline_id!r}. "
+        "`guidelines()` lists them."
+    )
 
 
 async def commit_lesson(

@@ -12,8 +12,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.cache import discard_view
-from memalign_graph.memory.embedding import embedder_namespaces
 from memalign_graph.memory.episode_row import redacted_record
 from memalign_graph.memory.external_traces import (
     TraceMarker,
@@ -38,9 +36,10 @@ from memalign_graph.memory.feedback import (
     clear_cached_replies,
     split_removed,
 )
-from memalign_graph.memory.index.retrieval_text import past_texts
-from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
+from memalign_graph.memory.recall import embedder_namespaces
+from memalign_graph.memory.view import discard_view
 from memalign_graph.types import Episode
 
 

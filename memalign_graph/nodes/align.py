@@ -35,7 +35,6 @@ from memalign_graph.evidence.checks import fill_check_answers, fill_questions
 from memalign_graph.interrupts import conflict_form
 from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
-from memalign_graph.memory.embedding import index_missing
 from memalign_graph.memory.feedback import (
     check_feedback,
     clear_cached_replies,
@@ -44,6 +43,7 @@ from memalign_graph.memory.feedback import (
     unjudged_cases,
 )
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.review import dump_operations, load_operations
 from memalign_graph.prompts.distilled import DistillResult

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from memalign_graph.memory.operations import MAX_QUESTION_CHARS
+from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS
 from memalign_graph.prompts.fences import (
     escape_tags,
     estimate_tokens,

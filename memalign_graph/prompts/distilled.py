@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.errors import ChatModelError, ModelAnswerError, excerpt
-from memalign_graph.memory.operations import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
+from memalign_graph.memory.guidelines import MAX_GUIDELINE_CHARS, GuidelineOperation, normalize_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.checks import QUESTION, QUESTION_RULES, parse_question
 from memalign_graph.prompts.distill import DistillPrompt

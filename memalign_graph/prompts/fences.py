@@ -14,7 +14,7 @@ from typing import Any
 
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
-from memalign_graph.memory.operations import normalize_text
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.transcript import (
     Step,
     goal_tools_answer,

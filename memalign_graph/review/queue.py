@@ -18,10 +18,10 @@ from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
-from memalign_graph.memory.embedding import stored_vectors
-from memalign_graph.memory.index.vectors import cover_order, decode_vector
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
+from memalign_graph.memory.index import cover_order, decode_vector
 from memalign_graph.memory.judgments import find_judgment
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, unpacked
+from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.review import threads
 from memalign_graph.review.answers import Answers
 from memalign_graph.review.leases import Leases, holder_of, is_skipped

@@ -23,7 +23,7 @@ from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.layout import DEFAULT_NAMESPACE, MemoryLayout
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import Embedder
 from tests.conftest import CASE as SAID
 from tests.conftest import COLD, CRITERION, OTHER, Bench, judgings

@@ -11,7 +11,7 @@ import pytest
 
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
 from memalign_graph.memory.facts import clock
-from memalign_graph.memory.guidelines import add_guideline
+from memalign_graph.memory.learning import add_guideline
 from memalign_graph.memory.memory_state import build_state
 from tests import postgres
 from tests.conftest import CASE

@@ -46,8 +46,8 @@ from memalign_graph.evidence import (
     threshold,
 )
 from memalign_graph.local.stores import POOL_SIZE
-from memalign_graph.memory import cache
 from memalign_graph.memory import checks as memory_checks
+from memalign_graph.memory import view
 from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
@@ -277,7 +277,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
     ("docs/models.md", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
     ("docs/memory.md", r"a pool of up to (\d+) connections", [POOL_SIZE]),
-    ("docs/memory.md", r"`MEMALIGN_CACHE_BYTES` \((\d+) GiB\)", [cache._DEFAULT_BYTES / 2**30]),
+    ("docs/memory.md", r"`MEMALIGN_CACHE_BYTES` \((\d+) GiB\)", [view._DEFAULT_BYTES / 2**30]),
     ("docs/review-page.md", r"theirs for (\d+) minutes", [LEASE.seconds / 60]),
     ("docs/review-page.md", r"The list shows (\d+) cases", [queue._MAX_LISTED]),
 ]

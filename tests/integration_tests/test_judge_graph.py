@@ -16,10 +16,8 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import _system
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench

@@ -13,7 +13,7 @@ PACKAGE = Path(memalign_graph.__file__).parent
 ORDER = (
     "errors identity transcript scales types agreement replies io models asking tracing state "
     "memory settings "
-    "prompts evidence.threshold evidence.ppi evidence.drift memory.review_report memory.pass_rate "
+    "prompts evidence.threshold evidence.ppi evidence.drift memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate panel agents approvals records "
     "bulk local integrations evaluation cli.files cli.criterion studio review cli.terminal demo "

@@ -19,7 +19,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.interrupts import show_block
-from memalign_graph.memory.index.retrieval_text import MAX_BYTES, past_texts, retrieval_text
+from memalign_graph.memory.index import MAX_BYTES, past_texts, retrieval_text
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distill_small import rewrite_prompt

@@ -15,7 +15,7 @@ import pytest
 import memalign_graph
 from memalign_graph import Criterion, Episode, Example, Feedback, Judgment
 from memalign_graph.interrupts import escape, review_form, show_block
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index import retrieval_text
 from memalign_graph.prompts import checks, distill, distill_small, fences, judge
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.review.blocks import sections_of

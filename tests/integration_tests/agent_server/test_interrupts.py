@@ -6,7 +6,7 @@ import pytest
 from langgraph.graph import END
 from langgraph_sdk.client import SyncLangGraphClient
 
-from memalign_graph.memory.layout import unpacked
+from memalign_graph.memory.facts import unpacked
 from tests.conftest import distillings, judgings
 from tests.integration_tests.agent_server.support import (
     KINDS,

@@ -10,10 +10,8 @@ from memalign_graph import Criterion, Numeric
 from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson, record_check_answers
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth
 from tests.conftest import COLD, Bench, judgings

@@ -16,7 +16,7 @@ from memalign_graph import (
 )
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
-from memalign_graph.memory.review_report import report_of
+from memalign_graph.memory.reports import report_of
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, distillings, judgings, thread

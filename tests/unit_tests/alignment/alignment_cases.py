@@ -6,13 +6,7 @@ from typing import Any
 
 from memalign_graph import Criterion, Episode, Feedback, Guideline
 from memalign_graph.alignment.merge import MergeResult, ProposalMerger, resolve_conflicts
-from memalign_graph.memory.guidelines import (
-    apply_operations,
-    guideline_id,
-)
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-)
+from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations, guideline_id
 from memalign_graph.prompts.compare import Relations
 
 CRITERION = Criterion(name="tone", instructions="Is it polite?")

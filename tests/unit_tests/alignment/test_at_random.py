@@ -7,14 +7,8 @@ from typing import Any
 from memalign_graph import Guideline, JudgeMemory
 from memalign_graph.alignment.merge import ProposalMerger
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import (
-    apply_operations,
-)
+from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations, normalize_text
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.memory.operations import (
-    GuidelineOperation,
-    normalize_text,
-)
 from tests.unit_tests.alignment.alignment_cases import (
     BY_ANN,
     add,

@@ -26,8 +26,8 @@ from memalign_graph.evidence.check_value import (
 )
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson, record_check_answers
-from memalign_graph.memory.operations import GuidelineOperation
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
 

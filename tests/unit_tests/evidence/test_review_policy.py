@@ -22,8 +22,8 @@ from memalign_graph import (
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.review_policy import is_sampled, review_flags
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.embedding import embed
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index import retrieval_text
+from memalign_graph.memory.recall import embed
 from memalign_graph.scales import Boolean
 
 YES_NO = Criterion(name="tone", instructions="Is the reply appropriate?", scale=Boolean())

@@ -14,8 +14,7 @@ from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
-from memalign_graph.memory.index.retrieval_text import text_of
-from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 

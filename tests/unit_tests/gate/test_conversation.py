@@ -18,7 +18,7 @@ from memalign_graph.conversation import (
     read_turn,
     what_gate_sees,
 )
-from memalign_graph.memory.index.retrieval_text import retrieval_text
+from memalign_graph.memory.index import retrieval_text
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
 from memalign_graph.types import Evidence

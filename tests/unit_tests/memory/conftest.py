@@ -12,7 +12,7 @@ from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
-from memalign_graph.memory import cache
+from memalign_graph.memory import view
 from tests.conftest import open_postgres
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.stores import Opener, connect, in_memory, opening
@@ -74,6 +74,6 @@ def reopen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forgets all that this process knows of memories."""
 
     def forget_views() -> None:
-        monkeypatch.setattr(cache, "_cache", cache._Cache())
+        monkeypatch.setattr(view, "_cache", view._Cache())
 
     return forget_views

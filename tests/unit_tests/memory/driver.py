@@ -10,11 +10,10 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.io import IO, SYNC, run_sync
-from memalign_graph.memory import feedback, guidelines, history, jsonl, learning, purge
+from memalign_graph.memory import feedback, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import Selection
-from memalign_graph.memory.guidelines import guideline_id
-from memalign_graph.memory.operations import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
 from tests.unit_tests.memory.stores import Opener, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, hashes, op, said
 
@@ -116,9 +115,9 @@ OPERATIONS: dict[str, Operation] = {
     "merge": learn(op("merge", guideline_id=OF_TWO, superseded_by=OF_BOTH)),
     "merge the other way": learn(op("merge", guideline_id=OF_BOTH, superseded_by=OF_TWO)),
     "retire": learn(op("retire", guideline_id=OF_TWO, superseded_by=OF_ONE)),
-    "word by hand": call(guidelines.edit_guideline, OF_TWO, "By hand.", author=None),
-    "take away by hand": call(guidelines.remove_guideline, OF_TWO, author=None),
-    "write by hand": call(guidelines.add_guideline, "New.", author=None),
+    "word by hand": call(learning.edit_guideline, OF_TWO, "By hand.", author=None),
+    "take away by hand": call(learning.remove_guideline, OF_TWO, author=None),
+    "write by hand": call(learning.add_guideline, "New.", author=None),
     "ask": call(learning.record_questions, {"Of two.": "Is it of two?", "Of both.": "Is it?"}),
     "check": call(learning.record_check_answers, {"q": {ONE.example_id: 0.5}}),
     "judge": judge,
@@ -238,16 +237,16 @@ class Actor:
 
     async def write(self, io: IO) -> None:
         text = f"By hand {self.random.randrange(6)}."
-        await self.do(io, guidelines.add_guideline, text, author=None)
+        await self.do(io, learning.add_guideline, text, author=None)
 
     async def edit(self, io: IO) -> None:
         for rule in await self.rules(io, 1):
             text = f"Edit {self.random.random()}."
-            await self.do(io, guidelines.edit_guideline, rule.id, text, author="ann")
+            await self.do(io, learning.edit_guideline, rule.id, text, author="ann")
 
     async def take_away(self, io: IO) -> None:
         for rule in await self.rules(io, 1):
-            await self.do(io, guidelines.remove_guideline, rule.id, author=None)
+            await self.do(io, learning.remove_guideline, rule.id, author=None)
 
     async def roll_back(self, io: IO) -> None:
         await self.do(io, history.rollback, self.random.choice(self.versions[-15:]))

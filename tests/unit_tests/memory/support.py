@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore, SearchItem, SearchOp
 from memalign_graph import Criterion, Episode, Example, Feedback, JudgeMemory
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import learning
-from memalign_graph.memory.operations import GuidelineOperation
+from memalign_graph.memory.guidelines import GuidelineOperation
 from tests.conftest import WAYS
 from tests.loopback import LoopbackServer
 from tests.loopback.embedding import embed

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.io import ASYNC, SYNC, run_sync
-from memalign_graph.memory import access, cache, view
+from memalign_graph.memory import access, view
 from memalign_graph.memory.facts import clock
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore
@@ -32,7 +32,7 @@ def words_in(memory: JudgeMemory) -> set[str | None]:
 
 
 def cached() -> list[view.MemoryView]:
-    return [one for views in cache._cache.cached.values() for one in views.values()]
+    return [one for views in view._cache.cached.values() for one in views.values()]
 
 
 def reads_of(batches: Iterable[list[Op]]) -> list[str]:
@@ -61,7 +61,7 @@ def test_a_change_made_elsewhere_is_seen_with_a_thousand_memories_in_bounded_mem
     monkeypatch.setattr(here, "batch", noting)
     names = [f"team {number}" for number in range(MEMORIES)]
     judge_memory(there, names[0]).remember(said("one"))
-    monkeypatch.setenv(cache.CACHE_BYTES, str(bound := 50 * cached()[0].nbytes))
+    monkeypatch.setenv(view.CACHE_BYTES, str(bound := 50 * cached()[0].nbytes))
     for name in names:
         judge_memory(there, name).remember(said("one", f"Word of {name}."))
         assert words_in(judge_memory(here, name)) == {f"Word of {name}."}
@@ -85,7 +85,7 @@ def test_a_memory_that_was_used_again_is_kept_before_one_that_was_read_later(
         memory.remember(said("one"))
     first.recall(QUERY)
     kept = first.access.view
-    monkeypatch.setenv(cache.CACHE_BYTES, str(int(2.5 * kept.nbytes)))
+    monkeypatch.setenv(view.CACHE_BYTES, str(int(2.5 * kept.nbytes)))
     third.remember(said("one"))
     third.recall(QUERY)
     assert cached() == [kept, third.access.view]
@@ -94,7 +94,7 @@ def test_a_memory_that_was_used_again_is_kept_before_one_that_was_read_later(
 def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
     monkeypatch: pytest.MonkeyPatch, opener: Opener
 ) -> None:
-    monkeypatch.setenv(cache.CACHE_BYTES, "1")
+    monkeypatch.setenv(view.CACHE_BYTES, "1")
     store = opener()
     judge_memory(store).remember(said("one"))
     access = judge_memory(store).access
@@ -113,7 +113,7 @@ def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
 
 
 def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.CACHE_BYTES, "2 GiB")
+    monkeypatch.setenv(view.CACHE_BYTES, "2 GiB")
     with pytest.raises(InvalidInputError, match="MEMALIGN_CACHE_BYTES: '2 GiB' is not a number"):
         judge_memory(InMemoryStore()).version()
 

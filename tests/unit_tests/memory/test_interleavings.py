@@ -16,8 +16,8 @@ from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import access, feedback
 from memalign_graph.memory.facts import Fact
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.memory.memory_state import MemoryState, build_state
-from memalign_graph.memory.operations import normalize_text
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory import driver

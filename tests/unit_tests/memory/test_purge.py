@@ -12,8 +12,7 @@ from langgraph.types import Command
 from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
-from memalign_graph.memory.index.retrieval_text import retrieval_text
-from memalign_graph.memory.index.vectors import vector_key
+from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest

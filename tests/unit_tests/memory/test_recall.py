@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.index.retrieval_text import MAX_BYTES
-from memalign_graph.memory.index.vectors import VectorIndex, normalised
+from memalign_graph.memory.index import MAX_BYTES, VectorIndex, normalised
 from memalign_graph.memory.recall import recall, recall_excluding
 from tests.unit_tests.memory.stores import in_memory
 from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, hashed, said
