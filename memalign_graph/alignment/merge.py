@@ -19,9 +19,9 @@ from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import excerpt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import clear_cached_replies
 from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
 from memalign_graph.prompts.compare import (

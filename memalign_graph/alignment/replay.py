@@ -212,7 +212,7 @@ async def select_cases(
         for key, similarity in view.index.search(vector, _NEIGHBORS_PER_SOURCE):
             similarities[key] = max(similarities.get(key, -1.0), similarity)
     ranked = sorted(similarities, key=lambda key: (-similarities[key], key))
-    near_ids = [episode_id for key in ranked for episode_id in view.episode_ids_for_vector(key)]
+    near_ids = [row.id for key in ranked for row in view.rows_for_vector(key)]
     near = replay_cases_from((await access.episodes(io, near_ids)).values(), scale)
     rest = [row.id for row in view.rows() if row.id not in set(near_ids)]
     # Seeded by the version, so that a run that is repeated judges the same cases.

@@ -31,10 +31,10 @@ class CachedRepliesIO(IO):
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         key = self._key(model, messages)
         namespace = self._access.layout.of("drafts")
-        cached = await self._access.get(self.io, namespace, [key], lambda item: item["reply"])
+        cached = await self._access.get(self.io, namespace, [key])
         if key in cached:
             try:
-                return ChatReply(**cached[key])
+                return ChatReply(**cached[key]["reply"])
             except TypeError:
                 pass  # written by another version of this package
         reply = await self.io.chat(model, messages)

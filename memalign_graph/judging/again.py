@@ -43,7 +43,7 @@ async def judge_as_new(
 ) -> Judgment:
     """Judge a case in memory without its episodes, and guidelines that only these support."""
     key = vector_key_of_example(call.access, example)
-    own_ids = frozenset(call.access.view.episode_ids_for_vector(key))
+    own_ids = frozenset(row.id for row in call.access.view.rows_for_vector(key))
     others = [
         guideline
         for guideline in guidelines

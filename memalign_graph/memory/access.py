@@ -7,7 +7,7 @@ write within a read transaction.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -162,7 +162,7 @@ class MemoryAccess:
         """Add facts to the view, with their feedback records; missing records are read."""
         view = self.view
         missing = [key for key in view.unknown_records(facts) if key not in records]
-        records |= await self.get(io, self.layout.of("words"), missing, lambda item: item)
+        records |= await self.get(io, self.layout.of("words"), missing)
         for key in missing:
             if key not in records:
                 raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
@@ -195,11 +195,15 @@ class MemoryAccess:
         items = {each.id: view.feedback_record(each, replaces=replaces) for each in episodes}
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
-        header = {"id": new_id(at_us), "at_us": at_us, "reason": reason, "author": author}
-        if at_us > now_us + CLOCK_SKEW_US:
-            header["clock_us"] = now_us
-        said = {episode_id: item["key"] for episode_id, item in items.items()}
-        fact = Fact(**{**header, "said": said, **change})
+        fact = Fact(
+            id=new_id(at_us),
+            at_us=at_us,
+            clock_us=now_us if at_us > now_us + CLOCK_SKEW_US else None,
+            reason=reason,
+            author=author,
+            said={episode_id: item["key"] for episode_id, item in items.items()},
+            **change,
+        )
         written = item_of(fact)
         for item in [*items.values(), written]:
             try:
@@ -262,16 +266,14 @@ class MemoryAccess:
             ops = [PutOp(namespace, key, packed(items[key]), index=False) for key in keys]
             await io.batch(self.store, ops)
 
-    async def get(
-        self, io: IO, namespace: Namespace, ids: Iterable[str], read: Callable[[Item], T]
-    ) -> dict[str, T]:
-        parsed: dict[str, T] = {}
+    async def get(self, io: IO, namespace: Namespace, ids: Iterable[str]) -> dict[str, Item]:
+        """Read the items that exist of some keys."""
+        stored: dict[str, Item] = {}
         for keys in chunks(list(dict.fromkeys(ids)), BATCH_ITEMS):
             gets = [GetOp(namespace, key, refresh_ttl=False) for key in keys]
-            for key, item in zip(keys, await io.batch(self.store, gets), strict=True):
-                if item is not None:
-                    parsed[key] = read(unpacked(item.value))
-        return parsed
+            items = await io.batch(self.store, gets)
+            stored |= {item.key: unpacked(item.value) for item in items if item is not None}
+        return stored
 
     async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
         """Read all items of some namespaces, in one batch."""

@@ -1,10 +1,10 @@
-"""Operations on feedback: remember, revise, forget, and add the judge's verdicts.
+"""Operations on feedback: remember, revise, and add the judge's verdicts.
 
 Each operation reads the memory and writes one fact. Concurrent writers cannot overwrite each other,
 because readers fold all facts.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,11 +17,11 @@ from memalign_graph.memory.episode_row import (
     EpisodeRow,
     merge_feedback,
     order_after,
-    redacted_record,
 )
-from memalign_graph.memory.facts import JUDGE_CASES, PURGE
+from memalign_graph.memory.facts import JUDGE_CASES
 from memalign_graph.memory.index import Vector, retrieval_text
 from memalign_graph.memory.memory_state import without_undone
+from memalign_graph.memory.purge import purge_meanwhile
 from memalign_graph.memory.recall import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -30,7 +30,6 @@ from memalign_graph.types import (
     Episode,
     Example,
     Feedback,
-    Guideline,
     Judgment,
     parse_feedback,
 )
@@ -205,122 +204,6 @@ async def _store_missing_vectors(
     await store_vectors(io, access, vectors)
 
 
-@dataclass(frozen=True)
-class Purged:
-    """What a purge deleted, in addition to forgetting."""
-
-    commits: int
-    """The number of commits that were redacted."""
-
-    vectors: int
-    """The number of deleted vectors, of all embedders."""
-
-    pending: list[str]
-    """Other episodes that were distilled together with it. The guidelines made from them were
-    deleted, too, and are distilled again."""
-
-    thread_ids: list[str]
-    """The threads deleted from the checkpointer."""
-
-    warnings: list[str]
-    """Where content may be left that the purge could not delete, one sentence each."""
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """What `forget` changed."""
-
-    episode_ids: list[str]
-    """The forgotten episodes."""
-
-    unknown_ids: list[str]
-    """The given episode ids and feedback ids that this memory does not have."""
-
-    guidelines_removed: list[Guideline]
-    """The guidelines that rested on those episodes alone; without text after a purge."""
-
-    guidelines_reduced: list[Guideline]
-    """The guidelines that have other sources, as they are now; `pending` until they are distilled
-    again from these."""
-
-    purged: Purged | None = None
-    """What a purge deleted; None without `purge=True`."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A choice of episodes: those that meet all conditions that are not None."""
-
-    episode_ids: Sequence[str] | None = None
-    feedback_ids: Sequence[str] | None = None
-    author: str | None = None
-    where: Callable[[Episode], Any] | None = None
-
-    def __post_init__(self) -> None:
-        if (self.episode_ids, self.feedback_ids, self.author, self.where) == (None,) * 4:
-            raise InvalidInputError(
-                "episode_ids: choose the episodes to forget with `episode_ids`, `feedback_ids`, "
-                "`author` or `where`."
-            )
-        if self.where is not None and not callable(self.where):
-            raise InvalidInputError("where: expected a function that takes an Episode.")
-        if self.author is not None and (not isinstance(self.author, str) or not self.author):
-            raise InvalidInputError(
-                "author: expected one expert's name. For several, or for anonymous feedback, use "
-                "`where`, such as where=lambda episode: episode.author is None."
-            )
-
-    def unknown(self, episodes: Collection[Episode]) -> list[str]:
-        """Return the chosen ids that none of some episodes has."""
-        ids = {episode.id for episode in episodes}
-        feedback_ids = {episode.feedback_id for episode in episodes}
-        return [
-            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in ids),
-            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in feedback_ids),
-        ]
-
-    def matches(self, episode: Episode) -> bool:
-        return (
-            (self.episode_ids is None or episode.id in self.episode_ids)
-            and (self.feedback_ids is None or episode.feedback_id in self.feedback_ids)
-            and (self.author is None or episode.author == self.author)
-            and (self.where is None or bool(self.where(episode)))
-        )
-
-
-async def forget(
-    io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
-) -> Forgotten:
-    """Forget episodes, and with them the guidelines that rest on them alone."""
-    view = await access.refresh(io)
-    names_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
-    candidates = view.episodes(selection.episode_ids if names_ids_alone else None).values()
-    ids = [episode.id for episode in candidates if selection.matches(episode)]
-    before = view.guidelines
-    if ids:
-        await access.write(io, "forget", {"forgotten": ids}, author=author)
-        # A reply that is not committed yet may quote what is forgotten.
-        await clear_cached_replies(io, access)
-    touched = [each for each in before if not {*ids}.isdisjoint(each.episode_ids)]
-    removed, reduced = split_removed(touched, view.guidelines)
-    return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)
-
-
-def split_removed(
-    guidelines: Sequence[Guideline], after: Sequence[Guideline]
-) -> tuple[list[Guideline], list[Guideline]]:
-    """Return the guidelines that are gone, and the others as they are now."""
-    left = {guideline.id: guideline for guideline in after}
-    removed = [guideline for guideline in guidelines if guideline.id not in left]
-    return removed, [left[guideline.id] for guideline in guidelines if guideline.id in left]
-
-
-async def clear_cached_replies(io: IO, access: MemoryAccess) -> None:
-    """Delete models' replies that are not committed."""
-    [items] = await access.search(io, access.layout.of("drafts"))
-    await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
-
-
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:
     """Return the labeled cases without a verdict of the judge: episode ids by example id."""
     cases: dict[str, list[EpisodeRow]] = {}
@@ -362,10 +245,4 @@ async def record_judgments(
     if not judged:
         return
     fact = await access.write(io, JUDGE_CASES, {}, episodes=judged, replaces=replaces)
-    view = await access.refresh(io)
-    gone = [key for episode_id, key in fact.said.items() if not view.holds(episode_id)]
-    if gone and view.purges() - purges:
-        _, records = view.facts()
-        await access.write(io, PURGE, {"purged": gone})
-        erased = {key: redacted_record(records[key]) for key in gone}
-        await access.put(io, access.layout.of("words"), erased)
+    await purge_meanwhile(io, access, fact, purges)

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,26 +40,6 @@ def decode_vector(text: str) -> Vector:
     import numpy as np
 
     return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float32)
-
-
-def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:
-    """Order vectors so that each covers most others that known or earlier ones do not.
-
-    Greedy facility location (Nemhauser, Wolsey and Fisher, 1978).
-    """
-    import numpy as np
-
-    if not waiting:
-        return []
-    rows = np.stack(waiting)
-    similarities, order = rows @ rows.T, list[int]()
-    covered = (rows @ np.stack(known).T).max(axis=1) if known else np.full(len(rows), -1.0)
-    for _ in range(min(count, len(rows))):
-        gains = np.maximum(similarities - covered[:, None], 0).sum(axis=0)
-        gains[order] = -1
-        order.append(int(gains.argmax()))
-        covered = np.maximum(covered, similarities[:, order[-1]])
-    return order
 
 
 def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:

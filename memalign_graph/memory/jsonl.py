@@ -289,5 +289,5 @@ async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) ->
     vectors: list[Item] = []
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]
-        vectors += (await access.get(io, namespace, keys, lambda item: item)).values()
+        vectors += (await access.get(io, namespace, keys)).values()
     return vectors

@@ -16,11 +16,12 @@ from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory import history, jsonl, reports
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
-from memalign_graph.memory.feedback import Forgotten, Selection, forget, remember, revise
+from memalign_graph.memory.feedback import remember, revise
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
 from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
+from memalign_graph.memory.purge import Forgotten, Selection, forget
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
 from memalign_graph.memory.reports import GroupBy, PassRate, ReviewReport, pass_rate

@@ -150,7 +150,7 @@ async def find_judgment(
         raise InvalidInputError(
             "judgment_id: expected a judgment's `id`, such as result['judgment']['id']."
         )
-    items = await access.get(io, access.layout.of("judgments"), [judgment_id], lambda item: item)
+    items = await access.get(io, access.layout.of("judgments"), [judgment_id])
     kept = _read(KeptJudgment, items[judgment_id]) if items else None
     if kept is None or (kept.kept_until <= utc_now() and not late):
         raise InvalidInputError(

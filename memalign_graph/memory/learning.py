@@ -9,11 +9,9 @@ from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import (
-    PURGE,
     GuidelineRevision,
     GuidelineTombstone,
     clock,
-    hash_example_id,
 )
 from memalign_graph.memory.guidelines import (
     GuidelineOperation,
@@ -24,6 +22,7 @@ from memalign_graph.memory.guidelines import (
     hashes_of,
     normalize_text,
 )
+from memalign_graph.memory.purge import purge_meanwhile
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
@@ -156,33 +155,13 @@ async def commit_lesson(
         "failed": sorted(failed),
     }
     if any(lesson[name] for name in ("read", "guidelines", "retired", "failed")):
-        view = await _write_lesson(io, access, reason, lesson, purges, author=author)
+        fact = await access.write(io, reason, lesson, author=author)
+        view = await purge_meanwhile(io, access, fact, purges)
     return {
         "episode_ids": sorted(same - left_pending),
         "guidelines": [*table.outcome, *_prior_attempt_report(valid, active, same - fresh)],
         "memory_version": view.version,
     }
-
-
-async def _write_lesson(
-    io: IO,
-    access: MemoryAccess,
-    reason: str,
-    lesson: dict[str, Any],
-    purges: set[str],
-    *,
-    author: str | None = None,
-) -> MemoryView:
-    """Write guidelines; redact them if feedback that they may repeat was purged meanwhile."""
-    fact = await access.write(io, reason, lesson, author=author)
-    view = await access.refresh(io)
-    named = fact.read_together(key for sources in [fact.read, *fact.sources] for key in sources)
-    # A question may repeat anything that its guideline was distilled with.
-    if view.purges(None if reason == "ask" else named) - purges:
-        guideline_ids = [revision.id for revision in fact.guidelines]
-        await access.write(io, PURGE, {"scrubbed": {fact.id: guideline_ids}})
-        await access.overwrite(io, [view.fact(fact.id)])
-    return view
 
 
 def _valid(
@@ -244,7 +223,8 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
         if each.question is None and each.text in questions
     ]
     if revisions:
-        await _write_lesson(io, access, "ask", {"guidelines": revisions}, purges)
+        fact = await access.write(io, "ask", {"guidelines": revisions})
+        await purge_meanwhile(io, access, fact, purges)
 
 
 async def record_check_answers(
@@ -257,12 +237,6 @@ async def record_check_answers(
         asked: {key: answer for key, answer in by_case.items() if key in cases}
         for asked, by_case in answers.items()
     }
-    if not any(known.values()):
-        return
-    fact = await access.write(io, "check", {"answers": known})
-    view = await access.refresh(io)
-    if view.purges() - purges:
-        left = {row.example_id for row in view.rows()}
-        unanswered = sorted(map(hash_example_id, cases - left))
-        await access.write(io, PURGE, {"unanswered": unanswered})
-        await access.overwrite(io, [view.fact(fact.id)])
+    if any(known.values()):
+        fact = await access.write(io, "check", {"answers": known})
+        await purge_meanwhile(io, access, fact, purges)

@@ -1,15 +1,17 @@
-"""Purge feedback: erase it from facts, records, vectors, kept judgments and threads.
+"""Forget feedback, or purge it: erase it from facts, records, vectors, judgments and threads.
 
-Everything is found by ids, never by similar text. The feedback records, which have these ids, are
-redacted last, so that a purge that was cut off can be repeated.
+A purge finds everything by ids, never by similar text. It redacts the feedback records, which have
+these ids, last, so that one that was cut off can be repeated.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.episode_row import redacted_record
@@ -29,18 +31,127 @@ from memalign_graph.memory.facts import (
     hash_example_id,
     read_fact,
 )
-from memalign_graph.memory.feedback import (
-    Forgotten,
-    Purged,
-    Selection,
-    clear_cached_replies,
-    split_removed,
-)
 from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.memory.recall import embedder_namespaces
-from memalign_graph.memory.view import discard_view
-from memalign_graph.types import Episode
+from memalign_graph.memory.view import MemoryView, discard_view
+from memalign_graph.types import Episode, Guideline
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge deleted, in addition to forgetting."""
+
+    commits: int
+    """The number of commits that were redacted."""
+
+    vectors: int
+    """The number of deleted vectors, of all embedders."""
+
+    pending: list[str]
+    """Other episodes that were distilled together with it. The guidelines made from them were
+    deleted, too, and are distilled again."""
+
+    thread_ids: list[str]
+    """The threads deleted from the checkpointer."""
+
+    warnings: list[str]
+    """Where content may be left that the purge could not delete, one sentence each."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What `forget` changed."""
+
+    episode_ids: list[str]
+    """The forgotten episodes."""
+
+    unknown_ids: list[str]
+    """The given episode ids and feedback ids that this memory does not have."""
+
+    guidelines_removed: list[Guideline]
+    """The guidelines that rested on those episodes alone; without text after a purge."""
+
+    guidelines_reduced: list[Guideline]
+    """The guidelines that have other sources, as they are now; `pending` until they are distilled
+    again from these."""
+
+    purged: Purged | None = None
+    """What a purge deleted; None without `purge=True`."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A choice of episodes: those that meet all conditions that are not None."""
+
+    episode_ids: Sequence[str] | None = None
+    feedback_ids: Sequence[str] | None = None
+    author: str | None = None
+    where: Callable[[Episode], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.episode_ids, self.feedback_ids, self.author, self.where) == (None,) * 4:
+            raise InvalidInputError(
+                "episode_ids: choose the episodes to forget with `episode_ids`, `feedback_ids`, "
+                "`author` or `where`."
+            )
+        if self.where is not None and not callable(self.where):
+            raise InvalidInputError("where: expected a function that takes an Episode.")
+        if self.author is not None and (not isinstance(self.author, str) or not self.author):
+            raise InvalidInputError(
+                "author: expected one expert's name. For several, or for anonymous feedback, use "
+                "`where`, such as where=lambda episode: episode.author is None."
+            )
+
+    def unknown(self, episodes: Collection[Episode]) -> list[str]:
+        """Return the chosen ids that none of some episodes has."""
+        ids = {episode.id for episode in episodes}
+        feedback_ids = {episode.feedback_id for episode in episodes}
+        return [
+            *(key for key in dict.fromkeys(self.episode_ids or ()) if key not in ids),
+            *(key for key in dict.fromkeys(self.feedback_ids or ()) if key not in feedback_ids),
+        ]
+
+    def matches(self, episode: Episode) -> bool:
+        return (
+            (self.episode_ids is None or episode.id in self.episode_ids)
+            and (self.feedback_ids is None or episode.feedback_id in self.feedback_ids)
+            and (self.author is None or episode.author == self.author)
+            and (self.where is None or bool(self.where(episode)))
+        )
+
+
+async def forget(
+    io: IO, access: MemoryAccess, selection: Selection, *, author: str | None = None
+) -> Forgotten:
+    """Forget episodes, and with them the guidelines that rest on them alone."""
+    view = await access.refresh(io)
+    names_ids_alone = (selection.feedback_ids, selection.author, selection.where) == (None,) * 3
+    candidates = view.episodes(selection.episode_ids if names_ids_alone else None).values()
+    ids = [episode.id for episode in candidates if selection.matches(episode)]
+    before = view.guidelines
+    if ids:
+        await access.write(io, "forget", {"forgotten": ids}, author=author)
+        # A reply that is not committed yet may quote what is forgotten.
+        await clear_cached_replies(io, access)
+    touched = [each for each in before if not {*ids}.isdisjoint(each.episode_ids)]
+    removed, reduced = split_removed(touched, view.guidelines)
+    return Forgotten(ids, selection.unknown(list(candidates)), removed, reduced)
+
+
+def split_removed(
+    guidelines: Sequence[Guideline], after: Sequence[Guideline]
+) -> tuple[list[Guideline], list[Guideline]]:
+    """Return the guidelines that are gone, and the others as they are now."""
+    left = {guideline.id: guideline for guideline in after}
+    removed = [guideline for guideline in guidelines if guideline.id not in left]
+    return removed, [left[guideline.id] for guideline in guidelines if guideline.id in left]
+
+
+async def clear_cached_replies(io: IO, access: MemoryAccess) -> None:
+    """Delete models' replies that are not committed."""
+    [items] = await access.search(io, access.layout.of("drafts"))
+    await access.put(io, access.layout.of("drafts"), {item["id"]: None for item in items})
 
 
 async def purge(
@@ -57,8 +168,7 @@ async def purge(
     view, selected, purged = access.view, traces.selected, traces.purged
     await delete_matching(io, access, traces.is_traced)
     n_vectors = await _remove_vectors(io, access, list(purged.values()), traces.retained)
-    before, active = view.guidelines, view.episodes(selected)
-    redactions = traces.redactions
+    before, active, redactions = view.guidelines, view.episodes(selected), traces.redactions
     if purged:
         cases = {episode.example_id for episode in purged.values()}
         cases -= {episode.example_id for episode in traces.retained}
@@ -71,25 +181,9 @@ async def purge(
         }
         named = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=named)
-        facts, records = (await access.refresh(io)).facts()
-        redactions = _find_redactions(facts, selected, traces.authors)
-        # Facts that others wrote while this purge ran.
-        known = traces.redactions.guideline_ids
-        late = {key: ids for key, ids in redactions.guideline_ids.items() if key not in known}
-        late_keys = _records_before(fact, facts, selected) - purged.keys()
-        late_items = {key: records[key] for key in late_keys if "episode" in records[key]}
-        traces.records |= late_items
-        purged |= {key: _episode(item) for key, item in late_items.items()}
-        answered = (by_case for fact in facts for by_case in fact.answers.values())
-        is_answered = any(cases & by_case.keys() for by_case in answered)
-        if late or late_items or is_answered:
-            again = {
-                "scrubbed": late,
-                "purged": sorted(late_items),
-                "unanswered": change["unanswered"] if is_answered else [],
-                "keeps_signatures": traces.keeps_signatures,
-            }
-            await access.write(io, PURGE, again)
+        redactions, late = await _purge_late(io, access, fact, traces.authors)
+        traces.records |= late
+        purged |= {key: _episode(item) for key, item in late.items()}
     [items] = await access.search(io, access.layout.of("facts"))
     stored = {fact.id: fact for fact in map(read_fact, items)}
     changed = [fact for fact in view.facts()[0] if stored.get(fact.id, fact) != fact]
@@ -155,7 +249,7 @@ class _Traces:
         self.keeps_signatures = selection.author is None and selection.where is None
         self.authors = {each.author for each in self.purged.values()}
         self.authors -= {each.author for each in self.retained}
-        self.redactions = _find_redactions(facts, self.selected, self.authors)
+        self.redactions = _find_redactions(facts, self.selected, self.authors, {})
         self.ids = _ids(self.purged.values()) - _ids(self.retained)
         self._markers = _markers(self.ids | {each.id for each in self.redactions.revisions})
 
@@ -206,24 +300,58 @@ def _episode(item: Mapping[str, Any]) -> Episode:
     return Episode.model_validate(item["episode"])
 
 
-def _records_before(purge: Fact, facts: Iterable[Fact], episode_ids: Container[str]) -> set[str]:
-    """Return the keys of feedback on some episodes that was given before a purge."""
-    return {
-        key
+async def purge_meanwhile(io: IO, access: MemoryAccess, fact: Fact, before: set[str]) -> MemoryView:
+    """Erase from a fact that was just written what was purged since `before`, all purges then."""
+    view = await access.refresh(io)
+    purges = sorted(view.purges() - before)
+    for key in purges:
+        _, late = await _purge_late(io, access, view.fact(key))
+        redacted = {key: redacted_record(item) for key, item in late.items()}
+        await access.put(io, access.layout.of("words"), redacted)
+    if purges:
+        await access.overwrite(io, [view.fact(fact.id)])
+    return view
+
+
+async def _purge_late(
+    io: IO, access: MemoryAccess, purge: Fact, authors: Container[str | None] = ()
+) -> tuple[_Redactions, dict[str, Item]]:
+    """Purge what others wrote while a purge ran; returns all redactions, and their records."""
+    view = await access.refresh(io)
+    facts, records = view.facts()
+    redactions = _find_redactions(facts, {*purge.forgotten}, authors, purge.scrubbed)
+    ids = redactions.guideline_ids
+    again = purge.model_copy(update={"scrubbed": ids})
+    changed = [fact.id for fact in facts if fact.after_purge(again, set()) != fact]
+    late = {
+        key: records[key]
         for fact in facts
-        if fact.id < purge.id or fact.reason == JUDGE_CASES
         for episode_id, key in fact.said.items()
-        if episode_id in episode_ids
+        if episode_id in purge.forgotten and "episode" in records[key]
+        # Feedback given after the purge stays.
+        if fact.id < purge.id or (fact.reason == JUDGE_CASES and not view.holds(episode_id))
     }
+    if changed or late:
+        change = {
+            "scrubbed": {key: ids[key] for key in changed if key in ids},
+            "purged": sorted(late),
+            "unanswered": purge.unanswered,
+            "keeps_signatures": purge.keeps_signatures,
+        }
+        await access.write(io, PURGE, change)
+    return redactions, late
 
 
 def _find_redactions(
-    facts: Iterable[Fact], episode_ids: set[str], authors: set[str | None]
+    facts: Iterable[Fact],
+    episode_ids: set[str],
+    authors: Container[str | None],
+    redacted: Mapping[str, Sequence[str]],
 ) -> _Redactions:
     """Find the guidelines whose text or question may repeat feedback on some episodes.
 
     The fact that first has a text or question counts. Later facts may add sources that the text
-    cannot repeat.
+    cannot repeat. `redacted` has guidelines that the purge redacted already, by fact id.
     """
     text_repeats: dict[tuple[str, str | None], bool] = {}
     question_repeats: dict[tuple[str, str], bool] = {}
@@ -237,6 +365,7 @@ def _find_redactions(
             if revision.origin == "expert":
                 # An expert's own text stays while other feedback of the expert, or a source, does.
                 is_alone = revision.author in authors or episode_ids.issuperset(revision.sources)
+                is_alone |= revision.id in redacted.get(fact.id, ())
                 is_made_from = bool(revision.sources) and is_alone
             text, question = (
                 (revision.id, revision.revision),
@@ -303,7 +432,7 @@ async def _remove_vectors(
     n_removed = 0
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
         keys = [vector_key(embedder, text) for text in texts]
-        stored = await access.get(io, namespace, keys, lambda item: item["key"])
+        stored = await access.get(io, namespace, keys)
         await access.put(io, namespace, dict.fromkeys(stored))
         n_removed += len(stored)
     return n_removed

@@ -141,9 +141,8 @@ def _find(
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
-        ids = [
-            each for each in view.episode_ids_for_vector(key) if each not in excluded_episode_ids
-        ]
+        rows = view.rows_for_vector(key)
+        ids = [row.id for row in rows if row.id not in excluded_episode_ids]
         near += [(ids, similarity)] if ids else []
     episodes = view.episodes(each for ids, _ in near[:k] for each in ids)
     examples: list[RecalledExample] = []
@@ -209,7 +208,8 @@ async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[
 
 async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
     namespace = access.layout.vectors(access.embedder.id)
-    return await access.get(io, namespace, keys, read_vector)
+    stored = await access.get(io, namespace, keys)
+    return {key: read_vector(item) for key, item in stored.items()}
 
 
 async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

@@ -255,10 +255,6 @@ class MemoryView:
         with self._lock:
             return {key: min(self._state.by_vector[key]) for key in sorted(self._missing)}
 
-    def episode_ids_for_vector(self, key: str) -> list[str]:
-        with self._lock:
-            return sorted(self._state.by_vector.get(key, ()))
-
     def rows_for_vector(self, key: str) -> list[EpisodeRow]:
         with self._lock:
             return [self._state.rows[each] for each in sorted(self._state.by_vector.get(key, ()))]

@@ -37,12 +37,12 @@ from memalign_graph.io import IO
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
 from memalign_graph.memory.feedback import (
     check_feedback,
-    clear_cached_replies,
     record_judgments,
     remember,
     unjudged_cases,
 )
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.models import is_small_model, max_input_tokens
 from memalign_graph.nodes.review import dump_operations, load_operations

@@ -17,10 +17,11 @@ from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignErr
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.episode_row import order_after
-from memalign_graph.memory.feedback import clear_cached_replies, remember
+from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts import clarify

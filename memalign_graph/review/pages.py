@@ -11,9 +11,10 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignErr
 from memalign_graph.io import ASYNC
 from memalign_graph.memory import history
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import Selection, forget, revise
+from memalign_graph.memory.feedback import revise
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
+from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.review import dashboard, preview
 from memalign_graph.review.blocks import arguments_of, sections_of, tool_call

@@ -19,7 +19,7 @@ from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
-from memalign_graph.memory.index import cover_order, decode_vector
+from memalign_graph.memory.index import Vector, decode_vector
 from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.review import threads
@@ -259,3 +259,23 @@ class ReviewQueue:
 def _drop_oldest(entries: dict[Any, Any]) -> None:
     while len(entries) > _MAX_REMEMBERED:
         del entries[next(iter(entries))]
+
+
+def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:
+    """Order vectors so that each covers most others that known or earlier ones do not.
+
+    Greedy facility location (Nemhauser, Wolsey and Fisher, 1978).
+    """
+    import numpy as np
+
+    if not waiting:
+        return []
+    rows = np.stack(waiting)
+    similarities, order = rows @ rows.T, list[int]()
+    covered = (rows @ np.stack(known).T).max(axis=1) if known else np.full(len(rows), -1.0)
+    for _ in range(min(count, len(rows))):
+        gains = np.maximum(similarities - covered[:, None], 0).sum(axis=0)
+        gains[order] = -1
+        order.append(int(gains.argmax()))
+        covered = np.maximum(covered, similarities[:, order[-1]])
+    return order

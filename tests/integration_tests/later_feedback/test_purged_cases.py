@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.memory.feedback import Forgotten
+from memalign_graph.memory.purge import Forgotten
 from tests.conftest import CRITERION, OTHER, Bench
 from tests.integration_tests.later_feedback.support import (
     age,

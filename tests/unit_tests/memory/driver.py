@@ -12,8 +12,8 @@ from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Ju
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.feedback import Selection
 from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
+from memalign_graph.memory.purge import Selection
 from tests.unit_tests.memory.stores import Opener, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, hashes, op, said
 
@@ -106,8 +106,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "revise one": call(feedback.revise, ONE.id, {"rationale": "Word 3."}),
     "revise two": call(feedback.revise, TWO.id, {"rationale": "Word 4."}),
-    "forget one": call(feedback.forget, Selection(episode_ids=[ONE.id])),
-    "forget two": call(feedback.forget, Selection(episode_ids=[TWO.id])),
+    "forget one": call(purge.forget, Selection(episode_ids=[ONE.id])),
+    "forget two": call(purge.forget, Selection(episode_ids=[TWO.id])),
     "purge one": call(purge.purge, Selection(episode_ids=[ONE.id]), None),
     "learn from one": learn(op("add", ONE, text="Again of zqxone.")),
     "learn from three": learn(op("add", THREE, text="Of three.")),
@@ -195,7 +195,7 @@ class Actor:
 
     async def forget(self, io: IO) -> None:
         ids = [one.id for one in await self.episodes(io, 2)]
-        await self.do(io, feedback.forget, Selection(episode_ids=[*ids, "no such"]))
+        await self.do(io, purge.forget, Selection(episode_ids=[*ids, "no such"]))
 
     async def purge(self, io: IO) -> None:
         ids = [one.id for one in await self.episodes(io, 2)]

@@ -11,7 +11,7 @@ from langgraph.store.base import BaseStore, SearchOp
 from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
-from memalign_graph.memory.feedback import Purged
+from memalign_graph.memory.purge import Purged
 from tests.unit_tests.memory.support import (
     CRITERION,
     NO_LIMIT,

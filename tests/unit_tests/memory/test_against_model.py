@@ -6,8 +6,8 @@ from typing import Any
 
 from memalign_graph import Feedback
 from memalign_graph.io import IO, SYNC, run_sync
-from memalign_graph.memory.feedback import Selection
 from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.purge import Selection
 from tests.unit_tests.memory.driver import Actor, check_same, memories
 from tests.unit_tests.memory.stores import Opener
 from tests.unit_tests.memory.support import said

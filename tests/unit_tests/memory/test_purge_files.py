@@ -17,7 +17,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memalign_graph import JudgeMemory
 from memalign_graph.local import open_local_checkpointer, open_local_store
-from memalign_graph.memory.feedback import Forgotten
+from memalign_graph.memory.purge import Forgotten
 from tests.unit_tests.memory.purging import (
     MARK,
     ask,

@@ -9,9 +9,9 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Example, Feedback, Judge, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.index import cover_order, encode_vector
+from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
-from memalign_graph.review.queue import ReviewQueue
+from memalign_graph.review.queue import ReviewQueue, cover_order
 from memalign_graph.review.tasks import Reviewer
 from memalign_graph.types import ReviewChoice
 from tests.conftest import CRITERION
