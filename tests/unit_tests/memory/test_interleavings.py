@@ -137,6 +137,8 @@ AT_EVERY_STEP = [
     ("purge one", "say something new"),
     ("reword of two", "word by hand"),
     ("import", "revise one"),
+    ("judge", "purge one"),
+    ("learn from one", "purge one"),
 ]
 
 

@@ -16,6 +16,7 @@ from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
+from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import (
     MARK,
     WORDS,
@@ -25,7 +26,7 @@ from tests.unit_tests.memory.purging import (
     planted,
     purge,
 )
-from tests.unit_tests.memory.stores import WatchedStore
+from tests.unit_tests.memory.stores import WatchedStore, commits, in_memory, interleave
 from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
@@ -364,6 +365,21 @@ def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
     memory.forget(author="ann", purge=True)
     assert memory.episodes() == []
     assert left_in(everything_in(store), "zqxwhy") == []
+
+
+def test_a_question_to_a_purged_experts_guideline_goes_too() -> None:
+    here, there = memories(in_memory(InMemoryStore()), 2)
+    episodes = here.remember([said("one", author="ann"), said("two", author="bob")])
+    learn(here, op("add", *episodes, text="Old."))
+    here.edit_guideline(here.guidelines()[0].id, "Word zqxwhy.", author="ann")
+    here.version()
+    interleave(
+        lambda io: learning.record_questions(io, here.access, {"Word zqxwhy.": "Is it zqxwhy?"}),
+        commits,
+        lambda: there.forget(author="ann", purge=True),
+    )
+    assert left_in(everything_in(here.access.store)) == []
+    assert MARK not in repr([here.guidelines(), there.guidelines(), here.history()])
 
 
 def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> None:
