@@ -11,16 +11,7 @@ from langgraph.types import Command
 
 from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_tool
 from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
-from tests.integration_tests.agents.support import (
-    AgentModel,
-    Calls,
-    agent,
-    ask,
-    calls,
-    fails,
-    gate,
-    said,
-)
+from tests.integration_tests.agents.support import AgentModel, Calls, agent, ask, fails, gate, said
 from tests.integration_tests.gates.support import (
     DOWN,
     QUESTION,
@@ -85,8 +76,7 @@ async def test_middleware(bench: Bench) -> None:
 
 @EVERY_WAY
 async def test_tool(bench: Bench) -> None:
-    check = ("check_quality", QUESTION)
-    drafts = [calls(check[0], inputs=check[1], outputs=text) for text in ("Wait.", "So sorry!")]
+    drafts = [Calls(check(text)) for text in ("Wait.", "So sorry!")]
     model = AgentModel(bench.server, *drafts, "So sorry!")
 
     def graph() -> Graph:
