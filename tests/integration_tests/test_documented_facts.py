@@ -33,7 +33,7 @@ from memalign_graph import (
     types,
 )
 from memalign_graph.alignment import comment_questions, distill
-from memalign_graph.approvals import KEEP_CALLS, Approval
+from memalign_graph.call_judge import KEEP_CALLS, Approval
 from memalign_graph.evaluation import metrics
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evidence import (

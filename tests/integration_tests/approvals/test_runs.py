@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
 from langgraph.store.sqlite import SqliteStore
-from langgraph.types import Command, Send
+from langgraph.types import Command
 
 from memalign_graph import (
     ApprovalMiddleware,
@@ -42,7 +39,7 @@ from tests.integration_tests.approvals.support import (
     start,
     trust_judge,
 )
-from tests.integration_tests.gates.support import DOWN, models
+from tests.integration_tests.gates.support import DOWN
 from tests.loopback import ChatRequest, Raw, Rule
 
 
@@ -325,58 +322,6 @@ async def test_a_tools_own_condition_holds(bench: Bench, mode: str) -> None:
     assert len(judgings(bench.server)) == 1
     await bench.resume(graph, answers(asked, REJECT))
     assert shop.ran == [("A7", 1)]
-
-
-def tool_graph(bench: Bench, shop: Shop, *, own_tasks: bool) -> Any:
-    given = {"target_agreement": 0.6, "sample_share": 0, **models(bench)}
-    approve = create_approval_wrapper(CRITERION, {"refund": True}, **given)
-    builder = StateGraph(MessagesState)
-    node = ToolNode(shop.tools, wrap_tool_call=approve, awrap_tool_call=approve.awaiting)
-    builder.add_node("tools", node)
-    if own_tasks:
-        builder.add_conditional_edges(
-            START,
-            lambda state: [Send("tools", [call]) for call in state["messages"][-1].tool_calls],
-            ["tools"],
-        )
-    else:
-        builder.add_edge(START, "tools")
-    return bench.compile(builder)
-
-
-def two_calls() -> dict[str, Any]:
-    made = [
-        {"name": "refund", "args": {"order": f"A{number}", "amount": 20}, "id": f"call_{number}"}
-        for number in range(2)
-    ]
-    return {"messages": [*ask()["messages"], AIMessage("", tool_calls=made)]}
-
-
-@IN_MEMORY
-async def test_a_tool_node_asks_about_each_call_in_a_task_of_its_own(bench: Bench) -> None:
-    shop = Shop()
-    graph = tool_graph(bench, shop, own_tasks=True)
-    asked = await bench.invoke(graph, two_calls())
-    assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1"]
-    done = await bench.resume(graph, answers(asked, APPROVE, REJECT))
-    assert shop.ran == [("A0", 20)]
-    assert sorted(status for status, _ in results(done)) == ["error", "success"]
-    episodes = await bench.episodes(criterion=CRITERION)
-    said = {(it.example.outputs["args"]["order"], it.value) for it in episodes}
-    assert said == {("A0", True), ("A1", False)}
-
-
-@IN_MEMORY
-async def test_a_tool_node_that_runs_all_calls_in_one_task_decides_on_the_first(
-    bench: Bench,
-) -> None:
-    shop = Shop()
-    graph = tool_graph(bench, shop, own_tasks=False)
-    asked = await bench.invoke(graph, two_calls())
-    assert [question["args"]["order"] for question in questions(asked)] == ["A0"]
-    done = await bench.resume(graph, APPROVE)
-    assert shop.ran == [("A0", 20)]
-    assert "Call it again" in results(done)[-1][1]
 
 
 def test_invalid_options_are_refused(bench: Bench) -> None:

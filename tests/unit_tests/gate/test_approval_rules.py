@@ -7,7 +7,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from memalign_graph import Criterion, Judgment
-from memalign_graph.approvals import (
+from memalign_graph.call_judge import (
     CallJudge,
     call_example,
     call_key,
@@ -144,7 +144,7 @@ def test_a_refusal_does_not_argue_for_the_call_where_the_evidence_overrules_the_
         memory_version="0",
         evidence=evidence,
     )
-    calls = CallJudge(criterion, ["refund"], {})
+    calls = CallJudge(criterion, {"refund": {}}, {})
     text = calls.refusal(call, {"judgment": judgment.to_json(), "broken": []}).text
     assert "refused and did not run" in text
     assert "The user asked for it." not in text

@@ -1,0 +1,394 @@
+"""Judges tool calls, and learns from people's decisions on them."""
+
+import json
+import logging
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableLambda
+from langgraph.constants import START, TAG_NOSTREAM
+from langgraph.graph import StateGraph
+from langgraph.types import Send
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from memalign_graph import state as schemas
+from memalign_graph.conversation import critique_text, is_question
+from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.graphs import add_judging, add_learning
+from memalign_graph.identity import digest
+from memalign_graph.io import IO, sync_async_methods
+from memalign_graph.memory.feedback import remember
+from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.nodes.review import decide_review, make_feedback
+from memalign_graph.runtime import (
+    JudgeResources,
+    Node,
+    NodeCall,
+    StateUpdate,
+    call_graph,
+    is_resuming,
+    saved_thread_id,
+)
+from memalign_graph.scales import Boolean, PassRule, require_bool
+from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain
+from memalign_graph.transcript import read_messages
+from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
+
+logger = logging.getLogger(__name__)
+
+OnFail = Literal["ask", "refuse"]
+KEEP_CALLS = timedelta(days=30)
+"""How long judged calls are kept for later feedback, unless `keep_judgments` is given."""
+
+_REASON = " with reason: "  # precedes the person's message in what the model gets on a rejection
+
+
+class Approval(Settings):
+    """Which tool calls run without a question."""
+
+    on_fail: OnFail = "ask"
+    """What happens to a call that the judge is sure is wrong: `ask` a person, or `refuse` it, so
+    that the model gets the critique as the tool's error. An unsure judge always asks a person."""
+    always_ask: tuple[str, ...] | list[str] | Callable[[dict[str, Any]], bool] = ()
+    """The tools that never run without a question, or a function of a call (`name`, `args`, `id`)
+    that returns True for such calls."""
+    target_agreement: float = Field(default=0.95, gt=0, lt=1)
+    """The share of calls run without a question that must be right. People's decisions on calls
+    that the judge passed show it, at a level of 95 %. To show 0.95 takes 82 decisions."""
+    sample_share: float = Field(default=0.05, ge=0, le=1)
+    """The share of calls asked about at random."""
+    author: Callable[[Any], str | None] | None = None
+    """A function of LangGraph's `Runtime` that names the person who decides; None for the user that
+    an Agent Server has authenticated, if any."""
+
+
+_DESTINATION = re.compile(
+    r"to|b?cc|recipients?|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
+    r"amount|price|sum|total|ids?|uuid|number",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
+    """Return whether an address, amount or identifier comes from a tool and not from the user.
+
+    The value occurs in a tool's result since the user's last message, and in nothing that the user
+    wrote. The words of an argument's name show that it is such a field, as in `recipient_email`,
+    `orderId` or `amount`.
+    """
+    questions = [place for place, message in enumerate(messages) if is_question(message)]
+    since = questions[-1] if questions else 0
+    written = [messages[place].text for place in questions]
+    returned = [message.text for message in messages[since:] if isinstance(message, ToolMessage)]
+    return any(
+        _occurs_in(value, returned) and not _occurs_in(value, written)
+        for value in _destinations(args, named=False)
+    )
+
+
+def _destinations(value: Any, *, named: bool) -> Iterator[str]:
+    """Yield the values of fields whose names mean an address, an amount or an identifier."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
+            yield from _destinations(part, named=named or is_named)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _destinations(part, named=named)
+    elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
+        text = f"{value:.15g}" if isinstance(value, float) else str(value).strip()
+        yield from [text] if text else []
+
+
+def _occurs_in(value: str, texts: Sequence[str]) -> bool:
+    """Return whether a text has a value, and not as a part of a longer word or number."""
+    pattern = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
+    return any(pattern.search(text) for text in texts)
+
+
+class _CallState(schemas.ReviewRunState):
+    forced: list[str]
+    """Why a person is asked, whatever the judge's verdict is."""
+    decided: list[dict[str, Any]]
+    """What a decision teaches: the arguments of `make_feedback`, for the call that was shown and
+    for an edited call."""
+
+
+class _RulingState(TypedDict):
+    cases: list[dict[str, Any]]
+    run: str
+    """Identifies the run that made the rulings."""
+    rulings: Annotated[dict[str, Any], operator.or_]
+
+
+Call = Mapping[str, Any]
+"""A tool call as LangChain writes it: `name`, `args` and `id`."""
+
+Ruling = Mapping[str, Any]
+"""What was decided on a call, as JSON: the `judgment` with its `review`, the `broken` guidelines,
+and the `settings` it was judged with. Without a judgment, a person is asked."""
+
+
+class CallJudge:
+    """Decides which calls run, are refused, or go to a person; and learns from the person."""
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        interrupt_on: Mapping[str, Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> None:
+        rest: dict[str, Any] = {"keep_judgments": KEEP_CALLS, "cite_guidelines": True, **options}
+        own = {name: rest.pop(name) for name in Approval.model_fields if name in rest}
+        judge = Judge(criterion=criterion, **rest)
+        if not isinstance(criterion.scale, Boolean):
+            raise InvalidInputError(
+                "criterion: a tool call is either right or wrong. Use a criterion with "
+                "scale=Boolean()."
+            )
+        if not judge.measures:
+            raise InvalidInputError(
+                "decide: 'verdict' gives no confidence, so a person would be asked about every "
+                "call. Leave it out, or set confidence=True."
+            )
+        self.criterion = criterion
+        self.approval = Approval(**own)
+        self._interrupt_on = interrupt_on
+        named = () if callable(self.approval.always_ask) else self.approval.always_ask
+        if unknown := [name for name in named if name not in interrupt_on]:
+            raise InvalidInputError(
+                f"always_ask: {unknown[0]!r} is not a tool in `interrupt_on`. Add it there, or "
+                "remove it here."
+            )
+        uncertain = Uncertain(
+            target_agreement=self.approval.target_agreement, sample_share=self.approval.sample_share
+        )
+        # `_decide_call` keeps the judgment, since it must also record whether a person was asked.
+        self._keep_for = judge.keep_judgments
+        resources = JudgeResources(judge.but(keep_judgments=None), uncertain)
+        judging: Any = StateGraph(_CallState, context_schema=MemAlignContext)
+        add_judging(judging, resources)
+        judging.add_node(Node(self._decide_call, resources, name="decide_review"))
+        judging.add_edge("judge", "decide_review")
+        self._judge = judging.compile().with_config(tags=[TAG_NOSTREAM])
+        learning: Any = StateGraph(_CallState, context_schema=MemAlignContext)
+        learning.add_node(Node(self._store_decision, resources, name="store", is_first=True))
+        learning.add_edge(START, "store")
+        add_learning(learning, resources, after="store")
+        self._learner = learning.compile().with_config(tags=[TAG_NOSTREAM])
+        # LangGraph stores the result of a subgraph that has ended. A resumed task gets the same
+        # ruling again, also if judging failed.
+        rules: Any = StateGraph(_RulingState)
+        rules.add_node("rule", RunnableLambda(self.rule, self.arule))
+        rules.add_conditional_edges(
+            START, lambda state: [Send("rule", case) for case in state["cases"]], ["rule"]
+        )
+        self._rules = rules.compile()
+
+    async def _decide_call(self, step: NodeCall) -> StateUpdate:
+        """Decide whether a person is asked, log it, and keep the call for later feedback."""
+        forced = list(step.state["forced"])
+        if not step.judgment.value and self.approval.on_fail == "ask":
+            forced.append("judged_wrong")
+        update = await decide_review(step, forced=forced)
+        judgment = Judgment.model_validate(update["judgment"])
+        vector = (step.state["judge_memory"] or {}).get("vector")
+        kept = await keep_judgment(
+            step.io, step.access, judgment, step.example, vector, self._keep_for
+        )
+        return {"judgment": kept.to_json()}
+
+    async def rulings(
+        self,
+        io: IO,
+        calls: Sequence[Call],
+        messages: Sequence[Any] | None,
+        settings: dict[str, Any],
+        runtime: Any,
+    ) -> dict[str, Ruling]:
+        """Judge calls of one message; return the rulings by `call_key`.
+
+        A resumed task gets the rulings on the calls that it passed before it was interrupted.
+        """
+        if not calls and not is_resuming():
+            return {}
+        cases = [
+            {
+                "key": call_key(call),
+                "tool": call["name"],
+                "fields": self._fields(call, messages),
+                "settings": settings,
+            }
+            for call in calls
+        ]
+        task: Any = {"cases": cases, "run": uuid4().hex}
+        # Saved before a person is asked, even if the run saves its thread only at its end.
+        is_saved = saved_thread_id(runtime) is not None
+        options: Any = {"durability": "sync"} if is_saved else {}
+        result = await call_graph(io, self._rules, task, **options)
+        if is_saved and is_resuming() and result["run"] == task["run"]:
+            # The rulings behind the questions were lost. An answer may have arrived, and must
+            # count: so no new ruling may let the call run, or refuse it.
+            return {case["key"]: {"settings": settings} for case in cases}
+        rulings: dict[str, Ruling] = result["rulings"]
+        return rulings
+
+    def _fields(self, call: Call, messages: Sequence[Any] | None) -> dict[str, Any] | None:
+        """Return what is judged, and why a person is asked anyway; None if it can't be judged."""
+        example = call_example(call, messages)
+        if example is None or not call["id"]:
+            logger.warning(
+                "A person is asked about the call of %r: it has no id, it is not in the state's "
+                "`messages`, or they are not JSON.",
+                call["name"],
+            )
+            return None
+        forced = ["always_ask"] if self._always_asks(call) else []
+        if repeats_tool_text(call["args"], messages or ()):
+            forced.append("untrusted_text")
+        return {"inputs": example.inputs, "outputs": example.outputs, "forced": forced}
+
+    def _always_asks(self, call: Call) -> bool:
+        # A call that nobody may approve does not run, such as one that the person's text answers.
+        if "approve" not in self._interrupt_on[call["name"]]["allowed_decisions"]:
+            return True
+        always_ask = self.approval.always_ask
+        if not callable(always_ask):
+            return call["name"] in always_ask
+        own = {name: call.get(name) for name in ("name", "args", "id")}
+        return require_bool(always_ask(own), "always_ask")
+
+    async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
+        ruling: dict[str, Any] = {"settings": case["settings"]}
+        try:
+            if case["fields"] is not None:
+                context = MemAlignContext(**case["settings"])
+                result = await call_graph(io, self._judge, case["fields"], context=context)
+                broken = [guideline["text"] for guideline in result.get("broken_guidelines") or ()]
+                ruling |= {"judgment": result["judgment"], "broken": broken}
+        except MemAlignError as error:
+            message = "The call of %r could not be judged, and a person is asked: %s"
+            logger.warning(message, case["tool"], error)
+        return {"rulings": {case["key"]: ruling}}
+
+    rule, arule = sync_async_methods(_rule)
+
+    def refusal(self, call: Call, ruling: Ruling) -> ToolMessage:
+        """Return what the model gets in place of the result of a refused call."""
+        rule = PassRule.of(self.criterion.scale, None)
+        judgment = Judgment.model_validate(ruling["judgment"])
+        critique = critique_text(self.criterion, rule, judgment, None, ruling["broken"], "call")
+        text = f"The call of `{call['name']}` was refused and did not run. {critique}"
+        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
+
+    async def learn(
+        self,
+        io: IO,
+        decision: Any,
+        call: Call,
+        ruling: Ruling,
+        messages: Sequence[Any] | None,
+        runtime: Any,
+    ) -> None:
+        """Learn from a decision: the call that runs, or the `ToolMessage` in its place.
+
+        A failure is logged. The decision is still carried out.
+        """
+        example = call_example(call, messages)
+        is_message = isinstance(decision, ToolMessage)
+        if example is None or (is_message and decision.status != "error"):
+            return  # a response does not say whether the call was right
+        is_edit = not is_message and _action(decision) != _action(call)
+        comment = decision.text.partition(_REASON)[2] if is_message else ""
+        comment = difference(call, decision) if is_edit else comment
+        shared = {
+            # A decision that is read again has the same id, and is stored once.
+            "id": digest([saved_thread_id(runtime), call_key(call)]),
+            "author": self._author(runtime),
+        }
+        # Stores refuse lone surrogates and NUL. The decision must be stored even so.
+        comment = comment.encode(errors="replace").decode().replace("\0", "")
+        fields = {**shared, "value": not (is_message or is_edit), "rationale": comment}
+        judgment = ruling.get("judgment")
+        decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
+        better = call_example(decision, messages) if is_edit else None
+        if better is not None:
+            fields = {**shared, "value": True}
+            decided.append({"fields": fields, "example": better.to_json(), "judgment": None})
+        try:
+            context = MemAlignContext(**ruling["settings"])
+            await call_graph(io, self._learner, {"decided": decided}, context=context)
+        except (MemAlignError, ValueError) as error:
+            message = "The decision on the call of %r counts, but nothing was learned from it: %s"
+            logger.warning(message, call["name"], error)
+
+    def _author(self, runtime: Any) -> str | None:
+        if self.approval.author is not None:
+            return self.approval.author(runtime)
+        user = getattr(getattr(runtime, "server_info", None), "user", None)
+        return None if user is None else str(user.identity)
+
+    async def _store_decision(self, step: NodeCall) -> StateUpdate:
+        decided = step.state["decided"]
+        items = [await make_feedback(step, **each) for each in decided]
+        # Stored before a model is called. The cases are embedded when the memory is next searched.
+        feedback = [Feedback.model_validate(item) for item in items]
+        await remember(step.io, step.access, feedback, embeds=False)
+        return {
+            "judge_run": {"example": decided[0]["example"], "settings": step.settings},
+            "judge_memory": {},
+            "judge_lesson": {},
+            "judgment": decided[0]["judgment"],
+            "feedback": items[0],
+            "learned": None,
+        }
+
+
+def verdict(ruling: Ruling) -> bool | None:
+    """Return whether a call runs or is refused without a person; None if a person is asked."""
+    judgment = ruling.get("judgment")
+    return None if judgment is None or judgment["review"]["asks"] else judgment["value"]
+
+
+def call_example(call: Call, messages: Sequence[Any] | None) -> Example | None:
+    """Return what is judged: the conversation so far, and the call; None if it is not JSON."""
+    try:
+        inputs = None if messages is None else read_messages([*messages], "messages", lenient=True)
+        if inputs is None and messages != []:
+            return None
+        return parse_example({"inputs": inputs or "(no messages)", "outputs": _action(call)})
+    except (ValueError, TypeError):
+        return None
+
+
+def call_key(call: Call) -> str:
+    """Return a hash of a call's id and content."""
+    parts = [call.get("id"), call["name"], call["args"]]
+    return digest(json.dumps(parts, sort_keys=True, default=str))
+
+
+def difference(call: Call, edited: Call) -> str:
+    """Describe what an edit changed."""
+    before = {"the tool": call["name"], **call["args"]}
+    after = {"the tool": edited["name"], **edited["args"]}
+    changes = [f"{name} is left out" for name in before if name not in after]
+    for name, new in after.items():
+        if name not in before or before[name] != new:
+            old = f", not {_json(before[name])}" if name in before else ""
+            changes.append(f"{name} is {_json(new)}{old}")
+    return f"In the right call {'; '.join(changes)}."
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _action(call: Call) -> dict[str, Any]:
+    return {"name": call["name"], "args": call["args"]}

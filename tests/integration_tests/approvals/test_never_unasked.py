@@ -1,0 +1,291 @@
+"""Calls that must not run without a question, and decisions that must hold for the right call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
+from langgraph.types import Send
+from typing_extensions import TypedDict
+
+from memalign_graph import create_approval_wrapper
+from tests.conftest import Bench, Graph, distillings, judgings
+from tests.integration_tests.agents.support import Calls
+from tests.integration_tests.approvals.support import (
+    APPROVE,
+    BOTH_MODES,
+    CALL,
+    CRITERION,
+    IN_MEMORY,
+    REFUND,
+    REJECT,
+    TARGET,
+    Shop,
+    agent,
+    answers,
+    ask,
+    middleware,
+    questions,
+    results,
+    start,
+    trust_judge,
+)
+from tests.integration_tests.gates.support import models
+from tests.loopback import ChatRequest, Raw
+
+EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
+
+
+class WithId(Calls):
+    """Calls of a model that gives all of them one id."""
+
+    def __init__(self, call_id: str, *calls: Any) -> None:
+        super().__init__(*calls)
+        self.call_id = call_id
+
+    def to_reply(self, request: ChatRequest, turn: int) -> Raw:
+        raw = super().to_reply(request, turn)
+        body = raw.body
+        for index, _ in enumerate(self.calls):
+            body = body.replace(f'"call_{turn}_{index}"', f'"{self.call_id}"')
+        return Raw(200, body, raw.content_type)
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_tool_that_no_one_may_approve_never_runs_without_a_question(
+    bench: Bench, mode: str
+) -> None:
+    """Such as a tool whose result is the person's response."""
+    await trust_judge(bench)
+    gated = {"refund": {"allowed_decisions": ["respond", "reject"]}}
+    shop, _, asked = await start(bench, mode, CALL, interrupt_on=gated)
+    assert (questions(asked), shop.ran) == ([REFUND], [])
+
+
+class Alternating:
+    """A condition that holds the first time, and then never."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def __call__(self, request: Any) -> bool:
+        self.checks += 1
+        return self.checks == 1
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_condition_that_changes_does_not_let_a_call_run_without_its_answer(
+    bench: Bench, mode: str
+) -> None:
+    config = {"allowed_decisions": ["approve", "reject"], "when": Alternating()}
+    shop, graph, asked = await start(bench, mode, CALL, "Done.", interrupt_on={"refund": config})
+    assert questions(asked) == [REFUND]
+    done = await bench.resume(graph, answers(asked, REJECT))
+    assert (shop.ran, results(done)[0][0]) == ([], "error")
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert episode.value is False
+
+
+@BOTH_MODES
+async def test_a_condition_that_raises_runs_nothing(bench: Bench, mode: str) -> None:
+    def fails(request: Any) -> bool:
+        raise RuntimeError("No such order.")
+
+    await trust_judge(bench)
+    shop = Shop()
+    config = {"allowed_decisions": ["approve"], "when": fails}
+    wrong: list[dict[str, Any]] = [{"interrupt_on": {"refund": config}}, {"always_ask": fails}]
+    for options in wrong:
+        graph = agent(bench, shop, CALL, interrupt_mode=mode, **options)
+        with pytest.raises(RuntimeError, match="No such order"):
+            await bench.invoke(graph, ask())
+        assert shop.ran == []
+
+
+async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Bench) -> None:
+    shop, graph, asked = await start(bench, "batched", WithId("", *CALL.calls), "Done.")
+    await bench.resume(graph, answers(asked, EDIT))
+    assert shop.ran == [("A7", 5)]
+    episodes = await bench.episodes(criterion=CRITERION)
+    said = {(it.example.outputs["args"]["amount"], it.value) for it in episodes}
+    assert said == {(20, False), (5, True)}
+
+
+@BOTH_MODES
+async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mode: str) -> None:
+    other = ("refund", {"order": "A8", "amount": 90})
+    shared = WithId("x", *CALL.calls, other, ("look_up", {"name": "Bob"}))
+    edited = {"name": "refund", "args": {"order": "A8", "amount": 9}}
+    decisions: dict[int, dict[str, Any]] = {
+        20: APPROVE,
+        90: {"type": "edit", "edited_action": edited},
+    }
+    shop, graph, asked = await start(bench, mode, shared, "Done.")
+    given = [decisions[question["args"]["amount"]] for question in questions(asked)]
+    await bench.resume(graph, answers(asked, *given))
+    assert {*shop.ran} == {("A7", 20), ("A8", 9), ("look_up", "Bob")}
+    assert len(shop.ran) == 3
+
+
+@BOTH_MODES
+async def test_a_decision_is_learned_where_a_model_uses_its_ids_again(
+    bench: Bench, mode: str
+) -> None:
+    shop, graph, asked = await start(bench, mode, WithId("x", *CALL.calls), "Done.")
+    await bench.resume(graph, answers(asked, APPROVE))
+    agent(bench, shop, WithId("x", *CALL.calls), "Done.")  # adds replies
+    asked = await bench.invoke(graph, ask("Refund it again."))
+    await bench.resume(graph, answers(asked, REJECT))
+    values = [it.value for it in await bench.episodes(criterion=CRITERION)]
+    assert sorted(map(str, values)) == ["False", "True"]
+    assert len(distillings(bench.server)) == 1
+
+
+async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> None:
+    """As in a `ToolNode`, or on a thread that began before the agent had approvals."""
+    shop, gate = Shop(), middleware(bench)
+    builder = StateGraph(MessagesState)
+    node = ToolNode(shop.tools, wrap_tool_call=gate.wrap_tool_call)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    graph = bench.compile(builder)
+    call = {**REFUND, "id": "1"}
+    given = {"messages": [*ask()["messages"], AIMessage("", tool_calls=[call])]}
+    asked = await bench.invoke(graph, given)
+    assert (questions(asked), shop.ran) == ([REFUND], [])
+
+
+class ChatState(TypedDict):
+    chat: list[Any]
+
+
+def tool_graph(bench: Bench, shop: Shop, route: Any, key: str = "messages") -> Graph:
+    options = {"target_agreement": TARGET, "sample_share": 0, **models(bench)}
+    approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
+    builder: Any = StateGraph(MessagesState if key == "messages" else ChatState)
+    node = ToolNode(
+        shop.tools,
+        messages_key=key,
+        wrap_tool_call=approve,
+        awrap_tool_call=approve.awaiting,
+    )
+    builder.add_node("tools", node)
+    builder.add_conditional_edges(START, route, ["tools"])
+    return bench.compile(builder)
+
+
+def to_node(_: Any) -> str:
+    return "tools"
+
+
+def to_node_with_all_calls(state: Any) -> Sequence[Send]:
+    return [Send("tools", state["messages"][-1].tool_calls)]
+
+
+def to_node_with_the_state(state: Any) -> Sequence[Send]:
+    return [Send("tools", state)]
+
+
+def to_node_call_by_call(state: Any) -> Sequence[Send]:
+    return [Send("tools", [call]) for call in state["messages"][-1].tool_calls]
+
+
+def three_calls(key: str) -> dict[str, Any]:
+    made = [
+        {"name": "refund", "args": {"order": f"A{number}", "amount": 20}, "id": f"call_{number}"}
+        for number in range(3)
+    ]
+    return {key: [*ask()["messages"], AIMessage("", tool_calls=made)]}
+
+
+@IN_MEMORY
+@pytest.mark.parametrize("route", [to_node, to_node_with_all_calls, to_node_with_the_state])
+async def test_of_calls_that_share_a_task_one_is_decided_on(bench: Bench, route: Any) -> None:
+    """LangGraph tells their questions apart by their order alone, which threads do not keep."""
+    shop = Shop()
+    graph = tool_graph(bench, shop, route)
+    asked = await bench.invoke(graph, three_calls("messages"))
+    [question] = questions(asked)
+    done = await bench.resume(graph, APPROVE)
+    assert "__interrupt__" not in done
+    assert shop.ran == [(question["args"]["order"], 20)]
+    assert sum("Call it again" in text for _, text in results(done)) == 2
+    assert len(judgings(bench.server)) == 1
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert (episode.example.outputs, episode.value) == (question, True)
+
+
+@IN_MEMORY
+async def test_calls_in_tasks_of_their_own_are_all_asked_about(bench: Bench) -> None:
+    shop = Shop()
+    graph = tool_graph(bench, shop, to_node_call_by_call)
+    asked = await bench.invoke(graph, three_calls("messages"))
+    assert [question["args"]["order"] for question in questions(asked)] == ["A0", "A1", "A2"]
+    done = await bench.resume(graph, answers(asked, APPROVE, REJECT, APPROVE))
+    assert sorted(shop.ran) == [("A0", 20), ("A2", 20)]
+    assert sorted(status for status, _ in results(done)) == ["error", "success", "success"]
+    episodes = await bench.episodes(criterion=CRITERION)
+    said = {(it.example.outputs["args"]["order"], it.value) for it in episodes}
+    assert said == {("A0", True), ("A1", False), ("A2", True)}
+
+
+@IN_MEMORY
+async def test_calls_are_asked_about_if_the_conversation_has_another_key(bench: Bench) -> None:
+    """The rule on untrusted text can't be applied."""
+    await trust_judge(bench)
+    shop = Shop()
+    graph = tool_graph(bench, shop, to_node, "chat")
+    asked = await bench.invoke(graph, three_calls("chat"))
+    [question] = questions(asked)
+    await bench.resume(graph, APPROVE)
+    assert shop.ran == [(question["args"]["order"], 20)]
+
+
+async def test_an_answer_is_not_taken_for_another_call_of_the_task(bench: Bench) -> None:
+    """The node runs its calls in another order when another process resumes it."""
+    calls = [{**REFUND, "args": {"order": order, "amount": 20}, "id": order} for order in "AB"]
+    state = {"messages": [*ask()["messages"], AIMessage("", tool_calls=calls)]}
+    ran: list[str] = []
+
+    def process(order: Sequence[Any]) -> Graph:
+        options = {"target_agreement": TARGET, **models(bench)}
+        approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
+
+        def handle(request: Any) -> ToolMessage:
+            ran.append(request.tool_call["id"])
+            return ToolMessage("Refunded.", tool_call_id=request.tool_call["id"])
+
+        def run_calls(state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+            fields: Any = {"tool": None, "state": state, "runtime": runtime}
+            requests = [ToolCallRequest(tool_call=call, **fields) for call in order]
+            return {"messages": [approve(request, handle) for request in requests]}
+
+        builder = StateGraph(MessagesState)
+        builder.add_node("tools", run_calls)
+        builder.add_edge(START, "tools")
+        return bench.compile(builder)
+
+    asked = await bench.invoke(process(calls), state)
+    assert [question["args"]["order"] for question in questions(asked)] == ["A"]
+    done = await bench.resume(process(calls[::-1]), APPROVE)
+    assert ran == ["A"]
+    assert [status for status, _ in results(done)] == ["error", "success"]
+
+
+async def test_an_edit_is_not_applied_to_a_later_call_with_the_same_id(bench: Bench) -> None:
+    """Also where the agent has been given another mode meanwhile."""
+    shop = Shop()
+    graph = agent(bench, shop, WithId("x", *CALL.calls), "Done.")
+    elsewhere = {"memalign": {"namespace": ["elsewhere"]}}
+    asked = await bench.invoke(graph, ask(), context=elsewhere)
+    await bench.resume(graph, answers(asked, EDIT))
+    await trust_judge(bench)
+    graph = agent(bench, shop, WithId("x", *CALL.calls), "Done.", interrupt_mode="per_call")
+    await bench.invoke(graph, ask())
+    assert shop.ran == [("A7", 5), ("A7", 20)]
