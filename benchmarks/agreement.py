@@ -1,34 +1,97 @@
-"""Ours and the peer on the same labelled rows: `python -m benchmarks.agreement --data DIR`.
+"""Agreement with human experts, ours and the peer's: `python -m benchmarks.agreement`.
 
-`DIR` has a JSONL file for each criterion; see the README. Each is one call of `evaluate`, with the
-peer as one more judge, whose verdicts come from its own environment.
+A set is one criterion: rows that are learned from, and rows that are judged. A run that was cut off
+goes on where it stopped. See the README beside this file.
 """
 
 import argparse
+import gzip
 import json
 import random
 import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_openai import ChatOpenAI
+from numpy.typing import NDArray
 from pydantic import SecretStr
 
+from benchmarks.one_comment import embedded_settings
 from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
+from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.evaluation import Report, evaluate
-from memalign_graph.evaluation.metrics import Prediction
-from memalign_graph.evaluation.report import score_cases
+from memalign_graph.evaluation.dataset import EVIDENCE, KNN, MAJORITY, MEDIAN
+from memalign_graph.evaluation.metrics import concordance
+from memalign_graph.identity import digest
 from memalign_graph.local import LocalEmbeddings
+from memalign_graph.local.weights import MODEL
 from memalign_graph.scales import Scale
-from memalign_graph.settings import Alignment
+from memalign_graph.settings import Alignment, Sees
 from memalign_graph.types import parse_example
 
+DATA = Path(__file__).parent / "data" / "agreement"
+SETS = (
+    "saf_2.3_DLL",
+    "saf_6.2_IPP",
+    "saf_8.2_MM",
+    "saf_10.1_TC",
+    "saf_11.1_SDN",
+    "saf_12.1_PE",
+    "dices_crowd_safety",
+    "python_solution_correct",
+    "halueval_no_hallucination",
+    "hh_harmless_preference",
+    "airline_run_right",
+    "airline_call_right",
+)
 _EXAMPLE = ("inputs", "outputs", "reference_outputs")
+_OURS, _BASE, _PEER, _CONSTANT = "ours", "base", "peer", "constant"
+_AGAINST = (_BASE, KNN, _PEER)
+_SIZES = (5, 10, 20, 40)
+_DRAWS = 1_000
+_LEVEL = (0.025, 0.975)
 
 Row = dict[str, Any]
 """One labelled case."""
+
+Outcome = dict[str, Any]
+"""What is known of a set: its scale, the experts' values, each judge's, and the learning curve."""
+
+Array = NDArray[np.float64]
+
+
+def load_rows(folder: Path, name: str) -> list[Row]:
+    """Read a set's rows from its JSONL file, which may be compressed.
+
+    After a colon, the name may say what a gate would see of a run of messages (`sees`).
+    """
+    name, _, sees = name.partition(":")
+    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
+    text = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+    rows = [json.loads(line) for line in text.decode().splitlines()]
+    return [seen_by_gate(row, sees) for row in rows] if sees else rows  # type: ignore[arg-type] # the command line's
+
+
+def messages_of(run: Sequence[dict[str, Any]]) -> list[BaseMessage]:
+    """Return a run's messages; LangChain's reader needs content beside tool calls, too."""
+    return convert_to_messages(
+        [{**message, "content": message.get("content") or ""} for message in run]
+    )
+
+
+def seen_by_gate(row: Row, sees: Sees) -> Row:
+    """Return a row whose outputs are a run of messages as a gate would see it."""
+    messages = messages_of(row["outputs"])
+    while isinstance(messages[-1], HumanMessage):
+        messages.pop()
+    return row | (what_gate_sees(read_turn(messages, {}), "messages", sees) or {})
 
 
 def scale_of(row: Row) -> Scale:
@@ -50,82 +113,119 @@ def feedback_of(row: Row) -> dict[str, Any]:
     return {**example, "value": row["label"], "rationale": row["feedback"], "author": "expert"}
 
 
-def judges_of(judge: Judge) -> dict[str, Judge | Alignment]:
-    """Return the judge without memory, by its verdict, and by evidence without and with checks."""
-    return {
-        "base": judge.but(decide="verdict", use_guidelines=False, use_episodes=False),
-        "verdict": judge.but(decide="verdict"),
-        "weighed": judge,
-        "weighed with checks": judge.but(checks=True),
+def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
+    """Return the judges that are compared; the one with the default options is the last."""
+    judges: dict[str, Judge | Alignment] = {
+        _BASE: judge.but(decide="verdict", use_guidelines=False, use_episodes=False)
     }
+    if ablations:
+        judges |= {
+            "no guidelines": judge.but(use_guidelines=False),
+            "no cases": judge.but(use_episodes=False),
+            "checks off": judge.but(checks=False),
+            "evidence decides": judge.but(decide="evidence"),
+        }
+    return {**judges, _OURS: judge}
 
 
-def with_peer(report: Report, values: dict[str, Any]) -> Report:
-    """Add the peer's verdicts, by example id, to a report as one more judge."""
-    scale = report.criterion.scale
-    cases = []
-    for case in report.cases:
-        value = values.get(case.example.id)
-        verdict = Prediction(value=None if value is None else scale.validate_value(value))
-        update = {"predictions": {**case.predictions, "peer": verdict}}
-        cases.append(case.model_copy(update=update))
-    names = [*(scores.judge for scores in report.scores), "peer"]
-    pairs = [(pair.judge, pair.against) for pair in report.comparisons]
-    pairs += [("peer", report.judges[0]), (report.judges[-1], "peer")]
-    scores, compared = score_cases(cases, scale, names, pairs, report.settings)
-    return report.model_copy(update={"cases": cases, "scores": scores, "comparisons": compared})
+def chat_model(options: argparse.Namespace, server: str) -> ChatOpenAI:
+    """Return the judge's model; it is asked as the embedded one where `--model` is not given."""
+    settings: dict[str, Any] = {"base_url": server, "api_key": SecretStr("none"), "timeout": 1_800}
+    if options.model:
+        settings |= {"model": options.model, "temperature": 0, "max_completion_tokens": 512}
+        settings["profile"] = {"max_input_tokens": options.window}
+    else:
+        settings |= embedded_settings()
+    return ChatOpenAI(**settings)
 
 
-def compare(name: str, server: str, options: argparse.Namespace) -> Report:
-    """Let both sides learn a criterion's training rows and judge its test rows."""
-    folder: Path = options.results.absolute() / name
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = (options.data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows: list[Row] = [json.loads(line) for line in lines]
+def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
+    """Let both sides learn a set's training rows and judge its test rows."""
+    rows = load_rows(options.data, name)
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]
-    # A namespace's labels can't have a dot.
+    folder: Path = options.results.absolute() / name.replace(":", ".")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = options.model or MODEL
+    settings = [options.k, options.curve, options.ablations, options.no_peer, options.window]
+    key, file = digest([train, test, model, settings]), folder / "outcome.json"
+    if file.exists() and (stored := json.loads(file.read_text(encoding="utf-8")))["key"] == key:
+        outcome: Outcome = stored
+        return outcome
     criterion = Criterion(
-        name=test[0]["criterion"].replace(".", "_"),
+        name=name.partition(":")[0].replace(".", "_"),  # a namespace's labels can't have a dot
         instructions=test[0]["instructions"],
         scale=scale_of(test[0]),
     )
     judge = Judge(
         criterion=criterion,
         k=options.k,
-        decide="evidence",
         embeddings=LocalEmbeddings(),
-        model=ChatOpenAI(
-            model=options.model,
-            base_url=server,
-            api_key=SecretStr("none"),
-            temperature=0,
-            max_completion_tokens=512,
-            timeout=1_800,
-            profile={"max_input_tokens": options.window},
-        ),
+        model=chat_model(options, server),
     )
     report = evaluate(
         criterion,
         list(map(feedback_of, train)),
         test=list(map(feedback_of, test)),
-        judges=judges_of(judge),
+        judges=judges_of(judge, ablations=options.ablations),
+        learning_curve=options.curve,
+        sizes=_SIZES,
         cache=folder / "answers.db",
         progress=False,
-        max_concurrency=1,
+        max_concurrency=options.at_once,
         seed=options.seed,
     )
-    if not options.no_peer:
-        task = {"train": train, "test": test, "model": options.model, "k": options.k}
-        verdicts = peer_verdicts(task, server, folder, options.peer_venv)
-        report = with_peer(report, verdicts)
     report.save(folder / "report.html")
-    report.save(folder / "report.json")
-    return report
+    ids = {parse_example({part: row[part] for part in _EXAMPLE}).id: row["id"] for row in test}
+    values = values_of(report, ids)
+    if not options.no_peer:
+        task = {"train": train, "test": test, "model": model, "k": options.k}
+        values[_PEER] = peer_values(task, server, folder, options.peer_venv)
+    outcome = {
+        "key": key,
+        "set": name,
+        "scale": test[0]["scale"],
+        "learned": len(train),
+        "truth": {row["id"]: row["label"] for row in test},
+        "values": values,
+        "curve": curve_of(report),
+        "tokens": {
+            name: sum(
+                row.input_tokens
+                for row in report.usage
+                if (row.judge, row.stage) == (name, "judge")
+            )
+            for name in report.judges
+        },
+    }
+    file.write_text(json.dumps(outcome), encoding="utf-8")
+    return outcome
 
 
-def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str, Any]:
+def values_of(report: Report, ids: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return each judge's values by the rows' ids; both constant baselines have one name."""
+    values = defaultdict[str, dict[str, Any]](dict)
+    for case in report.cases:
+        for judge, prediction in case.predictions.items():
+            name = _CONSTANT if judge in (MAJORITY, MEDIAN) else judge
+            values[name][ids[case.example.id]] = prediction.value
+    return dict(values)
+
+
+def curve_of(report: Report) -> list[dict[str, Any]]:
+    """Return the judge's scores on the test rows as its memory grows."""
+    return [
+        {
+            "feedback": step.feedback,
+            **{name: estimate.value for name, estimate in step.unseen.metrics.items()},
+            "recalls": {label.label: label.recall.value for label in step.unseen.labels},
+        }
+        for step in (report.curve.steps if report.curve else [])
+    ]
+
+
+def peer_values(task: Row, server: str, folder: Path, venv: Path) -> dict[str, Any]:
     """Let the peer judge in its own environment; keeps the verdicts on a task in files."""
     file, verdicts, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
     known = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
@@ -134,48 +234,167 @@ def peer_verdicts(task: Row, server: str, folder: Path, venv: Path) -> dict[str,
         file.write_text(text, encoding="utf-8")
         run_side(peer_python(venv), "peer", [str(file), str(verdicts)], server, folder)
     lines = map(json.loads, verdicts.read_text(encoding="utf-8").splitlines())
-    values = {line["id"]: line["value"] for line in lines}
-    return {
-        parse_example({name: row[name] for name in _EXAMPLE}).id: values.get(row["id"])
-        for row in task["test"]
-    }
+    return {line["id"]: line["value"] for line in lines}
 
 
-def main() -> None:
-    """Compare both sides; writes a report for each criterion, and all tables."""
+def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
+    """Return draws of each metric, by metric and judge; the first draw has each row once.
+
+    A row without a verdict is wrong where values are labels, and left out where they are numbers.
+    """
+    truth = outcome["truth"]
+    count, seed = len(truth), int(digest(outcome["set"])[:8], 16)
+    drawn = np.random.default_rng(seed).multinomial(count, [1 / count] * count, size=_DRAWS)
+    weights = np.vstack([np.ones((1, count)), drawn])
+    metrics = defaultdict[str, dict[str, Array]](dict)
+    for judge, by_id in outcome["values"].items():
+        pairs = [(by_id.get(key), label) for key, label in truth.items()]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if outcome["scale"] == "numeric":
+                value, expected = np.array(
+                    [(np.nan if given is None else given, label) for given, label in pairs]
+                ).T
+                shown = weights * ~np.isnan(value)
+                value = np.nan_to_num(value)
+                metrics["ccc"][judge] = concordance(expected, value, shown)
+                metrics["mae"][judge] = (shown @ np.abs(value - expected)) / shown.sum(1)
+            else:
+                hits = np.array([given == label for given, label in pairs])
+                recalls = {}
+                for label in sorted(set(truth.values())):
+                    is_label = np.array([expected == label for _, expected in pairs])
+                    recalls[label] = (weights @ (hits & is_label)) / (weights @ is_label)
+                metrics["balanced accuracy"][judge] = np.nanmean(list(recalls.values()), axis=0)
+                if outcome["scale"] == "bool":
+                    metrics["bad answers caught"][judge] = recalls[False]
+    return metrics
+
+
+def format_estimate(draws: Array, sign: str = "") -> str:
+    """Return a number and its interval."""
+    low, high = np.nanquantile(draws[1:], _LEVEL)
+    return f"{draws[0]:{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"
+
+
+def format_tables(outcomes: Sequence[Outcome]) -> str:
+    """Return the table of all sets with what is pooled by metric, and the learning curves."""
+    judges = list(dict.fromkeys(name for outcome in outcomes for name in outcome["values"]))
+    judges.sort(key=[_CONSTANT, KNN, EVIDENCE, _BASE, *judges].index)
+    against = [name for name in _AGAINST if name in judges]
+    head = ["set", "learned, judged", "metric", *judges, *(f"ours less {it}" for it in against)]
+    rows = [head, ["---"] * len(head)]
+    pooled = defaultdict[str, list[dict[str, Array]]](list)
+
+    def add_row(name: str, counts: str, metric: str, draws: dict[str, Array]) -> None:
+        cells = [format_estimate(draws[judge]) if judge in draws else "" for judge in judges]
+        cells += [
+            format_estimate(draws[_OURS] - draws[other], "+") if other in draws else ""
+            for other in against
+        ]
+        rows.append([name, counts, metric, *cells])
+
+    for outcome in outcomes:
+        counts = f"{outcome['learned']}, {len(outcome['truth'])}"
+        for metric, draws in measure(outcome).items():
+            add_row(outcome["set"], counts, metric, draws)
+            pooled[metric].append(draws)
+    for metric, sets in pooled.items():
+        common = set.intersection(*map(set, sets))
+        means = {judge: np.nanmean([draws[judge] for draws in sets], axis=0) for judge in common}
+        add_row(f"mean of {len(sets)} sets", "", metric, means)
+    tables = ["\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    tables.append(
+        "\n".join(
+            f"- {outcome['set']}: prompt tokens a judgment: "
+            + ", ".join(
+                f"{judge} {tokens / len(outcome['truth']):,.0f}"
+                for judge, tokens in outcome["tokens"].items()
+            )
+            for outcome in outcomes
+        )
+    )
+    missing = [
+        f"- {outcome['set']}: {judge} has no value for {count} rows"
+        for outcome in outcomes
+        for judge, values in outcome["values"].items()
+        if (count := sum(values.get(key) is None for key in outcome["truth"]))
+    ]
+    tables += ["\n".join(missing)] if missing else []
+    if any(outcome["curve"] for outcome in outcomes):
+        tables.append(format_curves(outcomes))
+    return "\n\n".join(tables)
+
+
+def format_curves(outcomes: Sequence[Outcome]) -> str:
+    """Return a table: a line for each set and metric, a column for each amount of feedback."""
+    rows = []
+    for outcome in outcomes:
+        names = ("ccc", "mae") if outcome["scale"] == "numeric" else ("balanced", "caught")
+        for name in names:
+            cells = []
+            for step in outcome["curve"]:
+                recalls = step["recalls"]
+                defined = [recall for recall in recalls.values() if recall is not None]
+                known = {**step, "balanced": np.mean(defined) if defined else None}
+                known["caught"] = recalls.get("false")
+                number = known.get(name)
+                cells.append("" if number is None else f"{number:.2f}")
+            if any(cells):
+                rows.append([outcome["set"], name, *cells])
+    width = max(map(len, rows))
+    head = ["set", "metric", "0", *map(str, _SIZES)][:width]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="the folder of labelled rows")
-    add("--sets", required=True, help="criteria: names of files there, with commas between")
+    add("--data", type=Path, default=DATA, help="the folder of labelled rows")
+    add("--sets", default=",".join(SETS), help="names of files there, with commas between")
+    add("--minutes", type=float, default=float("inf"), help="begin no set after this time")
     add("--no-peer", action="store_true", help="ours alone")
-    add("--train", type=int, default=50, help="training rows that are learned")
+    add("--curve", action="store_true", help="also judge after 5, 10, 20 and 40 rows")
+    add("--ablations", action="store_true", help="also judges without one of the default's parts")
+    add("--train", type=int, default=40, help="training rows that are learned")
     add("--test", type=int, default=50, help="test rows that are judged")
     add("--seed", type=int, default=1, help="chooses the rows")
-    add("--k", type=int, default=5, help="similar cases in a judge's prompt")
+    add("--k", type=int, default=5, help="similar cases of a judgment")
+    add("--at-once", type=int, default=1, help="judgments at a time")
     add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
     add("--port", type=int, default=18765, help="the server's port; the cache's keys depend on it")
-    add("--model", default="qwen2.5-coder-1.5b-instruct", help="the chat model's name there")
+    add("--model", help="the chat model's name there; by default it is the embedded one")
     add("--window", type=int, default=8_192, help="its context window, in tokens")
     add("--peer-venv", type=Path, default=PEER_VENV)
     add("--results", type=Path, default=Path(__file__).parent / "results" / "agreement")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Judge the sets that have no outcome yet, and write the tables after each."""
+    options = parse_arguments()
     upstream, key = options.base_url, "none"
     if not upstream:
         from memalign_graph.local import start_server
 
         endpoint = start_server()
         upstream, key = endpoint.base_url, endpoint.api_key
-    written = ["# Agreement with human experts"]
+    outcomes: list[Outcome] = []
+    end = time.monotonic() + 60 * options.minutes
     with ExitStack() as stack:
         port = str(options.port)
         server = stack.enter_context(serving("--port", port, "--upstream", upstream, "--key", key))
         for name in options.sets.split(","):
-            report = compare(name, server, options)
-            counts = f"{report.settings.feedback - len(report.cases)}, {len(report.cases)}"
-            written.append(f"# {name}\n\nRows learned, judged: {counts}.\n\n{report.summary()}")
-            sys.stdout.write(f"{written[-1]}\n")
-            file = options.results.with_suffix(".md")
-            file.write_text("\n\n".join(written), encoding="utf-8")
+            if time.monotonic() > end:
+                sys.stdout.write(f"{name}: not begun, because --minutes are over\n")
+                continue
+            outcomes.append(judge_set(name, server, options))
+            tables = format_tables(outcomes)
+            options.results.with_suffix(".md").write_text(f"{tables}\n", encoding="utf-8")
+            sys.stdout.write(f"{name}: done\n")
+    if outcomes:
+        sys.stdout.write(f"\n{format_tables(outcomes)}\n")
 
 
 if __name__ == "__main__":

@@ -55,10 +55,40 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     shown = ran(
         "benchmarks.agreement",
         *options,
-        *("--window", "16384", "--no-peer", "--port", "0", "--results", str(tmp_path)),
+        *("--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"),
+        *("--results", str(tmp_path / "agreement")),
     )
-    assert ": agreement 0.50 " in shown
-    assert (tmp_path / "tone" / "report.html").exists()
+    assert "| tone | 4, 4 | balanced accuracy | 0.50 " in shown
+    assert "| mean of 1 sets |  | bad answers caught | " in shown
+    assert "| tone | balanced | 0.50 |" in shown
+    assert "- tone: prompt tokens a judgment: base " in shown
+    assert (tmp_path / "agreement" / "tone" / "report.html").exists()
+    assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in shown
+
+
+def test_agreement_judges_what_a_gate_sees_of_a_run(server: LoopbackServer, tmp_path: Path) -> None:
+    server.responder = Model()
+    options = ["--sets", "airline_run_right:answer,airline_run_right:turn", "--train", "2"]
+    shown = ran(
+        "benchmarks.agreement",
+        *options,
+        *("--test", "4", "--base-url", server.base_url, "--model", "any", "--no-peer"),
+        *("--port", "0", "--results", str(tmp_path)),
+    )
+    assert "| airline_run_right:answer | 2, 4 | balanced accuracy |" in shown
+    assert "| airline_run_right:turn | 2, 4 | balanced accuracy |" in shown
+
+
+def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) -> None:
+    server.responder = Model()
+    shown = ran(
+        "benchmarks.approvals",
+        *("--train", "2", "--test", "4", "--base-url", server.base_url, "--model", "any"),
+        *("--results", str(tmp_path / "approvals.md")),
+    )
+    assert "| 0 | always ask | 100% | 0 of 2 | 0 |" in shown
+    assert "| 2 | never ask | 0% | 2 of 2 | 4 |" in shown
+    assert "| 2 | approvals, target 0.95 | 100% | 0 of 2 | 0 |" in shown
 
 
 def test_one_comment_counts_and_does_not_judge_again(
