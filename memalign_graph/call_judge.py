@@ -21,7 +21,7 @@ from memalign_graph import state as schemas
 from memalign_graph.conversation import critique_text, is_question
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import add_judging, add_learning
-from memalign_graph.identity import digest
+from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
@@ -313,9 +313,8 @@ class CallJudge:
             "id": digest([saved_thread_id(runtime), call_key(call)]),
             "author": self._author(runtime),
         }
-        # Stores refuse lone surrogates and NUL. The decision must be stored even so.
-        comment = comment.encode(errors="replace").decode().replace("\0", "")
-        fields = {**shared, "value": not (is_message or is_edit), "rationale": comment}
+        rationale = storable(comment)  # a store that refuses the comment would lose the decision
+        fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
         judgment = ruling.get("judgment")
         decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
         better = call_example(decision, messages) if is_edit else None

@@ -214,17 +214,20 @@ def what_gate_sees(
     `structured` is an agent's structured response, which replaces its text; `tools` describes what
     the agent could have called.
     """
-    messages = convert_to_messages(turn.messages)
+    kinds = HumanMessage | AIMessage | ToolMessage
+    messages = [each for each in convert_to_messages(turn.messages) if isinstance(each, kinds)]
     begun = turn.state.get("asked_id")
     questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
     if not messages or not (questions or "inputs" in turn.state):
-        why = "no message is human" if messages else "the state has no messages to judge"
+        why = "no message is human" if turn.messages else "the state has no messages to judge"
         raise InvalidInputError(
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
             "`outputs`."
         )
     if isinstance(messages[-1], HumanMessage) or structured is None:
-        final = _final_message(messages)
+        # The result of a tool with `return_direct` is an agent's answer.
+        answer = [message for message in last_answer(messages) if not _hands_back(message)]
+        final = answer[0] if answer else None
         outputs: Any = "" if final is None or _calls(final) else final.text.strip()
         replaced: list[BaseMessage] = []
     else:
@@ -235,10 +238,9 @@ def what_gate_sees(
         return None
     asked = questions[-1] if questions else -1
     request: Any = (messages[asked].text if questions else "") or "(no text)"
-    left_out = set(map(id, replaced))
-    shown = [pair for pair in _shown(messages, turn) if id(pair[1]) not in left_out]
+    end, shown = len(messages) - len(replaced), _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
-    steps = [message for place, message in shown if place > asked]
+    steps = [message for place, message in shown if asked < place < end]
     calls_tools = any(isinstance(message, ToolMessage) for message in steps)
     if replaced:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
@@ -281,8 +283,7 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
                 continue
         if place in hidden or (isinstance(message, ToolMessage) and message.tool_call_id in gates):
             continue
-        if isinstance(visible, HumanMessage | AIMessage | ToolMessage):
-            shown.append((place, visible))
+        shown.append((place, visible))
     return shown
 
 
@@ -293,17 +294,6 @@ def _is_gates(message: BaseMessage) -> TypeGuard[ToolMessage]:
 
 def _as_json(messages: list[BaseMessage]) -> Any:
     return read_messages(messages, "messages", lenient=True)
-
-
-def _final_message(messages: Sequence[BaseMessage]) -> AIMessage | ToolMessage | None:
-    """Return the last answer after the last message of a human or a gate."""
-    for message in reversed(messages):
-        if isinstance(message, HumanMessage):
-            break
-        # The result of a tool with `return_direct` is an agent's answer.
-        if isinstance(message, AIMessage | ToolMessage) and not _hands_back(message):
-            return message
-    return None
 
 
 def _is_blank(outputs: Any) -> bool:

@@ -49,6 +49,11 @@ def _check_text(text: str, name: str) -> None:
         ) from error
 
 
+def storable(text: str) -> str:
+    """Return a text without NUL and halves of surrogate pairs, which stores refuse."""
+    return text.replace("\x00", "").encode(errors="replace").decode()
+
+
 def digest(value: Any) -> str:
     """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex."""
     canonical = json.dumps(

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from memalign_graph.identity import storable
+
 _ROLES = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai"), "assistant"),
@@ -71,9 +73,7 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
     for index, fields in enumerate(items):
         calls, role = fields["tool_calls"], fields["role"]
         content = _text(fields.get("content"), role, None if lenient else f"{name}[{index}]")
-        if lenient:
-            content = content.replace("\x00", "").encode(errors="replace").decode()
-        message = {"role": role, "content": content}
+        message = {"role": role, "content": storable(content) if lenient else content}
         speaker = fields.get("name")
         if role == "tool":
             message["tool_call_id"] = str(fields.get("tool_call_id") or "")
@@ -172,18 +172,18 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
     return f"[{kind}]"
 
 
-def is_messages(value: Any) -> bool:
+def _is_messages(value: Any) -> bool:
     """Return whether a JSON value is a list of messages as `read_messages` returns it."""
     return isinstance(value, list) and value == read_messages(value, "", lenient=True)
 
 
 def transcripts_in(value: Any) -> dict[str, list[Step]]:
     """Return the steps of a transcript, or of the two transcripts of a pair, by title."""
-    if is_messages(value):
+    if _is_messages(value):
         return {"": steps_of(value)}
     pair = dict(zip("AB", value, strict=False)) if isinstance(value, list) else value
     is_pair = isinstance(pair, dict) and pair.keys() == {"A", "B"} and len(value) == len(pair)
-    if not is_pair or not all(map(is_messages, pair.values())):
+    if not is_pair or not all(map(_is_messages, pair.values())):
         return {}
     return {title: steps_of(messages) for title, messages in pair.items()}
 

@@ -15,14 +15,7 @@ from typing import Any
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
-from memalign_graph.transcript import (
-    Step,
-    goal_tools_answer,
-    is_messages,
-    render,
-    steps_of,
-    transcripts_in,
-)
+from memalign_graph.transcript import Step, goal_tools_answer, render, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -61,7 +54,7 @@ def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None
 
 def headline(value: Any, max_chars: int) -> str:
     """Return the beginning of a value, or of a transcript's answer, on one line."""
-    answer = goal_tools_answer(steps_of(value))[2] if is_messages(value) else ""
+    answer = goal_tools_answer(transcripts_in(value).get("", []))[2]
     return excerpt(" ".join((answer or as_text(value)).split()), max_chars)
 
 

@@ -10,7 +10,7 @@ from memalign_graph.interrupts import REASONS
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
 from memalign_graph.review.blocks import tool_call
-from memalign_graph.transcript import goal_tools_answer, is_messages, steps_of
+from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Feedback
 
 _HEADLINE_CHARS = 120
@@ -97,7 +97,7 @@ def title_of(outputs: Any) -> str:
 
 def _goal(inputs: Any) -> str:
     """Return the first words of the inputs; for a conversation, of its last question."""
-    questions = goal_tools_answer(steps_of(inputs))[0] if is_messages(inputs) else []
+    questions = goal_tools_answer(transcripts_in(inputs).get("", []))[0]
     return headline(questions[-1] if questions else inputs, _HEADLINE_CHARS)
 
 

@@ -478,6 +478,17 @@ async def test_structured_response_that_fails_is_made_again(bench: Bench, strate
 
 
 @STRATEGIES
+async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, strategy: Any) -> None:
+    AgentModel(bench.server, calls("track", order="4711"), *replies(strategy, "In Rome."))
+    graph = agent(bench, gate(bench), tools=[track], response_format=strategy(SHAPE))
+    await bench.invoke(graph, ask())
+    [judged] = outputs(bench.server)
+    assert judged.startswith('1. called track(order="4711")')
+    assert judged.count("In Rome.") == 1
+    assert "3." not in judged
+
+
+@STRATEGIES
 async def test_answer_that_a_fallback_replaced_is_nowhere_to_be_read(
     bench: Bench, strategy: Any
 ) -> None:
