@@ -122,11 +122,11 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             return False
 
         update = self._asking("batched", collect).after_model(state, runtime)
+        if not calls:
+            return update
         # LangChain matches answers to calls by id. `_wrap` asks about the other calls one by one.
         ids = [call["id"] for call in calls]
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
-        if not unique:
-            return update
         saved = state.get(_STATE_KEY) or {}
         settings, messages = _settings(runtime, saved), _messages_before(state, ids[0])
         judged = [call for call in unique if call in selected]

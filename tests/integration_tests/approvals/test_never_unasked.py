@@ -289,3 +289,32 @@ async def test_an_edit_is_not_applied_to_a_later_call_with_the_same_id(bench: Be
     graph = agent(bench, shop, WithId("x", *CALL.calls), "Done.", interrupt_mode="per_call")
     await bench.invoke(graph, ask())
     assert shop.ran == [("A7", 5), ("A7", 20)]
+
+
+async def test_a_decision_does_not_hold_for_the_same_call_in_a_later_message(bench: Bench) -> None:
+    """Also if the message has it twice, so that the calls are asked about one by one."""
+    call = WithId("x", *CALL.calls)
+    again = WithId("x", *CALL.calls, *CALL.calls)
+    shop, graph, asked = await start(bench, "batched", call, again, "Done.")
+    asked = await bench.resume(graph, answers(asked, APPROVE))
+    assert questions(asked) == [REFUND, REFUND]
+    assert shop.ran == [("A7", 20)]
+
+
+@BOTH_MODES
+@IN_MEMORY
+@pytest.mark.parametrize("decision", [APPROVE, REJECT], ids=lambda given: given["type"])
+async def test_a_store_that_is_down_has_a_person_asked_and_the_decision_holds(
+    bench: Bench, mode: str, decision: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ConnectionError("The database is gone.")
+
+    await trust_judge(bench)
+    monkeypatch.setattr(type(bench.store), "batch", fails)
+    monkeypatch.setattr(type(bench.store), "abatch", fails)
+    shop, graph, asked = await start(bench, mode, CALL, "Done.")
+    assert questions(asked) == [REFUND]
+    done = await bench.resume(graph, answers(asked, decision))
+    assert shop.ran == ([("A7", 20)] if decision is APPROVE else [])
+    assert done["messages"][-1].text == "Done."
