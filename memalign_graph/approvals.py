@@ -7,7 +7,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key, verdict
+from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_methods
@@ -128,29 +128,24 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         ids = [call["id"] for call in calls]
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
         saved = state.get(_STATE_KEY) or {}
-        settings, messages = _settings(runtime, saved), _messages_before(state, ids[0])
-        judged = [call for call in unique if call in selected]
-        rulings = await self._calls.rulings(io, judged, messages, settings, runtime)
-        # A resumed run has rulings on what it asked, even if a `when` gives another answer now.
-        by_key = {key: call for call in unique if (key := call_key(call)) in rulings}
-        verdicts = {key: verdict(rulings[key]) for key in by_key}
-        asked = [by_key[key] for key, value in verdicts.items() if value is None]
-        asking = self._asking("batched", lambda request: request.tool_call in asked)
+        messages, settings = _messages_before(state, ids[0]), _settings(runtime, saved)
+        to_judge = [call for call in unique if call in selected]
+        rulings = await self._calls.rulings(io, unique, to_judge, messages, settings, runtime)
+        asked = [ruling for ruling in rulings.values() if ruling.verdict is None]
+        asked_calls = [ruling.call for ruling in asked]
+        asking = self._asking("batched", lambda request: request.tool_call in asked_calls)
         update = asking.after_model(state, runtime) or {}
         replies = [*update.get("messages", ())]
         answers = {each.tool_call_id: each for each in replies if isinstance(each, ToolMessage)}
         decisions = (update.get(_EDITS_KEY) or {}) | answers
-        for call in asked:
-            decision, ruling = decisions.get(call["id"], call), rulings[call_key(call)]
-            await self._calls.learn(io, decision, call, ruling, messages, runtime)
-        refused = [key for key, value in verdicts.items() if value is False]
-        replies += [self._calls.refusal(by_key[key], rulings[key]) for key in refused]
-        may_run = by_key.keys() - {
-            *refused,
-            *(call_key(call) for call in asked if call["id"] in answers),
-        }
+        for ruling in asked:
+            await self._calls.learn(io, ruling, decisions.get(ruling.call["id"], ruling.call))
+        refused = [ruling for ruling in rulings.values() if ruling.verdict is False]
+        replies += map(self._calls.refusal, refused)
+        ended = answers.keys() | {ruling.call["id"] for ruling in refused}
+        may_run = [key for key, ruling in rulings.items() if ruling.call["id"] not in ended]
         update |= {"messages": replies} if replies else {}
-        return {**update, _STATE_KEY: {**saved, "decided": sorted(may_run)}}
+        return {**update, _STATE_KEY: {**saved, "decided": may_run}}
 
     after_model, aafter_model = sync_async_methods(_decide)
 
@@ -159,8 +154,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         call = request.tool_call
         if call["name"] not in self.interrupt_on:
             return await io.call_either(lambda: handler(request), lambda: handler(request))
-        messages = _messages_before(request.state, call["id"])
-        ruling = await self._ruling(io, request, messages)
+        ruling = await self._ruling(io, request)
         if isinstance(ruling, ToolMessage):
             return ruling
         decisions: list[Any] = []
@@ -180,13 +174,11 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         finally:
             # Also if the tool fails. Without a decision the person has not answered yet.
             if decisions and ruling is not None:
-                await self._calls.learn(io, decisions[0], call, ruling, messages, request.runtime)
+                await self._calls.learn(io, ruling, decisions[0])
 
     wrap_tool_call, awrap_tool_call = sync_async_methods(_wrap)
 
-    async def _ruling(
-        self, io: IO, request: Any, messages: Sequence[Any] | None
-    ) -> Ruling | ToolMessage | None:
+    async def _ruling(self, io: IO, request: Any) -> Ruling | ToolMessage | None:
         """Return the ruling on a call that a person is asked about; None for a call that runs."""
         call, key = request.tool_call, call_key(request.tool_call)
         saved = read_key(request.state, _STATE_KEY) or {}
@@ -195,24 +187,23 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         # Without a task there is no agent around.
         if is_batched and (task is None or key in saved.get("decided", ())):
             return None
-        to_judge = [call] if self._is_selected(request) else []
-        if to_judge and not self._is_first(key, task):
+        selected = [call] if self._is_selected(request) else []
+        if selected and not self._is_first(key, task):
             return _second_call(call)
-        settings = _settings(request.runtime, saved)
+        messages, runtime = _messages_before(request.state, call["id"]), request.runtime
+        settings = _settings(runtime, saved)
         if is_batched:
-            rulings: dict[str, Ruling] = {
-                call_key(call): {"settings": settings} for call in to_judge
-            }
-        else:
-            rulings = await self._calls.rulings(io, to_judge, messages, settings, request.runtime)
-        if to_judge and key not in rulings:
+            unjudged = {"settings": settings}
+            return Ruling(call, messages, runtime, unjudged) if selected else None
+        rulings = await self._calls.rulings(io, [call], selected, messages, settings, runtime)
+        ruling = rulings.get(key)
+        if ruling is None and selected:
             # Another call of the task was ruled on before the run was interrupted.
             self._first_calls.pop(task, None)
             return _second_call(call)
-        value = verdict(rulings[key]) if key in rulings else True
-        if value is False:
-            return self._calls.refusal(call, rulings[key])
-        return None if value else rulings[key]
+        if ruling is None or ruling.verdict:
+            return None
+        return ruling if ruling.verdict is None else self._calls.refusal(ruling)
 
     def _is_first(self, key: str, task: str | None) -> bool:
         """Return whether a call is the first in its task of the graph.

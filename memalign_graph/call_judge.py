@@ -5,6 +5,7 @@ import logging
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -131,9 +132,23 @@ class _RulingState(TypedDict):
 Call = Mapping[str, Any]
 """A tool call as LangChain writes it: `name`, `args` and `id`."""
 
-Ruling = Mapping[str, Any]
-"""What was decided on a call, as JSON: the `judgment` with its `review`, the `broken` guidelines,
-and the `settings` it was judged with. Without a judgment, a person is asked."""
+
+@dataclass(frozen=True)
+class Ruling:
+    """What was decided on a call."""
+
+    call: Call
+    messages: Sequence[Any] | None  # before the call; None if they are not known
+    runtime: Any
+    content: Mapping[str, Any]
+    """As JSON: the `judgment` with its `review`, the `broken` guidelines, and the `settings` it was
+    judged with. Without a judgment, a person is asked."""
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether the call runs or is refused without a person; None if a person is asked."""
+        judgment = self.content.get("judgment")
+        return None if judgment is None or judgment["review"]["asks"] else judgment["value"]
 
 
 class CallJudge:
@@ -209,36 +224,37 @@ class CallJudge:
         self,
         io: IO,
         calls: Sequence[Call],
+        selected: Sequence[Call],
         messages: Sequence[Any] | None,
         settings: dict[str, Any],
         runtime: Any,
     ) -> dict[str, Ruling]:
-        """Judge calls of one message; return the rulings by `call_key`.
+        """Judge the selected calls of a message; return the rulings by `call_key`.
 
-        A resumed task gets the rulings on the calls that it passed before it was interrupted.
+        A resumed task gets the rulings on the calls that were selected before it was interrupted.
         """
-        if not calls and not is_resuming():
+        if not selected and not is_resuming():
             return {}
         cases = [
-            {
-                "key": call_key(call),
-                "tool": call["name"],
-                "fields": self._fields(call, messages),
-                "settings": settings,
-            }
-            for call in calls
+            {"key": call_key(call), "fields": self._fields(call, messages), "settings": settings}
+            for call in selected
         ]
         task: Any = {"cases": cases, "run": uuid4().hex}
         # Saved before a person is asked, even if the run saves its thread only at its end.
         is_saved = saved_thread_id(runtime) is not None
         options: Any = {"durability": "sync"} if is_saved else {}
         result = await call_graph(io, self._rules, task, **options)
+        contents = result["rulings"]
         if is_saved and is_resuming() and result["run"] == task["run"]:
             # The rulings behind the questions were lost. An answer may have arrived, and must
             # count: so no new ruling may let the call run, or refuse it.
-            return {case["key"]: {"settings": settings} for case in cases}
-        rulings: dict[str, Ruling] = result["rulings"]
-        return rulings
+            contents = {case["key"]: {"settings": settings} for case in cases}
+        by_key = {call_key(call): call for call in calls}
+        return {
+            key: Ruling(call, messages, runtime, contents[key])
+            for key, call in by_key.items()
+            if key in contents
+        }
 
     def _fields(self, call: Call, messages: Sequence[Any] | None) -> dict[str, Any] | None:
         """Return what is judged, and why a person is asked anyway; None if it can't be judged."""
@@ -275,33 +291,27 @@ class CallJudge:
                 ruling |= {"judgment": result["judgment"], "broken": broken}
         except MemAlignError as error:
             message = "The call of %r could not be judged, and a person is asked: %s"
-            logger.warning(message, case["tool"], error)
+            logger.warning(message, case["fields"]["outputs"]["name"], error)
         return {"rulings": {case["key"]: ruling}}
 
     rule, arule = sync_async_methods(_rule)
 
-    def refusal(self, call: Call, ruling: Ruling) -> ToolMessage:
+    def refusal(self, ruling: Ruling) -> ToolMessage:
         """Return what the model gets in place of the result of a refused call."""
-        rule = PassRule.of(self.criterion.scale, None)
-        judgment = Judgment.model_validate(ruling["judgment"])
-        critique = critique_text(self.criterion, rule, judgment, None, ruling["broken"], "call")
+        call, rule = ruling.call, PassRule.of(self.criterion.scale, None)
+        judgment = Judgment.model_validate(ruling.content["judgment"])
+        broken = ruling.content["broken"]
+        critique = critique_text(self.criterion, rule, judgment, None, broken, "call")
         text = f"The call of `{call['name']}` was refused and did not run. {critique}"
         return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
 
-    async def learn(
-        self,
-        io: IO,
-        decision: Any,
-        call: Call,
-        ruling: Ruling,
-        messages: Sequence[Any] | None,
-        runtime: Any,
-    ) -> None:
+    async def learn(self, io: IO, ruling: Ruling, decision: Any) -> None:
         """Learn from a decision: the call that runs, or the `ToolMessage` in its place.
 
         A failure is logged. The decision is still carried out.
         """
-        example = call_example(call, messages)
+        call = ruling.call
+        example = call_example(call, ruling.messages)
         is_message = isinstance(decision, ToolMessage)
         if example is None or (is_message and decision.status != "error"):
             return  # a response does not say whether the call was right
@@ -310,19 +320,19 @@ class CallJudge:
         comment = difference(call, decision) if is_edit else comment
         shared = {
             # A decision that is read again has the same id, and is stored once.
-            "id": digest([saved_thread_id(runtime), call_key(call)]),
-            "author": self._author(runtime),
+            "id": digest([saved_thread_id(ruling.runtime), call_key(call)]),
+            "author": self._author(ruling.runtime),
         }
         rationale = storable(comment)  # a store that refuses the comment would lose the decision
         fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
-        judgment = ruling.get("judgment")
+        judgment = ruling.content.get("judgment")
         decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
-        better = call_example(decision, messages) if is_edit else None
+        better = call_example(decision, ruling.messages) if is_edit else None
         if better is not None:
             fields = {**shared, "value": True}
             decided.append({"fields": fields, "example": better.to_json(), "judgment": None})
         try:
-            context = MemAlignContext(**ruling["settings"])
+            context = MemAlignContext(**ruling.content["settings"])
             await call_graph(io, self._learner, {"decided": decided}, context=context)
         except (MemAlignError, ValueError) as error:
             message = "The decision on the call of %r counts, but nothing was learned from it: %s"
@@ -342,18 +352,9 @@ class CallJudge:
         await remember(step.io, step.access, feedback, embeds=False)
         return {
             "judge_run": {"example": decided[0]["example"], "settings": step.settings},
-            "judge_memory": {},
             "judge_lesson": {},
-            "judgment": decided[0]["judgment"],
             "feedback": items[0],
-            "learned": None,
         }
-
-
-def verdict(ruling: Ruling) -> bool | None:
-    """Return whether a call runs or is refused without a person; None if a person is asked."""
-    judgment = ruling.get("judgment")
-    return None if judgment is None or judgment["review"]["asks"] else judgment["value"]
 
 
 def call_example(call: Call, messages: Sequence[Any] | None) -> Example | None:

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from memalign_graph import Criterion, Judgment
 from memalign_graph.call_judge import (
     CallJudge,
+    Ruling,
     call_example,
     call_key,
     difference,
@@ -145,7 +146,8 @@ def test_a_refusal_does_not_argue_for_the_call_where_the_evidence_overrules_the_
         evidence=evidence,
     )
     calls = CallJudge(criterion, {"refund": {}}, {})
-    text = calls.refusal(call, {"judgment": judgment.to_json(), "broken": []}).text
+    content = {"judgment": judgment.to_json(), "broken": []}
+    text = calls.refusal(Ruling(call, [], None, content)).text
     assert "refused and did not run" in text
     assert "The user asked for it." not in text
     assert "Experts did not accept the calls most like this one." in text
