@@ -108,7 +108,7 @@ class MemoryAccess:
             if (
                 not is_own
                 and time.monotonic() < give_up_s
-                and await io.call_either(_pause, _apause)
+                and await io.call_either(_pause, lambda: asyncio.sleep(_PAUSE_S, result=True))
             ):
                 continue
             try:
@@ -293,11 +293,6 @@ def _pause() -> bool:
         time.sleep(_PAUSE_S)
         return True
     return False
-
-
-async def _apause() -> bool:
-    await asyncio.sleep(_PAUSE_S)
-    return True
 
 
 def chunks(keys: Sequence[T], size: int) -> Iterable[Sequence[T]]:

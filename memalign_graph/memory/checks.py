@@ -6,7 +6,6 @@ The standard error is that of Jonckheere's test (1954); with two values, of Mann
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from math import sqrt
 from operator import itemgetter
@@ -36,13 +35,14 @@ T = TypeVar("T")
 def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
     """Return the version and its guidelines, with their worth; read-only."""
     version, guidelines = view.current
-    compute = partial(_measured, view, guidelines, scale)
-    return version, _derived(view, ("guidelines", scale), version, compute)
+    return version, _derived(
+        view, ("guidelines", scale), version, lambda: _measured(view, guidelines, scale)
+    )
 
 
 def check_answers(view: MemoryView) -> CheckAnswers:
     """Return the latest answer to each check question on cases in memory; read-only."""
-    return _derived(view, "answers", view.version, partial(_answers, view))
+    return _derived(view, "answers", view.version, lambda: _answers(view))
 
 
 def is_answer_to(asked: str, question: str) -> bool:

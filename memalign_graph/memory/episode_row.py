@@ -20,19 +20,14 @@ class PastVerdict:
 
     verdict: Any
     """The judge's own value."""
-
     probabilities: Mapping[str, float] | None
     """The probability of each value, if it was measured."""
-
     review: Mapping[str, Any] | None
     """Why the expert was asked, with `review="uncertain"`."""
-
     shown: tuple[str, ...] = ()
     """The episodes in the judge's prompt: it may have seen the label of its own case."""
-
     checks: Mapping[str, float] = field(default_factory=dict)
     """The probability that the case meets each guideline, by `asked_id`."""
-
     model: str | None = None
     judge_key: str | None = None
     """Identifies the judge; None in feedback that an earlier version stored."""
@@ -44,21 +39,16 @@ class EpisodeRow:
 
     id: str
     content_hash: str
-
     feedback_hash: str
     """The hash of value and rationale (`Episode.word`)."""
-
     content: Mapping[str, Any]
     """The episode as JSON; its status alone after a purge."""
-
     starts_pending: bool
     """Whether it is pending until a lesson reads it."""
-
     vector_key: str
     example_id: str
     value: Any
     """The expert's value as stored; None if there is none."""
-
     given_at: datetime
     past_verdict: PastVerdict | None
 

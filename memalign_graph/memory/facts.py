@@ -133,31 +133,23 @@ class GuidelineRevision(FrozenModel):
     id: str
     text: str
     """Empty if it was purged."""
-
     question: str | None = None
     """The check question; empty if it was purged, or if the guideline cannot be asked."""
-
     revision: str
     """The hash of text, origin and author: identifies the wording even after a purge."""
-
     sources: FeedbackHashes = Field(default_factory=dict)
     """The feedback it rests on. A guideline with sources is active while one of them is."""
-
     origin: Literal["distilled", "expert"] = "distilled"
     author: str | None = None
     position: int
     created_at: UtcDatetime
     updated_at: UtcDatetime
-
     replaces: str | None = None
     """The revision it was made from; None for a new guideline."""
-
     is_anew: bool = False
     """Whether it was distilled from these sources alone. If not, earlier sources are kept too."""
-
     read_with: str | None = None
     """An episode of the prompt it was written in, if that lacked some of its sources."""
-
     is_outdated: bool = False
     """Whether the text still rests on a source that was forgotten."""
 
@@ -193,11 +185,9 @@ class GuidelineTombstone(FrozenModel):
     id: str
     by: str | None = None
     """The guideline that replaces it, if any."""
-
     reason: str | None = None
     sources: FeedbackHashes = Field(default_factory=dict)
     """The feedback that retires it. The tombstone counts while one is active, or has no sources."""
-
     is_settled: bool = False
     """Whether an expert decided it: only then a guideline that an expert wrote is retired."""
 
@@ -207,57 +197,41 @@ class Fact(FrozenModel):
 
     id: str
     """The key: unique, and in order of time."""
-
     at_us: int
     """Microseconds since 1970; later than all facts that its writer had seen."""
-
     clock_us: int | None = None
     """The writer's clock, if `at_us` follows a fact whose clock was far ahead."""
-
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
-
     author: str | None = None
     said: FeedbackHashes = Field(default_factory=dict)
     """The keys of the feedback records that it stores, by episode id."""
-
     read: FeedbackHashes = Field(default_factory=dict)
     """The feedback it was distilled from, which is then no longer pending."""
-
     prompts: list[list[str]] = Field(default_factory=list)
     """The episodes that shared a prompt: a text made from one may repeat any of them."""
-
     guidelines: list[GuidelineRevision] = Field(default_factory=list)
     retired: list[GuidelineTombstone] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
     """The ids of the episodes that it forgets."""
-
     answers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Answers to check questions: the probability of yes, by `asked_id` and example id."""
-
     answer_ids: list[str] = Field(default_factory=list)
     """The facts that had these answers before an import; empty if a model was asked here."""
-
     failed: list[str] = Field(default_factory=list)
     """What could not be distilled: one failed attempt each."""
-
     repeated: dict[str, list[str]] = Field(default_factory=dict)
     """Hashes of feedback that counts as given before but has no record, by episode id: merged rows
     of a table, and feedback that was replaced or forgotten before an export."""
-
     undone: list[str] = Field(default_factory=list)
     """The facts that are rolled back."""
-
     purged: list[str] = Field(default_factory=list)
     """The keys of the redacted feedback records."""
-
     scrubbed: dict[str, list[str]] = Field(default_factory=dict)
     """The guidelines whose text was redacted, by fact id. Those revisions no longer count, and
     their sources are pending again."""
-
     keeps_signatures: bool = False
     """Whether a purge keeps authors' names on guidelines that rest on no feedback."""
-
     unanswered: list[str] = Field(default_factory=list)
     """The examples whose answers were deleted, by `hash_example_id`."""
 

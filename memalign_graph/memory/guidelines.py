@@ -37,28 +37,20 @@ class GuidelineOperation(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     action: Action
-
     guideline_id: str | None = None
     """The guideline to revise, retire or merge; for `add`, the id of the new one, if known."""
-
     text: str | None = None
     """The new text; for `retire`, the text of the guideline that replaces it, if any."""
-
     question: str | None = None
     """The check question: the guideline as a yes/no question about one case."""
-
     episode_ids: list[str] = []
     """The sources; none for consolidation."""
-
     before: str | None = None
     """For `revise`: the text of the guideline in the model's prompt."""
-
     superseded_by: str | None = None
     """The id of the guideline that replaces this one."""
-
     reason: str | None = None
     """Why a guideline is retired."""
-
     settled: bool = False
     """Whether an expert decided it: only then guidelines that an expert wrote are retired."""
 

@@ -27,10 +27,8 @@ class ChangeCounts(FrozenModel):
 
     added: int = 0
     """New items."""
-
     changed: int = 0
     """Items with other content than before."""
-
     removed: int = 0
     """Items that are gone."""
 
@@ -40,10 +38,8 @@ class RetiredGuideline(FrozenModel):
 
     guideline_id: str
     """The guideline's id."""
-
     superseded_by: str | None
     """The id of the guideline that replaces it, if any."""
-
     reason: str | None
     """Why it was retired, if known."""
 
@@ -53,25 +49,18 @@ class Commit(FrozenModel):
 
     id: str
     """Unique, and in order of time."""
-
     at: datetime
     """The time in UTC."""
-
     author: str | None
     """Who made the change, if known."""
-
     reason: str
     """What made it: `remember`, `learn`, `forget`, `add_guideline`, ..."""
-
     episodes: ChangeCounts
     """How many episodes it changed."""
-
     guidelines: ChangeCounts
     """How many guidelines it changed."""
-
     retired: list[RetiredGuideline]
     """The guidelines that it retired."""
-
     version: str
     """The memory's version after it."""
 
@@ -82,13 +71,10 @@ class Snapshot:
 
     version: str
     """The version."""
-
     episodes: list[Episode]
     """The episodes, oldest first."""
-
     guidelines: list[Guideline]
     """The guidelines, in the order a judge reads them."""
-
     missing: list[str]
     """The ids of episodes and guidelines that were purged since."""
 
@@ -99,7 +85,6 @@ class ItemChange(Generic[T]):
 
     before: T
     """The item in the first version."""
-
     after: T
     """The item in the second version."""
 
@@ -110,10 +95,8 @@ class ItemsDiff(Generic[T]):
 
     added: list[T]
     """Items that only the second version has."""
-
     removed: list[T]
     """Items that only the first version has."""
-
     changed: list[ItemChange[T]]
     """Items that differ."""
 
@@ -124,7 +107,6 @@ class MemoryDiff:
 
     episodes: ItemsDiff[Episode]
     """The differences in episodes."""
-
     guidelines: ItemsDiff[Guideline]
     """The differences in guidelines."""
 

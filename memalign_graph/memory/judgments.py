@@ -54,19 +54,14 @@ class KeptJudgment(BaseModel):
 
     judgment: Judgment
     """The judgment."""
-
     example: StoredExample
     """The judged example."""
-
     kept_until: UtcDatetime
     """When it expires."""
-
     judged_at: UtcDatetime | None = None
     """When it was judged; None if an earlier version kept it."""
-
     embedder: str
     """The embedder of the vector."""
-
     vector: str | None = None
     """The example's vector in base64, so that it is not embedded again; None if the judge needed
     none."""
@@ -77,19 +72,14 @@ class ReviewLogEntry(FrozenModel):
 
     judgment_id: str
     example_id: str
-
     at: UtcDatetime
     """When it was decided whether to ask."""
-
     day: int
     """The day in UTC as a number, such as 20250131."""
-
     asked: Literal[0, 1]
     """1 if an expert was asked."""
-
     reasons: list[ReviewReason]
     confidence: float | None
-
     threshold: float | None
     """The confidence from which on no expert is asked."""
 
@@ -199,13 +189,8 @@ async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str
     return sum(item.get("judgment_id") != except_id for item in asked)
 
 
-async def read_review_log(
-    io: IO, access: MemoryAccess, *, since: date | None = None, until: date | None = None
-) -> list[ReviewLogEntry]:
-    first = 0 if since is None else yyyymmdd(since)
-    last = NO_LIMIT if until is None else yyyymmdd(until)
-    days = await _days(io, access)
-    by_day = await access.search(io, *(name for name, day in days.items() if first <= day <= last))
+async def read_review_log(io: IO, access: MemoryAccess) -> list[ReviewLogEntry]:
+    by_day = await access.search(io, *await _days(io, access))
     entries = [_read(ReviewLogEntry, item) for items in by_day for item in items]
     entries.sort(key=lambda entry: entry.at)
     return list({entry.judgment_id: entry for entry in entries}.values())

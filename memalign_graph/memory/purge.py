@@ -44,17 +44,13 @@ class Purged:
 
     commits: int
     """The number of commits that were redacted."""
-
     vectors: int
     """The number of deleted vectors, of all embedders."""
-
     pending: list[str]
     """Other episodes that were distilled together with it. The guidelines made from them were
     deleted, too, and are distilled again."""
-
     thread_ids: list[str]
     """The threads deleted from the checkpointer."""
-
     warnings: list[str]
     """Where content may be left that the purge could not delete, one sentence each."""
 
@@ -65,17 +61,13 @@ class Forgotten:
 
     episode_ids: list[str]
     """The forgotten episodes."""
-
     unknown_ids: list[str]
     """The given episode ids and feedback ids that this memory does not have."""
-
     guidelines_removed: list[Guideline]
     """The guidelines that rested on those episodes alone; without text after a purge."""
-
     guidelines_reduced: list[Guideline]
     """The guidelines that have other sources, as they are now; `pending` until they are distilled
     again from these."""
-
     purged: Purged | None = None
     """What a purge deleted; None without `purge=True`."""
 

@@ -53,16 +53,12 @@ class RecallResult:
 
     examples: list[RecalledExample]
     """The most similar examples, most similar first."""
-
     version: str
     """The memory's version."""
-
     vector: str | None = None
     """The example's vector in base64, for feedback on it."""
-
     nearness: Mapping[str, float] = field(default_factory=dict)
     """The similarity of further episodes, by id; it decides which guidelines are relevant."""
-
     warning: str | None = None
     """What the result lacks, in a sentence."""
 

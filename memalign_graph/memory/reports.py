@@ -38,19 +38,14 @@ class ReviewAgreement(FrozenModel):
 
     asked: int
     """The number of judgments that an expert was asked about."""
-
     answered: int
     """The number of these with an expert's label in memory."""
-
     agreeing: int
     """The number of these where the judge's value at the time agrees with the label."""
-
     agreement: float | None
     """`agreeing / answered`; None if nothing is answered."""
-
     low: float
     """The lower end of its 95 % interval (Wilson)."""
-
     high: float
     """The upper end."""
 
@@ -60,24 +55,18 @@ class ReviewCounts(FrozenModel):
 
     judgments: int
     """The number of judgments."""
-
     coverage: float | None
     """The share that no expert was asked about; None if there are no judgments."""
-
     reasons: dict[ReviewReason, int]
     """The number of judgments by reason; one can have several. With `no_budget` no expert was
     asked, whatever the other reasons."""
-
     asked: ReviewAgreement
     """All judgments that an expert was asked about, most of them uncertain."""
-
     unasked: int
     """The number of judgments that no expert was asked about; for tool calls, those that ran or
     were refused without a question."""
-
     unasked_wrong: int
     """The number of these that an expert later labeled differently."""
-
     sample: ReviewAgreement
     """The judgments sampled at random: an unbiased estimate of the agreement on those that no
     expert was asked about. If `high` is below the target, the judge or the cases have drifted."""
@@ -95,13 +84,10 @@ class ReviewReport(ReviewCounts):
 
     since: date | None
     """The first day with a judgment; None if there is none."""
-
     until: date | None
     """The last day with a judgment."""
-
     days: list[ReviewDay] = Field(default_factory=list)
     """The counts by day; days without judgments are left out."""
-
     drift: Drift = Drift(answers=0, evidence=1.0, has_fallen=False)
     """Whether the agreement on judgments sampled at random has fallen over time, from the first to
     the last in memory, whatever `since` and `until` are."""
@@ -213,23 +199,17 @@ class PassRate(FrozenModel):
 
     judgments: int
     """The number of kept judgments."""
-
     labels: int
     """The number of judgments that were sampled at random and have an expert's label."""
-
     rate: Estimate
     """The experts' rate over all judgments, estimated from labels and judge."""
-
     judge: Estimate
     """The judge's own rate. The interval does not include the judge's errors."""
-
     labels_alone: Estimate
     """The rate of the labels alone."""
-
     more_labels: int
     """The number of further labels needed: for any estimate, 10 labels, then for an interval of at
     most 5 % of the range to each side."""
-
     groups: dict[str, "PassRate"] = Field(default_factory=dict)
     """The estimates by day, by first day of the week, or by the value of a field."""
 
