@@ -100,7 +100,7 @@ async def _threads_with_marker(
     def check(checkpoint: CheckpointTuple) -> None:
         thread = checkpoint.config["configurable"]["thread_id"]
         parts = [checkpoint.checkpoint, checkpoint.metadata, checkpoint.pending_writes]
-        if thread not in threads and contains_marker(parts, markers):
+        if thread not in threads and _contains_marker(parts, markers):
             threads[thread] = None
 
     def scan() -> None:
@@ -125,13 +125,13 @@ async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
         await asyncio.to_thread(saver.delete_thread, thread)
 
 
-def contains_marker(value: Any, markers: set[TraceMarker]) -> bool:
+def _contains_marker(value: Any, markers: set[TraceMarker]) -> bool:
     """Return whether a value contains all texts of a marker."""
-    text = "\n".join(_texts(value))
+    text = "\n".join(texts_in(value))
     return any(all(part in text for part in marker) for marker in markers)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     match value:
         case str():
             yield value
@@ -139,13 +139,13 @@ def _texts(value: Any) -> Iterator[str]:
             yield value.decode(errors="ignore")
         case Mapping():
             for key, item in value.items():
-                yield from _texts(key)
-                yield from _texts(item)
+                yield from texts_in(key)
+                yield from texts_in(item)
         case list() | tuple() | set() | frozenset():
             for item in value:
-                yield from _texts(item)
+                yield from texts_in(item)
         case BaseModel():
-            yield from _texts(dict(value))
+            yield from texts_in(dict(value))
         case None | bool() | int() | float():
             pass
         case _:

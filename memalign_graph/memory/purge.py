@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.episode_row import redacted_record
 from memalign_graph.memory.external_traces import (
     TraceMarker,
     batch_file_warnings,
-    contains_marker,
     erase_threads,
+    texts_in,
     vacuum,
 )
 from memalign_graph.memory.facts import (
@@ -243,21 +244,20 @@ class _Traces:
         self.authors -= {each.author for each in self.retained}
         self.redactions = _find_redactions(facts, self.selected, self.authors, {})
         self.ids = _ids(self.purged.values()) - _ids(self.retained)
-        self._markers = _markers(self.ids | {each.id for each in self.redactions.revisions})
+        self._traced = self.ids | {each.id for each in self.redactions.revisions}
+        self._inputs = {digest(each.example.inputs) for each in self.purged.values()}
+        self._inputs -= {digest(each.example.inputs) for each in self.retained}
 
     def is_traced(self, item: Mapping[str, Any]) -> bool:
         """Return whether a kept judgment or log entry contains purged feedback."""
-        if contains_marker(item, self._markers):
-            return True
         # Judgments of other outputs for the same inputs are deleted, too.
-        inputs = (item.get("example") or {}).get("inputs")
-        is_of_purged = any(inputs == each.example.inputs for each in self.purged.values())
-        return is_of_purged and all(inputs != each.example.inputs for each in self.retained)
+        has_inputs = "example" in item and digest(item["example"]["inputs"]) in self._inputs
+        return has_inputs or not self._traced.isdisjoint(texts_in(item))
 
     @property
     def markers(self) -> set[TraceMarker]:
         """What a thread contains if it contains purged feedback or a guideline made from it."""
-        return _markers(self.ids) | {
+        return {frozenset([key]) for key in self.ids} | {
             frozenset([revision.id, text])
             for revision in self.redactions.revisions
             for text in (revision.text, revision.question, revision.revision)
@@ -381,10 +381,6 @@ def _ids(episodes: Iterable[Episode]) -> set[str]:
     return set(chain.from_iterable(ids))
 
 
-def _markers(ids: Iterable[str]) -> set[TraceMarker]:
-    return {frozenset([key]) for key in ids}
-
-
 async def _redact(
     io: IO,
     access: MemoryAccess,
@@ -404,11 +400,10 @@ async def _redact(
 def _without_traces(item: Mapping[str, Any], ids: set[str]) -> Item | None:
     """Return a record without what its judgment may repeat; None if that is nothing."""
     judgment = item.get("episode", {}).get("judgment")
-    markers = _markers(ids)
-    if not isinstance(judgment, Mapping) or not contains_marker(judgment, markers):
+    if not isinstance(judgment, Mapping) or ids.isdisjoint(texts_in(judgment)):
         return None
     evidence = judgment.get("evidence") or {}
-    others = [near for near in evidence.get("neighbours", []) if not contains_marker(near, markers)]
+    others = [near for near in evidence.get("neighbours", []) if ids.isdisjoint(texts_in(near))]
     prompted = [key for key in judgment.get("episode_ids", []) if key not in ids]
     redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": prompted}
     redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import pytest
@@ -380,6 +381,17 @@ def test_a_question_to_a_purged_experts_guideline_goes_too() -> None:
     )
     assert left_in(everything_in(here.access.store)) == []
     assert MARK not in repr([here.guidelines(), there.guidelines(), here.history()])
+
+
+def test_the_time_of_a_purge_grows_with_the_memory_and_not_with_its_square() -> None:
+    took = []
+    for count in (300, 3_000):
+        memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+        memory.remember([said(f"case {n}", author="ab"[n % 2]) for n in range(count)])
+        began = process_time()
+        memory.forget(author="a", purge=True)
+        took.append(process_time() - began)
+    assert took[1] < 25 * took[0]
 
 
 def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> None:
