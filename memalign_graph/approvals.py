@@ -10,7 +10,7 @@ from typing_extensions import TypedDict, Unpack
 from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.io import IO, sync_async_methods
+from memalign_graph.io import IO, sync_async_functions, sync_async_methods
 from memalign_graph.settings import JudgeOptions, context_settings
 from memalign_graph.types import Criterion
 
@@ -157,24 +157,23 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         ruling = await self._ruling(io, request)
         if isinstance(ruling, ToolMessage):
             return ruling
-        decisions: list[Any] = []
+        runs: list[Any] = []
 
-        def run(to_run: Any) -> Any:
-            decisions.append(to_run.tool_call)
-            return handler(to_run)
+        async def run(io: IO, to_run: Any) -> Any:
+            runs.append(to_run)
+            if ruling is not None:  # stored before the tool runs: it must not run twice
+                await self._calls.learn(io, ruling, to_run.tool_call)
+            return await io.call_either(lambda: handler(to_run), lambda: handler(to_run))
 
         asking = self._asking("batched" if ruling is None else "per_call", lambda _: True)
-        try:
-            result = await io.call_either(
-                lambda: asking.wrap_tool_call(request, run),
-                lambda: asking.awrap_tool_call(request, run),
-            )
-            decisions.append(result)  # the decision, if it is a message in place of the call
-            return result
-        finally:
-            # Also if the tool fails. Without a decision the person has not answered yet.
-            if decisions and ruling is not None:
-                await self._calls.learn(io, ruling, decisions[0])
+        blocking, awaiting = sync_async_functions(run)
+        result = await io.call_either(
+            lambda: asking.wrap_tool_call(request, blocking),
+            lambda: asking.awrap_tool_call(request, awaiting),
+        )
+        if ruling is not None and not runs:  # a message in place of the call
+            await self._calls.learn(io, ruling, result)
+        return result
 
     wrap_tool_call, awrap_tool_call = sync_async_methods(_wrap)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -318,3 +319,29 @@ async def test_a_store_that_is_down_has_a_person_asked_and_the_decision_holds(
     done = await bench.resume(graph, answers(asked, decision))
     assert shop.ran == ([("A7", 20)] if decision is APPROVE else [])
     assert done["messages"][-1].text == "Done."
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_call_runs_when_its_decision_is_stored(bench: Bench, mode: str) -> None:
+    """So that a failure to store it does not have a tool run twice."""
+    known: list[int] = []
+
+    @tool
+    def refund(order: str, amount: int) -> str:
+        """Refund an order."""
+        known.append(len(bench.memory(CRITERION).episodes()))
+        return "Refunded."
+
+    def author(runtime: Any) -> str:
+        raise RuntimeError("Who decides?")
+
+    options: dict[str, Any] = {"interrupt_mode": mode, "tools": [refund]}
+    graph = agent(bench, Shop(), CALL, author=author, **options)
+    asked = await bench.invoke(graph, ask())
+    with pytest.raises(RuntimeError, match="Who decides"):
+        await bench.resume(graph, answers(asked, APPROVE))
+    assert known == []
+    graph = agent(bench, Shop(), "Done.", **options)
+    await bench.invoke(graph, None)
+    assert known == [1]
