@@ -75,14 +75,16 @@ _DESTINATION = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_PART = re.compile(r"[^\s<>,;:()]+")
+"""A part of a value, such as the address in `Bob <bob@example.com>`."""
 
 
 def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     """Return whether an address, amount or identifier comes from a tool and not from the user.
 
-    The value occurs in a tool's result since the user's last message, and in nothing that the user
-    wrote. The words of an argument's name show that it is such a field, as in `recipient_email`,
-    `orderId` or `amount`.
+    The value, or a part of it with an `@` or a digit, occurs in a tool's result since the user's
+    last message, and in nothing that the user wrote. The words of an argument's name show that it
+    is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
     questions = [place for place, message in enumerate(messages) if is_question(message)]
     since = questions[-1] if questions else 0
@@ -106,6 +108,7 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
     elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
         text = f"{value:.15g}" if isinstance(value, float) else str(value).strip()
         yield from [text] if text else []
+        yield from (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
 
 
 def _occurs_in(value: str, texts: Sequence[str]) -> bool:
