@@ -89,7 +89,7 @@ async def recall(
     vector = vector if known is None else known
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
-    found, nearness = _find(view, vector, k) if k else ([], {})
+    found, nearness = _find(view, vector, k)
     return RecallResult(found, version, encode_vector(vector), nearness, warning)
 
 
@@ -116,14 +116,13 @@ def recall_excluding(
 ) -> RecallResult:
     """Find similar examples without some episodes."""
     view = access.view
-    key = vector_key_of_example(access, example)
-    vector = view.index.get(key)
-    encoded = None if vector is None else encode_vector(vector)
-    if vector is None or not k:
-        return RecallResult(examples=[], version=view.version, vector=encoded)
+    text, truncated = retrieval_text(example)
+    vector = view.index.get(vector_key(access.embedder.id, text))
+    if vector is None:
+        return RecallResult(examples=[], version=view.version)
     found, nearness = _find(view, vector, k, excluded_episode_ids)
-    warning = _TRUNCATED if retrieval_text(example)[1] else None
-    return RecallResult(found, view.version, encoded, nearness, warning)
+    warning = _TRUNCATED if truncated and k else None
+    return RecallResult(found, view.version, encode_vector(vector), nearness, warning)
 
 
 def _find(
@@ -133,6 +132,8 @@ def _find(
     excluded_episode_ids: AbstractSet[str] = frozenset(),
 ) -> tuple[list[RecalledExample], dict[str, float]]:
     """Find similar examples, and the similarity of further episodes, without some episodes."""
+    if not k:
+        return [], {}
     # Relevant guidelines are chosen by their sources, which are more than k.
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
