@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -215,9 +216,9 @@ class MemoryView:
             )
             self._facts.update(unknown)
             self._purges += [fact for fact in fresh if fact.reason == PURGE]
-            for fact in sorted(self._purges, key=lambda fact: fact.id):
-                if fact.id >= fresh[0].id:
-                    self._purge(fact)
+            later = [purge for purge in self._purges if purge.id >= fresh[0].id]
+            if later:
+                self._purge(sorted(later, key=lambda purge: purge.id))
             self.latest_fact_id = max(self.latest_fact_id, fresh[-1].id)
             if is_next:
                 for fact in fresh:
@@ -270,18 +271,30 @@ class MemoryView:
             valued = [row for row in self._state.rows.values() if row.value is not None]
         return sorted(valued, key=lambda row: (row.given_at, row.vector_key), reverse=True)
 
-    def _purge(self, fact: Fact) -> None:
-        """Remove what a purge erased, as the purge itself does in the store."""
+    def _purge(self, purges: Sequence[Fact]) -> None:
+        """Remove what purges erased, as the purges themselves do in the store."""
         self.derived_cache.clear()
-        purged = self._records.keys() & fact.purged
-        erased = _authors(self._records[key] for key in purged)
-        for key in purged:
-            self._records[key] = redacted_record(self._records[key])
-        self._purged.update(fact.purged)
-        erased -= _authors(self._records.values())
-        for key, earlier in self._facts.items():
-            if key <= fact.id:
-                self._facts[key] = earlier.after_purge(fact, erased)
+        erased: dict[str, set[str]] = {}
+        names, scrubbed = set[str](), set[str]()
+        for purge in purges:
+            purged = self._records.keys() & purge.purged
+            authors = _authors(self._records[key] for key in purged)
+            for key in purged:
+                self._records[key] = redacted_record(self._records[key])
+            self._purged.update(purge.purged)
+            authors -= _authors(self._records.values()) if authors else authors
+            erased[purge.id] = authors
+            names |= authors
+            scrubbed |= purge.scrubbed.keys()
+        for key, fact in self._facts.items():
+            # Most facts stay as they are: going through all at each purge would be quadratic.
+            signed = {fact.author, *(revision.author for revision in fact.guidelines)}
+            if fact.answers or key in scrubbed or not names.isdisjoint(signed):
+                self._facts[key] = reduce(
+                    lambda left, purge: left.after_purge(purge, erased[purge.id]),
+                    (purge for purge in purges if purge.id >= key),
+                    fact,
+                )
 
     def _add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         wanted = {key: vector for key, vector in vectors.items() if key in self._state.by_vector}

@@ -13,8 +13,10 @@ from langgraph.types import Command
 from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
+from memalign_graph.memory.facts import PURGE, Fact, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import delete_matching
+from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.driver import memories
@@ -392,6 +394,20 @@ def test_the_time_of_a_purge_grows_with_the_memory_and_not_with_its_square() -> 
         memory.forget(author="a", purge=True)
         took.append(process_time() - began)
     assert took[1] < 25 * took[0]
+
+
+def test_a_memory_with_many_purges_is_opened_in_proportion_to_them() -> None:
+    took = []
+    for count in (100, 1_000):
+        given = [Fact(id=new_id(at), at_us=at, reason="remember") for at in range(count)]
+        purges = [
+            Fact(id=new_id(count + at), at_us=count + at, reason=PURGE, forgotten=["x"])
+            for at in range(count)
+        ]
+        began = process_time()
+        MemoryView("hashed").add([*given, *purges], {})
+        took.append(process_time() - began)
+    assert took[1] < 40 * took[0]
 
 
 def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> None:
