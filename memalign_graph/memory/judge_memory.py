@@ -309,7 +309,7 @@ class JudgeMemory:
         selection = Selection(
             episode_ids=_ids(episode_ids, "episode_ids"),
             feedback_ids=_ids(feedback_ids, "feedback_ids"),
-            author=author,
+            author=check_name(author, "author"),
             where=where,
         )
         by = check_name(by, "by")
