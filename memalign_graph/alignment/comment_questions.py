@@ -19,9 +19,9 @@ from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import record_check_answers
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around

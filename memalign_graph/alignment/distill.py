@@ -15,9 +15,9 @@ from memalign_graph.errors import ChatModelError, ModelAnswerError, is_about_pro
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.purge import Forgotten, clear_cached_replies, split_removed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens, model_key
 from memalign_graph.prompts.distill import (

@@ -13,8 +13,8 @@ import numpy as np
 from memalign_graph.agreement import agreement_tolerance, consensus, value_or_none
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.evidence.verdicts import RawVerdict
-from memalign_graph.memory.episode_row import EpisodeRow, PastVerdict
 from memalign_graph.memory.index import Vector
+from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value

@@ -1,7 +1,7 @@
 """A judge's memory: a log of facts in a LangGraph store, and the state folded from it.
 
 - `judge_memory`: `JudgeMemory`, the public class.
-- `facts`, `episode_row`, `memory_state`: the log, feedback records, and the fold; pure.
+- `facts`, `memory_state`: the log, and its fold into episodes and guidelines; pure.
 - `view`, `access`: the memories of a process, and reading and writing facts in a store.
 - `index`, `recall`: vectors, and similar examples.
 - `feedback`, `guidelines`, `learning`, `checks`: changes, and measuring guidelines.

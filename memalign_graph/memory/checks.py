@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.identity import asked_id
-from memalign_graph.memory.episode_row import EpisodeRow
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Categorical, Pairwise, Scale, Value
 from memalign_graph.types import Guideline, Worth

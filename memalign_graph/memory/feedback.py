@@ -6,21 +6,20 @@ because readers fold all facts.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph.agreement import value_or_none
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import (
-    EpisodeRow,
-    merge_feedback,
-    order_after,
-)
 from memalign_graph.memory.facts import JUDGE_CASES
 from memalign_graph.memory.index import Vector, retrieval_text
-from memalign_graph.memory.memory_state import without_undone
+from memalign_graph.memory.memory_state import (
+    EpisodeRow,
+    merge_feedback,
+    without_undone,
+)
 from memalign_graph.memory.purge import purge_meanwhile
 from memalign_graph.memory.recall import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.view import MemoryView
@@ -100,6 +99,15 @@ async def remember(
     active = {**stored, **after}
     episodes = [active[key] for key in ids if key in active]
     return RememberResult(episodes, after.keys() - stored.keys(), changed)
+
+
+def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
+    """Date new feedback later than the stored one, whichever clock dated that."""
+    if stored is None:
+        return feedback
+    latest = datetime.max.replace(tzinfo=UTC)
+    after = stored.given_at + min(timedelta(microseconds=1), latest - stored.given_at)
+    return feedback.model_copy(update={"given_at": max(feedback.given_at, after)})
 
 
 def _undated_hash(feedback: Feedback) -> tuple[str, str] | None:

@@ -17,11 +17,11 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, describe_va
 from memalign_graph.identity import check_json, episode_id
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import merge_feedback
 from memalign_graph.memory.facts import PURGE, GuidelineRevision, Item
 from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
+from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.recall import embedder_namespaces
 from memalign_graph.types import Episode, FrozenModel, Guideline
 

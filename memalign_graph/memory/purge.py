@@ -15,7 +15,6 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import redacted_record
 from memalign_graph.memory.external_traces import (
     TraceMarker,
     batch_file_warnings,
@@ -34,6 +33,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
+from memalign_graph.memory.memory_state import redacted_record
 from memalign_graph.memory.recall import embedder_namespaces
 from memalign_graph.memory.view import MemoryView, discard_view
 from memalign_graph.types import Episode, Guideline

@@ -16,16 +16,17 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.episode_row import (
+from memalign_graph.memory.facts import PURGE, Fact, Item, MemoryLayout, clock, timestamp_us
+from memalign_graph.memory.index import Vector, VectorIndex
+from memalign_graph.memory.memory_state import (
     EpisodeRow,
+    MemoryState,
+    build_state,
     feedback_record,
     merge_feedback,
     redacted_record,
     withdraws_support,
 )
-from memalign_graph.memory.facts import PURGE, Fact, Item, MemoryLayout, clock, timestamp_us
-from memalign_graph.memory.index import Vector, VectorIndex
-from memalign_graph.memory.memory_state import MemoryState, build_state
 from memalign_graph.types import Episode, Guideline
 
 CLOCK_SKEW_US = 120_000_000

@@ -16,8 +16,7 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.episode_row import order_after
-from memalign_graph.memory.feedback import remember
+from memalign_graph.memory.feedback import order_after, remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson

@@ -11,9 +11,9 @@ from memalign_graph.evidence.checks import YES_THRESHOLD
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.checks import check_answers, is_answer_to
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.history import Commit, history
 from memalign_graph.memory.judgments import utc_now
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.reports import pass_rate, review_report
 from memalign_graph.review.preview import Shown, feedback_summary, row_title
 from memalign_graph.scales import Boolean, Numeric, Scale

@@ -12,8 +12,8 @@ from memalign_graph.evidence.deciding import current_evidence_model, fit, off_lo
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.episode_row import EpisodeRow
 from memalign_graph.memory.index import Vector
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.models import BaseChatModel
 from memalign_graph.review.blocks import tool_call
