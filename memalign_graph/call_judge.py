@@ -179,12 +179,15 @@ class CallJudge:
         self.criterion = criterion
         self.approval = Approval(**own)
         self._interrupt_on = interrupt_on
-        named = () if callable(self.approval.always_ask) else self.approval.always_ask
-        if unknown := [name for name in named if name not in interrupt_on]:
-            raise InvalidInputError(
-                f"always_ask: {unknown[0]!r} is not a tool in `interrupt_on`. Add it there, or "
-                "remove it here."
-            )
+        always_ask: Any = self.approval.always_ask
+        if not callable(always_ask):
+            named, always_ask = always_ask, lambda call: call["name"] in named
+            if unknown := [name for name in named if name not in interrupt_on]:
+                raise InvalidInputError(
+                    f"always_ask: {unknown[0]!r} is not a tool in `interrupt_on`. Add it there, or "
+                    "remove it here."
+                )
+        self._always_ask = always_ask
         uncertain = Uncertain(
             target_agreement=self.approval.target_agreement, sample_share=self.approval.sample_share
         )
@@ -269,20 +272,14 @@ class CallJudge:
                 call["name"],
             )
             return None
-        forced = ["always_ask"] if self._always_asks(call) else []
+        own = {name: call[name] for name in ("name", "args", "id")}
+        # A call that nobody may approve does not run, such as one that the person's text answers.
+        never_runs = "approve" not in self._interrupt_on[call["name"]]["allowed_decisions"]
+        is_named = require_bool(self._always_ask(own), "always_ask")
+        forced = ["always_ask"] if never_runs or is_named else []
         if repeats_tool_text(call["args"], messages or ()):
             forced.append("untrusted_text")
         return {"inputs": example.inputs, "outputs": example.outputs, "forced": forced}
-
-    def _always_asks(self, call: Call) -> bool:
-        # A call that nobody may approve does not run, such as one that the person's text answers.
-        if "approve" not in self._interrupt_on[call["name"]]["allowed_decisions"]:
-            return True
-        always_ask = self.approval.always_ask
-        if not callable(always_ask):
-            return call["name"] in always_ask
-        own = {name: call.get(name) for name in ("name", "args", "id")}
-        return require_bool(always_ask(own), "always_ask")
 
     async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
         ruling: dict[str, Any] = {"settings": case["settings"]}
