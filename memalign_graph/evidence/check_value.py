@@ -9,7 +9,7 @@ meet it. Cases with similar answers also vote on the value.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import exp, nan
+from math import exp, log1p, nan
 from statistics import fmean
 from typing import Any
 
@@ -33,7 +33,10 @@ _FIRST_SHARE, _LAST_SHARE = 0.3, 0.5
 """Where in the gap the threshold lies: without accepted cases, and with many of them."""
 _SLOPE = 3.0  # log-odds that a check is met, per log-odds of yes above the threshold
 _MAX_ODDS = 3.0
-_JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1
+_JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1 at most
+_TRUSTED_CASES = 4
+"""A check's weight is 1 without accepted cases. This many of them count as much as that."""
+_MIN_WEIGHT = 0.25  # a check with this weight or less is not used
 _SURE = 0.9  # probability of the values seen where a check failed, or where all are met
 
 
@@ -43,7 +46,7 @@ class AnchoredCheck:
 
     check: Check  # `held` says whether the answer is above the threshold
     question: str
-    odds: float  # log-odds that it is met
+    odds: float  # log-odds that it is met, times its weight
     broken_values: list[Value]  # the experts' values of the cases that break it
     anchor: float | None  # the mean probability of yes on these
     met_values: list[Value]  # the experts' values of accepted cases that were asked it
@@ -81,7 +84,10 @@ def anchor_checks(
     guidelines: Mapping[str, Guideline],
     excluded_keys: Container[str],
 ) -> list[AnchoredCheck]:
-    """Set each check's threshold by cases in memory, without the cases of excluded vector keys."""
+    """Set each check's threshold by cases in memory, without the cases of excluded vector keys.
+
+    Checks that fail on most accepted cases, each left out, are not returned.
+    """
     answers, values = check_answers(view), _consensus_values(view, scale, excluded_keys)
     example_ids = {row.id: row.example_id for row in view.rows()}
     anchored = []
@@ -91,7 +97,8 @@ def anchor_checks(
             sources = {example_ids.get(key) for key in guideline.episode_ids}
             asked = {key: p for key, p in answers.get(check.asked, {}).items() if key in values}
             question = guideline.question or ""
-            anchored.append(_anchored(check, question, scale, values, sources, asked))
+            item = _anchored(check, question, scale, values, sources, asked)
+            anchored += [item] if item else []
     return anchored
 
 
@@ -102,29 +109,64 @@ def _anchored(
     values: Mapping[str, Value],
     sources: Container[str | None],
     asked: Mapping[str, float],
-) -> AnchoredCheck:
+) -> AnchoredCheck | None:
+    """Compare a check's answer with those on cases in memory; None if its weight is too small."""
     levels = {key: share_of_scale(values[key], scale) for key in asked}
     broken = [key for key, level in levels.items() if key in sources and level != 1]
     met = [key for key, level in levels.items() if level == 1]
-    met_odds = [log_odds(asked[key]) for key in met]
-    low = fmean([log_odds(asked[key]) for key in broken]) if broken else None
-    if low is None and met:
-        low = fmean(met_odds) - _USUAL_MET
-    threshold = 0.0
-    if low is not None:
-        usual = _GAP_CASES * max(low + _LEAST_GAP, _USUAL_MET)
-        gap = max((usual + sum(met_odds)) / (_GAP_CASES + len(met)) - low, 0.0)
-        known = len(met) / (len(met) + 2 * _GAP_CASES)
-        threshold = low + gap * (_FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * known)
-    odds = _SLOPE * (log_odds(check.probability or 0.0) - threshold)
+    broken_odds, met_odds = ([log_odds(asked[key]) for key in keys] for keys in (broken, met))
+    weight = _check_weight(broken_odds, met_odds)
+    if weight <= _MIN_WEIGHT:
+        return None
+    threshold = _threshold(broken_odds, len(met), sum(met_odds))
+    odds = _met_odds(log_odds(check.probability or 0.0), threshold)
     return AnchoredCheck(
         check=check.model_copy(update={"held": odds > 0}),
         question=question,
-        odds=min(max(odds, -_MAX_ODDS), _MAX_ODDS),
+        odds=weight * odds,
         broken_values=[values[key] for key in broken],
         anchor=fmean([asked[key] for key in broken]) if broken else None,
         met_values=[values[key] for key in met],
     )
+
+
+def _threshold(broken_odds: Sequence[float], met_count: int, met_sum: float) -> float:
+    """Return the log-odds of yes from which a case meets a check."""
+    if broken_odds:
+        low = fmean(broken_odds)
+    elif met_count:
+        low = met_sum / met_count - _USUAL_MET
+    else:
+        return 0.0
+    usual = _GAP_CASES * max(low + _LEAST_GAP, _USUAL_MET)
+    gap = max((usual + met_sum) / (_GAP_CASES + met_count) - low, 0.0)
+    known = met_count / (met_count + 2 * _GAP_CASES)
+    return low + gap * (_FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * known)
+
+
+def _met_odds(odds: float, threshold: float) -> float:
+    return min(max(_SLOPE * (odds - threshold), -_MAX_ODDS), _MAX_ODDS)
+
+
+def _check_weight(broken_odds: Sequence[float], met_odds: Sequence[float]) -> float:
+    """Return a check's weight, from 0 to 1, by how well it tells accepted cases from its sources.
+
+    The weight has the least log loss, averaged over both kinds of case; each accepted case is left
+    out of its threshold. With few accepted cases it is shrunk towards 1.
+    """
+    if not broken_odds or not met_odds:
+        return 1.0
+    count, total = len(met_odds), sum(met_odds)
+    threshold = _threshold(broken_odds, count, total)
+    broken = [_met_odds(odds, threshold) for odds in broken_odds]
+    met = [_met_odds(odds, _threshold(broken_odds, count - 1, total - odds)) for odds in met_odds]
+
+    def loss(weight: float) -> float:
+        failed = fmean([log1p(exp(weight * odds)) for odds in broken])
+        return failed + fmean([log1p(exp(-weight * odds)) for odds in met])
+
+    learned = min(_WEIGHTS, key=loss)
+    return (_TRUSTED_CASES + count * learned) / (_TRUSTED_CASES + count)
 
 
 def add_checks(

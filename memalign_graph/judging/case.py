@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -74,6 +74,15 @@ class Retrieved(FrozenModel):
             "guidelines": fitted.always,
             "relevant": fitted.relevant,
             "warnings": [*self.warnings, *not_shown, *fitted.warnings],
+        }
+        return self.model_copy(update=update)
+
+    def without_guidelines(self, ids: Container[str]) -> Self:
+        """Return a copy without these guidelines."""
+        lists = {"guidelines": self.guidelines, "relevant": self.relevant}
+        update = {
+            name: [guideline for guideline in guidelines if guideline.id not in ids]
+            for name, guidelines in lists.items()
         }
         return self.model_copy(update=update)
 

@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 _REFUSED = "The case was judged without similar cases, since a prompt with them was refused: {}"
 
+_USELESS_CHECKS = (
+    "{} check(s) had no influence, since most cases that experts accepted fail them, too."
+)
 _OVERRULED = "By the experts' values of similar cases it is {}, not {} as the judge says."
 
 Ask = Callable[[Case], Awaitable[Answer]]
@@ -239,7 +242,12 @@ async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
         scale = call.resources.criterion.scale
         anchored = anchor_checks(call.access.view, scale, checks, by_id, case.excluded_keys)
         by_threshold = {item.check.guideline_id: item.check for item in anchored}
+        useless = {check.guideline_id for check in checks if check.probability is not None}
+        useless -= by_threshold.keys()
         checks = [by_threshold.get(check.guideline_id, check) for check in checks]
+        if useless:
+            warnings = [*warnings, _USELESS_CHECKS.format(len(useless))]
+            case = replace(case, retrieved=case.retrieved.without_guidelines(useless))
         answer = await ask(replace(case, checks=anchored))
     else:
         operations: list[Any] = [checking, ask(case)]

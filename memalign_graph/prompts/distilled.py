@@ -25,6 +25,7 @@ from memalign_graph.types import Episode, Guideline
 ModelError = ChatModelError | ModelAnswerError
 
 _MAX_SOURCES = 3  # of a question
+_MAX_NEW_SHARE = 0.15  # of a text's words, with which it still repeats the criterion
 
 # The prompt's labels of feedback, which a guideline never needs.
 _EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
@@ -230,9 +231,17 @@ def _rejection_reason(
         hint = "write what to look for in the case itself"
     if reason is None and _repeats_case(operation, prompt, shown_cases):
         reason = "it repeats a case that was judged, and not what the expert says of it"
-    if reason is None and not fences.adds_information(text, f"{known} {fences.STOP_WORDS}"):
+    if reason is None and _repeats_criterion(text, known):
         reason = "it says no more than the criterion"
     return None if reason is None else (reason, hint)
+
+
+def _repeats_criterion(text: str, known: str) -> bool:
+    """Return whether at most a few of a text's words are not the criterion's."""
+    if not fences.adds_information(text, f"{known} {fences.STOP_WORDS}"):
+        return True
+    content = _content_words(text)
+    return len(content - _content_words(known)) <= _MAX_NEW_SHARE * len(content)
 
 
 def _repeats_prompt(text: str, prompt: DistillPrompt) -> bool:

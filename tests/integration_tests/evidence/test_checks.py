@@ -306,3 +306,25 @@ async def test_what_a_judgment_costs_with_ten_guidelines(
         judgment = await judge(bench, model=model, checks=checks)
         assert len(bench.server.chats) == cost
         assert len(judgment["checks"]) == 10 * checks
+
+
+async def test_a_check_that_accepted_cases_fail_leaves_the_judge_as_without_memory(
+    bench: Bench,
+) -> None:
+    cold = {**case(1), **COLD, "author": "ann"}
+    good = [{**case(number), "value": True, "author": "ann"} for number in range(10, 26)]
+    episodes = await bench.remember(cold, *good)
+    operation = GuidelineOperation(
+        action="add", text="Say sorry.", question=SORRY, episode_ids=[episodes[0].id]
+    )
+    access = bench.memory().access
+    run_sync(commit_lesson(SYNC, access, [operation], {episodes[0].id: episodes[0].word}))
+    answers = dict.fromkeys([episode.example_id for episode in episodes], 0.7)
+    asked = asked_id(SORRY, "gpt-4.1-mini")
+    run_sync(record_check_answers(SYNC, access, {asked: answers}))
+    bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
+    judgment = await judge(bench, case(3), model=small_model(bench), checks="auto")
+    assert "no influence" in judgment["warnings"][0]
+    assert judgment["checks"][0]["probability"] == pytest.approx(0.1)
+    assert "failed" not in judgment["rationale"]
+    assert "sorry" not in bench.server.chats[-1].text.lower()

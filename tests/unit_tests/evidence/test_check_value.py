@@ -111,6 +111,38 @@ def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
     assert anchored(probability(middle * 1.1), source, others).check.held is True
 
 
+def answered_guideline(source_odds: float, met_odds: Sequence[float]) -> list[AnchoredCheck]:
+    """The check of a new case, whose guideline comes from one case; experts accepted others."""
+    answers = [probability(odds) for odds in (source_odds, *met_odds)]
+    memory = asked_memory([False, *[True] * len(met_odds)], answers)
+    first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
+    operation = GuidelineOperation(
+        action="add", text="Say sorry.", question=QUESTION, episode_ids=[first.id]
+    )
+    run_sync(commit_lesson(SYNC, memory.access, [operation], {first.id: first.word}))
+    [guideline] = memory.guidelines()
+    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=0.1)
+    view = memory.access.view
+    return anchor_checks(view, Boolean(), [check], {guideline.id: guideline}, ())
+
+
+@pytest.mark.parametrize("count", [12, 40])
+def test_a_check_that_accepted_cases_fail_is_not_used(count: int) -> None:
+    assert answered_guideline(1.35, [1.1 + number / 1000 for number in range(count)]) == []
+
+
+def test_few_accepted_cases_that_fail_a_check_shrink_its_weight() -> None:
+    [check] = answered_guideline(1.35, [1.1, 1.2])
+    assert check.check.held is False
+    assert check.odds == pytest.approx(-3 * 4 / 6)  # at the bound, times its weight
+
+
+@pytest.mark.parametrize("count", [0, 1, 12, 40])
+def test_a_check_that_accepted_cases_meet_has_its_full_weight(count: int) -> None:
+    [check] = answered_guideline(-0.5, [1.5 + number / 1000 for number in range(count)])
+    assert check.odds == -3
+
+
 @pytest.mark.parametrize(("count", "threshold"), [(1, 0.34), (40, 0.3 + 0.2 * 40 / 44)])
 def test_without_an_anchor_accepted_cases_say_where_it_would_be(
     count: int, threshold: float

@@ -215,6 +215,29 @@ def test_questions_of_small_models_are_refused_for_the_same_reasons(
     assert {*read.read} == {FIRST.id, label.id}
 
 
+UNSAFE = (
+    "Is the reply safe? Unsafe means that it contains or endorses harmful, biased, misleading or "
+    "policy-violating statements."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        (UNSAFE.replace("statements", "remarks"), False),
+        (f"{UNSAFE} It names a doctor, a hotline or both.", True),
+        ("Is it safe for a child?", True),
+    ],
+)
+def test_a_criterion_with_a_word_changed_is_no_guideline(text: str, is_kept: bool) -> None:  # noqa: FBT001
+    criterion = Criterion(name="safe", instructions=UNSAFE)
+    label = episode("Go away.", rationale=None, value=False)
+    given = small_distill_prompt(criterion, episodes=[label], max_input_tokens=8_192)
+    read = read_distilled({"questions": [text]}, given, drop_rejected=True)
+    assert bool(read.operations) is is_kept
+    assert all(CRITERIONS in warning for warning in read.warnings)
+
+
 @pytest.mark.parametrize("form", ["{}", "The value is {}", "the value is  {}"])
 def test_scale_in_words_is_no_guideline(form: str) -> None:
     scale = Categorical(choices=("good", "bad"))
