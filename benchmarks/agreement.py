@@ -264,10 +264,18 @@ def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
                 for label in sorted(set(truth.values())):
                     is_label = np.array([expected == label for _, expected in pairs])
                     recalls[label] = (weights @ (hits & is_label)) / (weights @ is_label)
-                metrics["balanced accuracy"][judge] = np.nanmean(list(recalls.values()), axis=0)
+                metrics["balanced accuracy"][judge] = mean_of(list(recalls.values()))
                 if outcome["scale"] == "bool":
                     metrics["bad answers caught"][judge] = recalls[False]
     return metrics
+
+
+def mean_of(draws: Sequence[Array]) -> Array:
+    """Return the mean of each draw over those that are defined; NaN where none is."""
+    known = ~np.isnan(draws)
+    with np.errstate(invalid="ignore"):
+        mean: Array = np.nansum(draws, axis=0) / known.sum(axis=0)
+    return mean
 
 
 def format_estimate(draws: Array, sign: str = "") -> str:
@@ -300,7 +308,7 @@ def format_tables(outcomes: Sequence[Outcome]) -> str:
             pooled[metric].append(draws)
     for metric, sets in pooled.items():
         common = set.intersection(*map(set, sets))
-        means = {judge: np.nanmean([draws[judge] for draws in sets], axis=0) for judge in common}
+        means = {judge: mean_of([draws[judge] for draws in sets]) for judge in common}
         add_row(f"mean of {len(sets)} sets", "", metric, means)
     tables = ["\n".join(f"| {' | '.join(row)} |" for row in rows)]
     tables.append(
