@@ -7,9 +7,9 @@ meet it. Cases with similar answers also vote on the value.
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from math import exp, log1p, nan
+from math import exp, inf, log1p, nan
 from statistics import fmean
 from typing import Any
 
@@ -46,7 +46,8 @@ class AnchoredCheck:
 
     check: Check  # `held` says whether the answer is above the threshold
     question: str
-    odds: float  # log-odds that it is met, times its weight
+    odds: float  # log-odds that it is met
+    weight: float  # from 0 to 1: how well the checks tell accepted cases from others
     broken_values: list[Value]  # the experts' values of the cases that break it
     anchor: float | None  # the mean probability of yes on these
     met_values: list[Value]  # the experts' values of accepted cases that were asked it
@@ -86,20 +87,50 @@ def anchor_checks(
 ) -> list[AnchoredCheck]:
     """Set each check's threshold by cases in memory, without the cases of excluded vector keys.
 
-    Checks that fail on most accepted cases, each left out, are not returned.
+    Checks that tell accepted cases from others by no more than chance are not returned.
     """
     answers, values = check_answers(view), _consensus_values(view, scale, excluded_keys)
     example_ids = {row.id: row.example_id for row in view.rows()}
-    anchored = []
+    anchored: list[AnchoredCheck] = []
+    sources: set[str | None] = set()
+    worst: dict[str, float] = {}  # of each case in memory: the log-odds of the check met least
     for check in checks:
         if check.probability is not None:
             guideline = guidelines[check.guideline_id]
-            sources = {example_ids.get(key) for key in guideline.episode_ids}
+            own = {example_ids.get(key) for key in guideline.episode_ids}
             asked = {key: p for key, p in answers.get(check.asked, {}).items() if key in values}
             question = guideline.question or ""
-            item = _anchored(check, question, scale, values, sources, asked)
-            anchored += [item] if item else []
-    return anchored
+            item, odds = _anchored(check, question, scale, values, own, asked)
+            if item.weight > _MIN_WEIGHT:
+                anchored.append(item)
+                sources |= own
+                for key, case_odds in odds.items():
+                    worst[key] = min(item.weight * case_odds, worst.get(key, inf))
+    accepted = _accepted({key: values[key] for key in worst}, sources, scale)
+    # A rejected case may meet all checks: something else was wrong with it.
+    failed = [
+        odds if key in sources else min(odds, 0.0)
+        for key, odds in worst.items()
+        if key not in accepted
+    ]
+    together = _weight(failed, [worst[key] for key in accepted])
+    if together <= _MIN_WEIGHT:
+        return []
+    return [replace(item, weight=item.weight * together) for item in anchored]
+
+
+def _accepted(
+    values: Mapping[str, Value], sources: Container[str | None], scale: Scale
+) -> list[str]:
+    """Return the cases that are better than a guideline's sources are on average.
+
+    Without sources, or on a scale of two values, these are the cases with the best value. On others
+    experts may hardly ever give the best value.
+    """
+    levels = {key: share_of_scale(value, scale) for key, value in values.items()}
+    known = {key: level for key, level in levels.items() if level is not None}
+    broken = [level for key, level in known.items() if key in sources and level < 1]
+    return [key for key, level in known.items() if level == 1 or (broken and level > fmean(broken))]
 
 
 def _anchored(
@@ -109,25 +140,34 @@ def _anchored(
     values: Mapping[str, Value],
     sources: Container[str | None],
     asked: Mapping[str, float],
-) -> AnchoredCheck | None:
-    """Compare a check's answer with those on cases in memory; None if its weight is too small."""
+) -> tuple[AnchoredCheck, dict[str, float]]:
+    """Compare a check's answer with those on cases in memory; returns their log-odds, too.
+
+    These are the log-odds that the cases meet the check, each accepted case left out of the
+    threshold.
+    """
     levels = {key: share_of_scale(values[key], scale) for key in asked}
     broken = [key for key, level in levels.items() if key in sources and level != 1]
     met = [key for key, level in levels.items() if level == 1]
-    broken_odds, met_odds = ([log_odds(asked[key]) for key in keys] for keys in (broken, met))
-    weight = _check_weight(broken_odds, met_odds)
-    if weight <= _MIN_WEIGHT:
-        return None
-    threshold = _threshold(broken_odds, len(met), sum(met_odds))
+    odds_of = {key: log_odds(answer) for key, answer in asked.items()}
+    broken_odds, met_sum = [odds_of[key] for key in broken], sum(odds_of[key] for key in met)
+    threshold = _threshold(broken_odds, len(met), met_sum)
+    left_out = {key: _met_odds(odds, threshold) for key, odds in odds_of.items()}
+    for key in met:
+        without = _threshold(broken_odds, len(met) - 1, met_sum - odds_of[key])
+        left_out[key] = _met_odds(odds_of[key], without)
+    accepted = _accepted({key: values[key] for key in asked}, sources, scale)
     odds = _met_odds(log_odds(check.probability or 0.0), threshold)
-    return AnchoredCheck(
+    item = AnchoredCheck(
         check=check.model_copy(update={"held": odds > 0}),
         question=question,
-        odds=weight * odds,
+        odds=odds,
+        weight=_weight([left_out[key] for key in broken], [left_out[key] for key in accepted]),
         broken_values=[values[key] for key in broken],
         anchor=fmean([asked[key] for key in broken]) if broken else None,
         met_values=[values[key] for key in met],
     )
+    return item, left_out
 
 
 def _threshold(broken_odds: Sequence[float], met_count: int, met_sum: float) -> float:
@@ -148,25 +188,21 @@ def _met_odds(odds: float, threshold: float) -> float:
     return min(max(_SLOPE * (odds - threshold), -_MAX_ODDS), _MAX_ODDS)
 
 
-def _check_weight(broken_odds: Sequence[float], met_odds: Sequence[float]) -> float:
-    """Return a check's weight, from 0 to 1, by how well it tells accepted cases from its sources.
+def _weight(failed: Sequence[float], accepted: Sequence[float]) -> float:
+    """Return a weight from 0 to 1, by the log-odds of cases that should fail and of accepted ones.
 
-    The weight has the least log loss, averaged over both kinds of case; each accepted case is left
-    out of its threshold. With few accepted cases it is shrunk towards 1.
+    The weight has the least log loss, averaged over both kinds of case. With few accepted cases it
+    is shrunk towards 1.
     """
-    if not broken_odds or not met_odds:
+    if not failed or not accepted:
         return 1.0
-    count, total = len(met_odds), sum(met_odds)
-    threshold = _threshold(broken_odds, count, total)
-    broken = [_met_odds(odds, threshold) for odds in broken_odds]
-    met = [_met_odds(odds, _threshold(broken_odds, count - 1, total - odds)) for odds in met_odds]
 
     def loss(weight: float) -> float:
-        failed = fmean([log1p(exp(weight * odds)) for odds in broken])
-        return failed + fmean([log1p(exp(-weight * odds)) for odds in met])
+        of_failed = fmean([log1p(exp(weight * odds)) for odds in failed])
+        return of_failed + fmean([log1p(exp(-weight * odds)) for odds in accepted])
 
-    learned = min(_WEIGHTS, key=loss)
-    return (_TRUSTED_CASES + count * learned) / (_TRUSTED_CASES + count)
+    count = len(accepted)
+    return (_TRUSTED_CASES + count * min(_WEIGHTS, key=loss)) / (_TRUSTED_CASES + count)
 
 
 def add_checks(
@@ -178,7 +214,7 @@ def add_checks(
     """Combine the judge's own probabilities with those of the check that is met least."""
     if not anchored or share_of_scale(values[0], scale) is None:
         return judged
-    worst = min(anchored, key=lambda check: check.odds)
+    worst = min(anchored, key=lambda check: check.weight * check.odds)
     met = 1 / (1 + exp(-worst.odds))
     if isinstance(scale, Boolean):
         where_broken, where_met = {"false": 1.0, "true": 0.0}, {"false": 0.0, "true": 1.0}
@@ -186,7 +222,10 @@ def add_checks(
         where_broken = _spread(worst.broken_values or values[:1], values, scale)
         # Without accepted cases, the value of a case that meets all checks is unknown.
         where_met = _spread(worst.met_values, values, scale)
-    by_check = {name: met * where_met[name] + (1 - met) * where_broken[name] for name in judged}
+    by_check = {
+        name: (met * where_met[name] + (1 - met) * where_broken[name]) ** worst.weight
+        for name in judged
+    }
     return combine_probabilities(by_check, judged, _JUDGE_WEIGHT)
 
 
@@ -212,6 +251,7 @@ _WIDTH = 0.5  # of the kernel, in squared standard deviations of the answers
 _HALF_WEIGHT_CASES = 8  # number of cases at which a vote has half of its weight
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MAX_VOTERS = 200  # the newest cases
+_MIN_KINDS = 2  # values that more than one case has
 _PRIOR = 0.05  # smoothing of the votes: share of all votes that each value gets in addition
 
 
@@ -258,12 +298,15 @@ def _left_out_weight(shares: Any, chosen: Any) -> float:
     """Choose the weight with the least leave-one-out log loss, averaged over the values.
 
     Rare values count as much as frequent ones. A value of a single case is left out, because no
-    other case can predict it.
+    other case can predict it. A vote between fewer than two values would always win: its weight is
+    0.
     """
     import numpy as np
 
     kinds, counts = np.unique(chosen, return_counts=True)
-    repeated = kinds[counts > 1] if (counts > 1).any() else kinds
+    repeated = kinds[counts > 1]
+    if len(repeated) < _MIN_KINDS:
+        return 0.0
 
     def loss(weight: float) -> float:
         powers = shares**weight

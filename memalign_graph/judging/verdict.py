@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _REFUSED = "The case was judged without similar cases, since a prompt with them was refused: {}"
 
 _USELESS_CHECKS = (
-    "{} check(s) had no influence, since most cases that experts accepted fail them, too."
+    "{} check(s) had no influence, since too many cases that experts accepted fail them."
 )
 _OVERRULED = "By the experts' values of similar cases it is {}, not {} as the judge says."
 
@@ -234,7 +234,7 @@ async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
     """Ask which guidelines the case meets, and for the verdict."""
     call, chat_model = case.call, case.call.chat_model
     guidelines, unasked = await _with_questions(case)
-    limit = call.max_concurrency
+    limit, useless = call.max_concurrency, set[str]()
     checking = check_case(call.io, chat_model, case.example, guidelines, limit=limit)
     if is_small_model(chat_model):
         checks, warnings = await checking
@@ -254,7 +254,8 @@ async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
         (checks, warnings), answer = await call.io.gather(operations, limit)
     broken = answer.broken_guideline_ids
     if call.judge.cite_guidelines:
-        broken = [check.guideline_id for check in checks if check.held is False]
+        failed = [check.guideline_id for check in checks if check.held is False]
+        broken = [key for key in failed if key not in useless]
     all_warnings = [*answer.warnings, *filter(None, [unasked]), *warnings]
     return checks, replace(answer, broken_guideline_ids=broken, warnings=all_warnings)
 

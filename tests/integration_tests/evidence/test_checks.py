@@ -323,8 +323,10 @@ async def test_a_check_that_accepted_cases_fail_leaves_the_judge_as_without_memo
     asked = asked_id(SORRY, "gpt-4.1-mini")
     run_sync(record_check_answers(SYNC, access, {asked: answers}))
     bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
-    judgment = await judge(bench, case(3), model=small_model(bench), checks="auto")
+    model = small_model(bench)
+    judgment = await judge(bench, case(3), model=model, checks="auto", cite_guidelines=True)
     assert "no influence" in judgment["warnings"][0]
+    assert judgment["broken_guideline_ids"] == []
     assert judgment["checks"][0]["probability"] == pytest.approx(0.1)
     assert "failed" not in judgment["rationale"]
     assert "sorry" not in bench.server.chats[-1].text.lower()

@@ -1,6 +1,7 @@
 """What the answers to checks say of a value: thresholds, failed checks, votes of similar cases."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import exp
 from typing import Any
 
@@ -134,13 +135,106 @@ def test_a_check_that_accepted_cases_fail_is_not_used(count: int) -> None:
 def test_few_accepted_cases_that_fail_a_check_shrink_its_weight() -> None:
     [check] = answered_guideline(1.35, [1.1, 1.2])
     assert check.check.held is False
-    assert check.odds == pytest.approx(-3 * 4 / 6)  # at the bound, times its weight
+    assert check.odds == -3
+    assert check.weight == pytest.approx((4 / 6) ** 2)  # of the check, and of all together
 
 
 @pytest.mark.parametrize("count", [0, 1, 12, 40])
 def test_a_check_that_accepted_cases_meet_has_its_full_weight(count: int) -> None:
     [check] = answered_guideline(-0.5, [1.5 + number / 1000 for number in range(count)])
-    assert check.odds == -3
+    assert (check.odds, check.weight) == (-3, 1)
+
+
+def checks_of(
+    values: Sequence[Value],
+    answers: Sequence[Sequence[float]],
+    own: Sequence[float],
+    scale: Scale | None = None,
+    *,
+    by_hand: bool = False,
+) -> list[AnchoredCheck]:
+    """Several checks of a new case: the n-th guideline comes from the n-th case in memory.
+
+    `answers` has a row for each check and a column for each case, and `own` the new case's answers.
+    """
+    memory = asked_memory(values, [0.5] * len(values), scale)
+    episodes = sorted(memory.episodes(), key=lambda each: int(str(each.example.inputs)[5:]))
+    for number, row in enumerate(answers):
+        by_id = {e.example_id: share for e, share in zip(episodes, row, strict=True)}
+        run_sync(record_check_answers(SYNC, memory.access, {f"{number}:model": by_id}))
+    guidelines = {
+        str(number): memory.add_guideline(f"Rule {number}.").model_copy(
+            update={"question": "?", "episode_ids": [] if by_hand else [episodes[number].id]}
+        )
+        for number in range(len(answers))
+    }
+    checks = [
+        Check(guideline_id=str(number), asked=f"{number}:model", held=None, probability=share)
+        for number, share in enumerate(own)
+    ]
+    return anchor_checks(memory.access.view, memory.access.criterion.scale, checks, guidelines, ())
+
+
+def mostly_met(number: int, cases: int, failed: int) -> list[float]:
+    """A check that its source fails, and every n-th of the other cases."""
+    return [0.1 if case == number or case % failed == number else 0.9 for case in range(cases)]
+
+
+def test_checks_of_which_each_accepted_case_fails_one_are_not_used_together() -> None:
+    """Each alone tells accepted cases from its source well; the worst of them tells nothing."""
+    count, cases = 5, 45
+    values = [number >= count for number in range(cases)]
+    answers = [mostly_met(number, cases, count) for number in range(count)]
+    [alone] = checks_of(values, answers[:1], [0.1])
+    assert alone.weight > 0.5
+    assert checks_of(values, answers, [0.1] * count) == []
+
+
+def test_checks_that_accepted_cases_meet_keep_their_weight_together() -> None:
+    count, cases = 5, 45
+    values = [number >= count for number in range(cases)]
+    answers = [[0.1 if case == n else 0.9 for case in range(cases)] for n in range(count)]
+    assert {check.weight for check in checks_of(values, answers, [0.1] * count)} == {1}
+
+
+def test_a_check_keeps_its_weight_where_rejected_cases_have_other_faults() -> None:
+    values, answers = [False] * 20 + [True] * 20, [[0.05, *[0.95] * 39]]
+    [check] = checks_of(values, answers, [0.05])
+    assert (check.odds, check.weight) == (-3, 1)
+
+
+def test_a_guideline_by_hand_that_accepted_and_rejected_cases_fail_alike_loses_its_weight() -> None:
+    values, answers = [True, True, False, False] * 10, [[0.05, 0.95] * 20]
+    [useless] = checks_of(values, answers, [0.05], by_hand=True)
+    assert useless.weight < 0.4
+    [telling] = checks_of(values, [[0.95, 0.95, 0.05, 0.05] * 10], [0.05], by_hand=True)
+    assert telling.weight == 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "others"), [(NUMBERS, 0.2, [0.7, 0.8]), (CHOICES, "poor", ["fair", "fair"])]
+)
+def test_a_useless_check_is_not_used_where_nobody_gives_the_best_value(
+    scale: Scale, low: Value, others: list[Value]
+) -> None:
+    values = [low, *others * 10]
+    assert checks_of(values, [[0.3] * 21], [0.3], scale) == []
+    [telling] = checks_of(values, [[0.3, *[0.9] * 20]], [0.3], scale)
+    assert telling.weight == 1
+
+
+def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
+    """A weight of 0 would leave the judge's own value, also on numbers."""
+    check = anchored(0.2, (0.0, 0.2), scale=NUMBERS)
+    judged: dict[str, float] = {"0.0": 0.2, "0.5": 0.6, "1.0": 0.2}
+    shares = add_checks(judged, [replace(check, weight=0.0)], [0.0, 0.5, 1.0], NUMBERS)
+    assert shares["0.0"] == pytest.approx(shares["1.0"])
+
+
+@pytest.mark.parametrize("values", [[False] * 20, [True] * 20, [*[False] * 20, True]])
+def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
+    """Experts who comment on bad cases alone do not say that all cases are bad."""
+    assert vote_of(asked_memory(values, [0.5] * len(values)), {ASKED: 0.5})[1] == 0
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(1, 0.34), (40, 0.3 + 0.2 * 40 / 44)])
