@@ -152,12 +152,20 @@ def _ends_with_tool(state: Any) -> bool:
 
 def _describe(tools: Sequence[Any]) -> str:
     """List the tools' names and descriptions."""
-    functions = [convert_to_openai_tool(tool).get("function", tool) for tool in tools]
+    functions = list(map(_function, tools))
     named = [
         f"- {function.get('name', function.get('type'))}: {function.get('description') or ''}"
         for function in functions
     ]
     return "\n".join(["The assistant's tools:", *(" ".join(line.split()) for line in named)])
+
+
+def _function(tool: Any) -> Any:
+    """Return a tool's name and description as OpenAI has them."""
+    try:
+        return convert_to_openai_tool(tool).get("function", tool)
+    except ValueError:  # a provider's own, such as {"google_search": {}}
+        return {"name": next(iter(tool), "")}
 
 
 def _state_schema(name: str, turn_key: str) -> type[Any]:

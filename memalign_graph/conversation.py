@@ -27,11 +27,12 @@ from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_e
 TurnState = Mapping[str, Any]
 """A gate's state of one turn, as JSON; the keys are stored.
 
-`asked_id` is the message that began the turn, and `settings` are those of the run's context, which
-an interrupt does not keep. `turn`, `status` and `revisions` are those of the gate's last verdict: a
-gate that is wired by hand keeps only its verdict. `sent_back` are the ids of the messages that
-were. In an agent there are also `tools`, the `inputs` as first judged, and `spoke`: whether the
-model answered since the turn began, or since its answer was sent back.
+`asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
+are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
+are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict.
+`sent_back` are the ids of the messages that were. In an agent there are also `tools`, the `inputs`
+as first judged, and `spoke`: whether the model answered since the turn began, or since its answer
+was sent back.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -218,7 +219,8 @@ def what_gate_sees(
     messages = [each for each in convert_to_messages(turn.messages) if isinstance(each, kinds)]
     begun = turn.state.get("asked_id")
     questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
-    if not messages or not (questions or "inputs" in turn.state):
+    # Other middleware may have replaced the question by a summary.
+    if not messages or not (questions or turn.state.keys() & {"asked", "inputs"}):
         why = "no message is human" if turn.messages else "the state has no messages to judge"
         raise InvalidInputError(
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
@@ -237,7 +239,8 @@ def what_gate_sees(
     if not outputs:
         return None
     asked = questions[-1] if questions else -1
-    request: Any = (messages[asked].text if questions else "") or "(no text)"
+    request: Any = messages[asked].text if questions else turn.state.get("asked")
+    request = request or "(no text)"
     end, shown = len(messages) - len(replaced), _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
@@ -254,7 +257,7 @@ def what_gate_sees(
     if sees != "answer" and (before or tools):
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
-    # Other middleware may have replaced the question by a summary since the first judgment.
+    # The question may have been summarised since the first judgment.
     return {"inputs": turn.state.get("inputs", request), "outputs": outputs}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.channels import LastValue
@@ -71,6 +72,7 @@ _TURN_START_SUFFIX = ".before_turn"
 _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
 _JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
+_CHANGED = "The answer did not pass. It was changed while an expert was asked, and is not judged."
 NO_TURN = Turn()
 
 
@@ -81,17 +83,20 @@ def new_turn(messages: Any) -> TurnState:
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
     asked_id = None if is_nested(run) else getattr(last, "id", None)
-    return {"asked_id": asked_id, "settings": _settings_of(run, NO_TURN)}
+    asked = {"asked": last.text} if isinstance(last, HumanMessage) else {}
+    return {"asked_id": asked_id, **asked, "settings": _settings_of(run, NO_TURN)}
 
 
 def _settings_of(run: Runtime[Any], turn: Turn) -> dict[str, Any]:
-    """Return the settings in the run's context; without one, those that the turn began with."""
+    """Return the settings that the turn began with, changed by those in the run's context."""
     own = context_settings(run.context)
-    if own is not None:
-        return own
     settings: dict[str, Any] = turn.state.get("settings") or {}
     has_ended = "status" in turn.state and not turn.is_revised
-    if settings and has_ended and not turn.is_last_question:
+    may_be_anothers = has_ended and not turn.is_last_question
+    if own is not None:
+        # A resume may name a setting without the namespace of the turn.
+        return own if may_be_anothers else {**settings, **own}
+    if settings and may_be_anothers:
         # `Command(goto=...)` may have skipped `before_turn`. A guess could open the memory of
         # another customer.
         raise InvalidInputError(
@@ -173,6 +178,10 @@ class QualityGate:
         context = MemAlignContext(**settings)
         result = await call_graph(io, self.graph, example.to_json(), context=context)
         judgment = Judgment.model_validate(result["judgment"])
+        outcome = {name: result[name] for name in ("judgment", "feedback", "learned")}
+        if judgment.example_id != example.id:
+            # `Command(resume=..., update=...)` changed the answer that the expert was asked about.
+            return self._verdict(turn, critique=_CHANGED, **outcome)
         feedback = result["feedback"] and Feedback.model_validate(result["feedback"])
         # A comment without a value is no approval.
         value = judgment.value if feedback is None else feedback.value
@@ -189,7 +198,7 @@ class QualityGate:
             critique=critique,
             value=value,
             decided_by="judge" if feedback is None else "expert",
-            **{name: result[name] for name in ("judgment", "feedback", "learned")},
+            **outcome,
         )
 
     def _failed(self, turn: Turn, error: MemAlignError) -> GateVerdict:
@@ -367,6 +376,19 @@ def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
         )
 
 
+def _no_verdict(builder: Graph, name: str) -> StateUpdate:
+    """Return the update that clears the verdict of an earlier turn; a reducer keeps all of them."""
+    if name in _keys(builder, builder.state_schema):
+        if not isinstance(builder.channels[name], LastValue):
+            return {}
+        # A pydantic model need not accept an empty verdict.
+        fields = getattr(builder.state_schema, "model_fields", {})
+        if name in fields:
+            default = fields[name].get_default(call_default_factory=True)
+            return {} if fields[name].is_required() else {name: default}
+    return {name: {}}
+
+
 def _add_node(builder: Graph, node: GateNode) -> None:
     name, turn_key, messages_key = node.gate.name, node.gate.turn_key, node.messages_key
     declared = _keys(builder, builder.state_schema)
@@ -390,9 +412,8 @@ def _add_node(builder: Graph, node: GateNode) -> None:
             )
         if name in destinations:
             return {}  # the gate runs in this same step, and both would write its keys
-        # The caller's own reducer takes only verdicts.
-        blank: StateUpdate = {} if name in declared else {name: {}}
-        return {**blank, turn_key: new_turn(conversation.read_key(state, messages_key))}
+        turn = new_turn(conversation.read_key(state, messages_key))
+        return {**_no_verdict(builder, name), turn_key: turn}
 
     turn_start = f"{name}{_TURN_START_SUFFIX}"
     builder.add_node(name, node, input_schema=node_input)

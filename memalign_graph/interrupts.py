@@ -117,7 +117,7 @@ def from_json_text(reply: Any) -> Any:
         return reply
     try:
         value = json.loads(reply)
-    except ValueError:
+    except (ValueError, RecursionError):
         return reply
     return value if isinstance(value, dict) or (value and isinstance(value[0], dict)) else reply
 

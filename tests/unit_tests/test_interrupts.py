@@ -221,6 +221,7 @@ def test_reply_is_read(form: str, reply: Any, expected: Any) -> None:
         ("conflict", json.dumps({"C1": "both"}), {"C1": "both"}),
         ("review", "{not JSON}", {"rationale": "{not JSON}"}),
         ("review", "[1]", {"rationale": "[1]"}),
+        ("review", 9_999 * "[", {"rationale": 9_999 * "["}),
     ],
 )
 def test_json_in_text_is_not_a_comment(form: str, text: str, expected: Any) -> None:

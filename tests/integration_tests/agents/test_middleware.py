@@ -27,6 +27,7 @@ from memalign_graph import (
     MemAlignWarning,
     QualityGateMiddleware,
 )
+from memalign_graph.agents import _describe
 from tests.conftest import COLD, CRITERION, Bench, judgings, thread
 from tests.integration_tests.agents.support import (
     AgentModel,
@@ -232,6 +233,18 @@ async def test_judge_reads_the_tools_that_the_model_was_offered(bench: Bench) ->
     assert inputs(bench.server)[1].startswith(listed)
 
 
+@pytest.mark.parametrize(
+    ("provided", "name"),
+    [
+        ({"google_search": {}}, "google_search"),
+        ({"type": "web_search_20250305", "name": "web_search"}, "web_search"),
+        ({"type": "code_interpreter"}, "code_interpreter"),
+    ],
+)
+def test_tools_that_a_provider_runs_are_listed_by_name(provided: Any, name: str) -> None:
+    assert _describe([provided]) == f"The assistant's tools:\n- {name}:"
+
+
 @pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
 def test_tools_need_sees_and_no_example(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"^tools: needs sees='turn' or"):
@@ -319,6 +332,17 @@ async def test_conversation_that_is_summarised_is_judged_by_its_last_question(be
     assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
     assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
     assert model.left == 0
+
+
+async def test_question_that_is_summarised_before_its_answer_is_judged(bench: Bench) -> None:
+    summary = SummarizationMiddleware(
+        bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 2)
+    )
+    track_twice = [calls("track", order="1"), calls("track", order="2")]
+    AgentModel(bench.server, *track_twice, "They asked for an order.", "So sorry!")
+    given = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    assert given["quality_gate"]["status"] == "accepted"
+    assert inputs(bench.server) == [QUESTION]
 
 
 @pytest.mark.parametrize("limit", [1, 2])

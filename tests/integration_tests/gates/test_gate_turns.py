@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as data_field
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -13,9 +13,14 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_node
+from memalign_graph import (
+    GateVerdict,
+    InvalidInputError,
+    MemAlignContext,
+    create_quality_gate_node,
+)
 from memalign_graph.conversation import fallback_messages, read_turn
-from tests.conftest import CASE, COLD, CRITERION, Bench, Graph, judgings
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
@@ -171,6 +176,52 @@ async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None
     await bench.invoke(graph, given)
     await bench.resume(graph, COLD)
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
+
+
+async def test_resume_that_names_one_setting_keeps_the_namespace_of_the_turn(bench: Bench) -> None:
+    graph = gated(bench, Writer(), review="always")
+    await bench.invoke(graph, asked(), context={"memalign": {"namespace": ["team-a"]}})
+    await bench.resume(graph, COLD, context={"memalign": {"k": 1}})
+    await bench.resume(graph, {"value": True})
+    assert len(await bench.episodes(namespace=("team-a",))) == 2
+    assert await bench.episodes() == []
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_approval_is_for_the_answer_that_was_shown(bench: Bench, durability: Any) -> None:
+    graph = gated(bench, Writer("So sorry!"), review="always", revise=None, fallback=LATER)
+    stopped = await bench.invoke(graph, asked(), durability=durability)
+    changed = {"messages": [AIMessage("Rude.", id=stopped["messages"][-1].id)]}
+    command: Any = Command(resume={"decisions": [{"type": "approve"}]}, update=changed)
+    given = await bench.invoke(graph, command, durability=durability)
+    gate = given["quality_gate"]
+    assert (gate["status"], gate["let_through"], gate["value"]) == ("exhausted", False, None)
+    assert "changed while an expert was asked" in gate["critique"]
+    assert texts(given["messages"]) == [QUESTION, LATER]
+    [episode] = await bench.episodes()
+    assert (episode.example.outputs, episode.value) == ("So sorry!", True)
+
+
+class Kept(MessagesState):
+    quality_gate: GateVerdict
+
+
+class KeptModel(BaseModel):
+    messages: Annotated[list[Any], add_messages] = []
+    quality_gate: GateVerdict | None = None
+
+
+@pytest.mark.parametrize("state", [MessagesState, Kept, KeptModel])
+async def test_verdict_of_an_earlier_turn_does_not_stand_for_an_answer_that_was_not_judged(
+    bench: Bench, state: Any
+) -> None:
+    graph = gated(bench, Failing(at=2), state=state)
+    given = await bench.invoke(graph, asked())
+    assert given["quality_gate"]["let_through"]
+    with pytest.raises(ConnectionError):
+        await bench.invoke(graph, asked(AGAIN))
+    assert not (await bench.state(graph)).values["quality_gate"]
 
 
 async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench) -> None:
