@@ -25,7 +25,7 @@ from memalign_graph.review.forms import (
     shown_judgments,
     value_field,
 )
-from memalign_graph.review.requests import PageRequest, clean_name, redirect, set_cookie
+from memalign_graph.review.requests import PageRequest, redirect, set_cookie, short_name
 from memalign_graph.review.tasks import CasePayload, feedback_of
 from memalign_graph.scales import Pairwise
 from memalign_graph.types import Example
@@ -39,7 +39,7 @@ async def ask_name(page: PageRequest) -> Response:
 
 
 async def save_name(page: PageRequest) -> Response:
-    name = check_name(clean_name(page.form.get("who", "")), "name") or ""
+    name = check_name(short_name(page.form.get("who", "")), "name") or ""
     response = redirect(_back(page))
     set_cookie(response, page.request, "memalign_name", quote(name), _YEAR_S)
     return response
@@ -54,7 +54,7 @@ async def list_tasks(page: PageRequest) -> Response:
     tasks, _ = await page.queue.list_tasks(page.reviewer)
     groups = []
     for name in page.queue.judges:
-        open_tasks = [task for task in tasks if name in task.criterion.split(", ")]
+        open_tasks = [task for task in tasks if name in task.criteria]
         oldest = min(open_tasks, key=lambda task: task.asked_at).age if open_tasks else None
         progress = await _progress(page, name)
         groups.append({"criterion": name, "open": len(open_tasks), "oldest": oldest, **progress})

@@ -125,7 +125,7 @@ class ReviewQueue:
         async with self._claiming:  # concurrent requests get different tasks
             tasks, _ = await self.list_tasks(reviewer)
             for task in tasks:
-                if task.held_by is None and criterion in (None, *task.criterion.split(", ")):
+                if task.held_by is None and criterion in (None, *task.criteria):
                     await self.leases.renew(reviewer.name, task.id)
                     return task.id
         return None
@@ -145,7 +145,7 @@ class ReviewQueue:
         self._opened[reviewer.name, task_id] = case
         _drop_oldest(self._opened)
         holder = await self.leases.renew(reviewer.name, task_id)
-        task = make_task(task_id, ", ".join(case["criteria"]), case)
+        task = make_task(task_id, case)
         return replace(task, case=case, held_by=holder)
 
     async def answer(
@@ -217,11 +217,12 @@ class ReviewQueue:
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
         tasks = []
         for rank, item in await self._ranked(access, pending):
-            case = {"example": item["example"], "judgments": {name: item["judgment"]}}
+            judgments = {name: item["judgment"]}
+            case = {"criteria": [name], "example": item["example"], "judgments": judgments}
             task_id = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
             # LangGraph's store in SQLite returns UTC times without a time zone.
             kept_at = item["kept_at"].replace(tzinfo=item["kept_at"].tzinfo or UTC)
-            tasks.append(replace(make_task(task_id, name, case, kept_at), rank=rank))
+            tasks.append(replace(make_task(task_id, case, kept_at), rank=rank))
         return tasks, len(pending)
 
     async def _ranked(

@@ -19,7 +19,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.review.queue import ReviewQueue
 from memalign_graph.review.tasks import Reviewer, ReviewTask
 
-MAX_NAME_CHARS = 100
+_MAX_NAME_CHARS = 100
 _MAX_BODY_BYTES = 262_144
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK = ("127.0.0.0/8", "::1")
@@ -76,7 +76,10 @@ class SignIn:
             return self._user_of_server(request)
         if self.user_header:
             return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
-        if re.sub(r":\d+$", "", request.headers.get("host", "")) not in _LOCAL_HOSTS:
+        host = re.sub(r":\d+$", "", request.headers.get("host", ""))
+        # Any client can send this header. A client without an address uses a Unix socket.
+        is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
+        if host not in _LOCAL_HOSTS or not is_local:
             raise _refusal("This page answers its own machine only: open it as 127.0.0.1.")
         return Reviewer(self._name_of_cookie(request), may_roll_back=True)
 
@@ -97,13 +100,7 @@ class SignIn:
         return names.pop()
 
     def _is_from_proxy(self, address: str) -> bool:
-        networks = [self.proxy] if self.proxy is not None else _LOOPBACK
-        try:
-            client = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        client = getattr(client, "ipv4_mapped", None) or client
-        return any(client in ipaddress.ip_network(network, strict=False) for network in networks)
+        return _is_in(address, _LOOPBACK if self.proxy is None else (self.proxy,))
 
     def _user_of_server(self, request: Request) -> Reviewer:
         user = request.scope.get("user")
@@ -120,7 +117,19 @@ class SignIn:
         )
 
     def _name_of_cookie(self, request: Request) -> str:
-        return clean_name(unquote(request.cookies.get("memalign_name", ""))) or self.name
+        name = short_name(unquote(request.cookies.get("memalign_name", "")))
+        return name or short_name(self.name)
+
+
+def _is_in(address: str, networks: Sequence[str]) -> bool:
+    """Return whether an address is in one of some networks; raises ValueError for a bad network."""
+    allowed = [ipaddress.ip_network(network, strict=False) for network in networks]
+    try:
+        client = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    client = getattr(client, "ipv4_mapped", None) or client
+    return any(client in network for network in allowed)
 
 
 @dataclass
@@ -192,7 +201,13 @@ def redirect(path: str) -> Response:
 
 
 def clean_name(text: str) -> str:
-    return " ".join(text.replace("\0", "").split())[:MAX_NAME_CHARS]
+    """Return a name on one line; in full, since two users may have the same beginning."""
+    return " ".join(text.replace("\0", "").split())
+
+
+def short_name(text: str) -> str:
+    """Return a name that nobody checks, up to a length."""
+    return clean_name(text)[:_MAX_NAME_CHARS].strip()
 
 
 def _utf8(header: str) -> str:

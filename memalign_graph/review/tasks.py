@@ -1,7 +1,7 @@
 """A review task, the reviewer who looks at it, and the feedback in a reply to it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +37,7 @@ class ReviewTask:
     """A case that an expert is to answer."""
 
     id: str
-    criterion: str  # a name, or several with commas
+    criteria: Sequence[str]
     inputs: str  # their first words
     title: str  # the first words of the outputs
     asked_at: datetime
@@ -50,6 +50,11 @@ class ReviewTask:
     skipped: bool = False
 
     @property
+    def criterion(self) -> str:
+        """The names of its criteria, to be shown."""
+        return ", ".join(self.criteria)
+
+    @property
     def age(self) -> str:
         """How long the task has been open, in words."""
         seconds = max((datetime.now(UTC) - self.asked_at).total_seconds(), 0)
@@ -60,15 +65,13 @@ class ReviewTask:
         return "just now"
 
 
-def make_task(
-    task_id: str, criterion: str, case: CasePayload, asked_at: datetime | None = None
-) -> ReviewTask:
+def make_task(task_id: str, case: CasePayload, asked_at: datetime | None = None) -> ReviewTask:
     """Make the task of a case."""
     judgments, example = case.get("judgments", {}).values(), case.get("example")
     codes = [code for each in judgments for code in (each.get("review") or {}).get("reasons", [])]
     return ReviewTask(
         id=task_id,
-        criterion=criterion,
+        criteria=list(case["criteria"]),
         inputs=_goal(example["inputs"]) if example else "",
         title=title_of(example["outputs"]) if example else "Two rules contradict each other",
         asked_at=asked_at or datetime.now(UTC),

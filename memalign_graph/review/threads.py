@@ -58,7 +58,7 @@ async def list_tasks(
             asked_at = datetime.fromisoformat(thread["created_at"])
             for interrupt_id, case in cases_of(thread, criteria).items():
                 task_id = f"t-{thread['thread_id']}-{interrupt_id}"
-                task = make_task(task_id, ", ".join(case["criteria"]), case, asked_at)
+                task = make_task(task_id, case, asked_at)
                 tasks.append(replace(task, reasons=[*task.reasons, reason]))
         offset += len(threads)
         if len(threads) < max_tasks:

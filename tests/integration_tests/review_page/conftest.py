@@ -103,6 +103,9 @@ class Office:
         await queue.answers.drain()
         return [text for _, text in queue.answers.take_notices(reviewer.name)]
 
+    async def judgment_ids(self) -> list[str]:
+        return [item.key for item in await self.store.asearch(("memalign", NAME, "judgments"))]
+
     async def remove_judgments(self) -> None:
         for item in await self.store.asearch(("memalign", NAME, "judgments")):
             await self.store.adelete(item.namespace, item.key)

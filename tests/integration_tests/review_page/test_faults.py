@@ -240,6 +240,17 @@ async def test_a_name_with_a_slash_is_a_name(office: Office) -> None:
     assert "Says sorry." in ann.text
 
 
+async def test_a_name_with_a_comma_is_one_criterion(office: Office) -> None:
+    plain, name = office.judge, "tone, and warmth"
+    office.judge = replace_criterion(office, name)
+    graph = create_judge_graph(office.judge.criterion, **office.judge.options)
+    await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
+    queue = ReviewQueue([plain, office.judge], store=office.store)
+    ann = await office.expert("ann", queue).get(f"/review/next?criterion={quote(name)}")
+    assert ann.here.startswith("/review/case/")
+    assert f"{name} 1 just now" in (await ann.get("/review")).text
+
+
 async def test_odd_requests_are_answered_in_a_sentence(office: Office) -> None:
     await office.judged("Wait.")
     ann = office.expert("ann", office.queue())

@@ -100,3 +100,56 @@ async def test_a_form_from_another_site_is_refused_behind_a_proxy_too(office: Of
     await ann.get("/review/next")
     await ann.answer(value="false")
     assert len(await office.said()) == 1
+
+
+async def test_users_whose_long_names_begin_alike_are_two_experts(office: Office) -> None:
+    await office.judged("Wait.")
+    names = [f"CN={'x' * 100},OU={unit}" for unit in ("care", "sales")]
+    path = f"/review/case/j-support_tone-{(await office.judgment_ids())[0]}"
+    users = [
+        await through(office, "127.0.0.1", headers={HEADER: name}).get(path) for name in names
+    ]
+    for user, value in zip(users, ("true", "false"), strict=True):
+        await user.answer(value=value)
+    assert await office.said() == {
+        (names[0], "Wait."): (True, None),
+        (names[1], "Wait."): (False, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("client", "host", "status"),
+    [
+        (("127.0.0.1", 1), "localhost", 200),
+        (("::1", 1), "[::1]:8765", 200),
+        (None, "localhost", 200),  # a Unix socket
+        (("10.0.0.9", 1), "localhost", 403),
+        (("127.0.0.1", 1), "reviews.example.com", 403),
+    ],
+)
+async def test_without_sign_in_only_this_machine_is_answered(
+    office: Office, client: Any, host: str, status: int
+) -> None:
+    app = create_review_app(office.queue(), name="ann")
+    transport = httpx.ASGITransport(app=app, client=client)
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+        assert (await http.get("/review")).status_code == status
+
+
+@pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
+async def test_the_name_of_the_command_is_cleaned_as_any_other(
+    office: Office, name: str, author: str
+) -> None:
+    await office.judged("Wait.")
+    queue, ann = await office.begin(name)
+    await ann.answer(value="false")
+    await queue.answers.drain()
+    assert await office.said() == {(author, "Wait."): (False, None)}
+    await ann.get("/review/mine/support_tone")
+    assert "You have not answered anything" not in ann.text
+
+
+async def test_a_name_of_spaces_is_asked_for(office: Office) -> None:
+    await office.judged("Wait.")
+    _, nobody = await office.begin("   ")
+    assert nobody.here == "/review/name"
