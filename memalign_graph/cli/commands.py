@@ -56,7 +56,7 @@ def align(
     After a failed or stopped run, the next one pays only for the rest. Records that can't be used
     are listed, and the others are used.
     """
-    from memalign_graph.graphs import create_alignment_graph
+    from memalign_graph.types import parse_feedback
 
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give either a file or --pending.")
@@ -67,10 +67,11 @@ def align(
         records, rejected = _read(feedback, "--feedback", field, location.criterion, terminal)
     usable = [index for index in range(len(records)) if index not in rejected]
     judge = flags.judge(location.criterion, terminal)
-    builder = create_alignment_graph(judge.criterion, **judge.options, **location.criterion.learn)
     terminal.note(f"memory {location}")
-    feedback_items = [records[index][1] for index in usable]
-    report = run_async(_align(builder, location, feedback_items, max_concurrency, terminal))
+    feedback_items: list[Any] = [records[index][1] for index in usable]
+    report, pending_ids = run_async(
+        _align(judge, location, feedback_items, max_concurrency, terminal)
+    )
     rejected |= {usable[item["index"]]: item["reason"] for item in report["rejected"]}
     report["rejected"] = [
         {"index": index, "reason": f"{records[index][0]}: {reason.removeprefix('example.')}"}
@@ -78,18 +79,26 @@ def align(
     ]
     report["feedback"]["rejected"] = len(rejected)
     terminal.result(report)
-    return Status.PARTIAL if rejected else Status.DONE
+    used = {parse_feedback(fields).episode_id for fields in feedback_items}
+    not_learned = pending_ids if pending else pending_ids & used
+    return Status.PARTIAL if rejected or not_learned else Status.DONE
 
 
 async def _align(
-    builder: Any,
+    judge: "Judge",
     location: MemoryLocation,
     feedback: list[Any],
     max_concurrency: int,
     terminal: Terminal,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], set[str]]:
+    """Run the alignment; returns its report, and the ids of all feedback that is still pending."""
+    from memalign_graph.graphs import create_alignment_graph
     from memalign_graph.local import open_store_async
+    from memalign_graph.memory.judge_memory import JudgeMemory
 
+    builder: Any = create_alignment_graph(
+        judge.criterion, **judge.options, **location.criterion.learn
+    )
     state: Any = {}
     async with open_store_async(location.memory) as store:
         parts = builder.compile(store=store).astream(
@@ -104,7 +113,12 @@ async def _align(
                     state = part
                 elif part.get("type") == "alignment_progress":
                     progress(part["stage"], part["done"], part["of"])
-    return dict(state["report"])
+        memory = JudgeMemory(
+            store, judge.criterion, **location.context, embeddings=judge.embeddings
+        )
+        episodes = await memory.aepisodes()
+    pending_ids = {episode.id for episode in episodes if episode.status == "pending"}
+    return dict(state["report"]), pending_ids
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from memalign_graph.cli.files import STDIN, check_output_path, find_id, has_table, read_text
-from memalign_graph.cli.options import MemoryLocation, expand_option_groups
+from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
 
@@ -21,7 +21,7 @@ _EMPTY_VERSION = "0" * 32
 """The version of an empty memory."""
 
 
-def _command(name: str | None = None) -> Callable[[Callable[..., None]], Any]:
+def _command(name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:
     return lambda function: app.command(name)(expand_option_groups(function))
 
 
@@ -147,7 +147,7 @@ def forget(
         bool, typer.Option("--purge", help="Erase it for good; rollback cannot restore it.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-) -> None:
+) -> int:
     """Forget feedback, and what was learned from it alone.
 
     Guidelines with other sources are distilled again by the next align. An id may also be a
@@ -170,7 +170,7 @@ def forget(
             key
             if purge and len(key) == len(_EMPTY_VERSION)
             else find_id(key, [*episodes, *guidelines], "guideline or episode")
-            for key in keys or ()
+            for key in (typed.strip().lower() for typed in keys or ())
         }
         removed = [guidelines[key] for key in ids if key in guidelines]
         if removed and (purge or author or len(removed) < len(ids)):
@@ -200,5 +200,13 @@ def forget(
             document = vars(done)
         terminal.result({**document, "version": memory.version()})
     purged = document.get("purged")
-    for warning in purged.warnings if purged else ():
+    if purged is None:
+        return Status.DONE
+    for warning in purged.warnings:
         terminal.warn(warning)
+    unknown = document["unknown_ids"]
+    if unknown or not (document["episode_ids"] or purged.commits or purged.thread_ids):
+        what = ", ".join(unknown) or f"--author {author}"
+        terminal.warn(f"{what}: there was no such feedback to erase. Check the name or id.")
+        return Status.PARTIAL
+    return Status.DONE

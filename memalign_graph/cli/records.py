@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,8 +63,10 @@ def read_records(
     if not rows:
         raise InvalidInputError(f"{where}: it has no records.")
     own = _own_columns([row for _, row in rows if isinstance(row, dict)], mapping, where, warn)
+    choices = {choice.casefold() for choice in getattr(scale, "choices", ())}
     records: list[Record] = [
-        (at, _fields_of(row, own, mapping) if isinstance(row, dict) else row) for at, row in rows
+        (at, _fields_of(row, own, mapping, choices) if isinstance(row, dict) else row)
+        for at, row in rows
     ]
     read = [fields for _, fields in records if isinstance(fields, dict)]
     for name in ("id", "author"):
@@ -157,14 +159,24 @@ def _nested(row: Fields, name: str) -> Any:
     return value
 
 
-def _fields_of(row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]]) -> Fields:
+def _fields_of(
+    row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]], choices: Collection[str]
+) -> Fields:
     fields = {name: row[name] for name in own if name in row}
     for field, names in mapping.items():
         values = [_nested(row, name) for name in names]
         # A pair needs both outputs.
         missing = any(_is_missing(field, value) for value in values)
         fields[field] = None if missing else values if len(values) > 1 else values[0]
-    return {name: value for name, value in fields.items() if not _is_missing(name, value)}
+    return {
+        name: value
+        for name, value in fields.items()
+        if (name == "value" and _is_choice(value, choices)) or not _is_missing(name, value)
+    }
+
+
+def _is_choice(value: Any, choices: Collection[str]) -> bool:
+    return isinstance(value, str) and value.strip().casefold() in choices
 
 
 def _is_missing(name: str, value: Any) -> bool:

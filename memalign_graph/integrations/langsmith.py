@@ -292,7 +292,7 @@ def feedback_from_langsmith(
             raise InvalidInputError("runs: a run has no `id`: give runs as LangSmith has them.")
         runs_by_id[run_id] = run
         own = _iter_records(run.get("feedback") or (), "runs.feedback")
-        records += [{"run_id": run_id, **record} for record in own]
+        records += [{**record, "run_id": record.get("run_id") or run_id} for record in own]
     records += _iter_records(feedback, "feedback")
     known = _iter_records(examples, "examples")
     references = {example.get("id"): example.get("outputs") for example in known}
@@ -326,7 +326,9 @@ def feedback_from_langsmith(
             ),
             value=value,
             rationale="\n".join(
-                text.strip() for text in [*comments, *notes[item.reviewer_key]] if text
+                as_text(plain_json(comment)).strip()
+                for comment in [*comments, *notes[item.reviewer_key]]
+                if none_if_empty(comment) is not None
             ),
             author=item.author,
             id=item.get("id"),

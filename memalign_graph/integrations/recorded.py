@@ -169,25 +169,32 @@ def example_from_opentelemetry(span: Any) -> Example:
 
 
 def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
-    messages = attributes.get(name)
+    messages: Any = attributes.get(name)
     try:
         messages = json.loads(messages) if isinstance(messages, str) else messages
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"span: {name} is no JSON: {error}.") from error
-    if not isinstance(messages, list | tuple) or not all(
-        isinstance(message, Mapping) for message in messages
-    ):
+    if not _are_mappings(messages):
         raise InvalidInputError(
             f"span: it has no list of messages in {name}. Switch on the recording of content."
         )
+    if not all(_are_mappings(message.get("parts")) for message in messages):
+        raise InvalidInputError(
+            f"span: a message in {name} has no list of `parts`, as OpenTelemetry's messages have."
+        )
     return [part for message in messages for part in _openai_messages(message)]
+
+
+def _are_mappings(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple)
+    return is_list and all(isinstance(item, Mapping) for item in value)
 
 
 def _openai_messages(message: Mapping[str, Any]) -> Iterator[Fields]:
     """Convert a message with parts to OpenAI's: one for each tool result, one for the rest."""
     content: list[Any] = []
     calls: list[Any] = []
-    for part in message.get("parts") or ():
+    for part in message["parts"]:
         match part.get("type"):
             case "text" | "reasoning" | "thinking":
                 content.append({**part, "text": part.get("content")})

@@ -90,7 +90,7 @@ def test_what_a_failing_model_left_is_distilled_without_a_file(shell: Shell) -> 
     shell.server.responder = lambda _: "I would rather talk of something else."
     ran = shell.align(ANN)
     assert (ran.status, "could not be distilled and stays pending" in ran.out + ran.err) == (
-        0,
+        4,
         True,
     )
     shell.server.responder = lambda _: error(401, "Incorrect API key: sk-loopback-secret.")

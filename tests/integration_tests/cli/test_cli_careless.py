@@ -139,6 +139,7 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ("judge: {keep_judgments: .inf}", "judge.keep_judgments: inf is no number of days"),
         ("judge: {keep_judgments: .nan}", "judge.keep_judgments: nan is no number of days"),
         ("judge: {keep_judgments: 30 days}", "judge.keep_judgments: '30 days' is no number of"),
+        ("judge: {keep_judgments: yes}", "judge.keep_judgments: True is no number of days"),
         ("judge: {criterion: x}", "judge: give settings by name"),
         ("judge: {1: 2}", "judge: give settings by name"),
         ("judge: [1]", "judge: give settings by name"),

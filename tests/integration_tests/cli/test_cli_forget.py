@@ -68,6 +68,24 @@ def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
         assert connection.execute(count).fetchone()[0] == 0
 
 
+@pytest.mark.parametrize("arguments", [["0" * 32], ["--author", "carol"]])
+def test_a_purge_that_erases_nothing_is_no_success(shell: Shell, arguments: list[str]) -> None:
+    shell.align(ANN)
+    ran = shell.memory("forget", *arguments, "--purge", "--yes")
+    name = " ".join(arguments)
+    assert ran.status == 4
+    assert f"{name}: there was no such feedback to erase. Check the name or id." in ran.err
+    assert len(shell.opened()[1]) == 1
+
+
+def test_an_id_in_capitals_is_purged_too(shell: Shell) -> None:
+    shell.align(ANN)
+    [episode] = shell.opened()[1]
+    ran = shell.memory("forget", f" {episode.id.upper()} ", "--purge", "--yes")
+    assert ran.status == 0
+    assert shell.opened()[1] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

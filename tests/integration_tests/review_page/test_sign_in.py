@@ -106,9 +106,7 @@ async def test_users_whose_long_names_begin_alike_are_two_experts(office: Office
     await office.judged("Wait.")
     names = [f"CN={'x' * 100},OU={unit}" for unit in ("care", "sales")]
     path = f"/review/case/j-support_tone-{(await office.judgment_ids())[0]}"
-    users = [
-        await through(office, "127.0.0.1", headers={HEADER: name}).get(path) for name in names
-    ]
+    users = [await through(office, "127.0.0.1", headers={HEADER: name}).get(path) for name in names]
     for user, value in zip(users, ("true", "false"), strict=True):
         await user.answer(value=value)
     assert await office.said() == {

@@ -129,6 +129,13 @@ def test_words_of_other_languages_stay_on_other_scales(tmp_path: Path) -> None:
     assert row["value"] == "vero"
 
 
+@pytest.mark.parametrize("choice", ["None", "null", "nan"])
+def test_a_choice_that_other_tools_write_for_a_gap_is_a_value(tmp_path: Path, choice: str) -> None:
+    scale = Categorical(choices=(choice, "minor"))
+    rows = read_text(tmp_path, f"inputs,outputs,value\nHi,Ho,{choice}\nHi,He,NaT\n", scale=scale)
+    assert [row.get("value") for row in rows] == [choice, None]
+
+
 def test_decimal_commas_on_numeric_scales(tmp_path: Path) -> None:
     text = "inputs;outputs;value\nHi;Ho;0,5\n"
     [row] = read_text(tmp_path, text, scale=Numeric(minimum=0, maximum=1))

@@ -183,6 +183,22 @@ def test_an_export_brings_its_feedback_which_counts_once() -> None:
     assert one.example.outputs == [{"role": "assistant", "content": "Here."}]
 
 
+@pytest.mark.parametrize(
+    ("fields", "rationale"),
+    [
+        ({"comment": 5}, "5"),
+        ({"comment": {"text": "Cold."}}, "Cold."),
+        ({"correction": {"score": 0, "explanation": ["Cold."]}}, '[\n "Cold."\n]'),
+    ],
+)
+def test_a_comment_that_is_no_text_is_read_as_text(fields: Any, rationale: str) -> None:
+    app = {"id": "1", "inputs": "Where?", "outputs": "Look it up."}
+    source = {"type": "app", "user_name": "ann"}
+    word = {"run_id": None, "key": "support_tone", "score": 0, "feedback_source": source, **fields}
+    one = only(feedback_from_langsmith([{**app, "feedback": [word]}], criterion=CRITERION))
+    assert (one.value, one.rationale, one.author) == (False, rationale, "ann")
+
+
 def test_what_can_t_be_used_is_rejected_with_the_reason() -> None:
     app, other, empty = run(), run(), run(outputs={})
     cases: list[tuple[Criterion, Any, Any, str]] = [

@@ -132,6 +132,10 @@ def test_a_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> 
     [
         (None, "it has no list of messages in gen_ai.output.messages"),
         ("[", "gen_ai.output.messages is no JSON"),
+        ("[" * 100_000, "gen_ai.output.messages is no JSON"),
+        ([{"role": "assistant", "content": "Hi."}], "has no list of `parts`"),
+        ([{"role": "assistant", "parts": "Hi."}], "has no list of `parts`"),
+        ([{"role": "assistant", "parts": ["Hi."]}], "has no list of `parts`"),
         (
             [{"role": "assistant", "parts": [{"type": "blob", "modality": "image"}]}],
             "outputs.* content of the type 'image'",
