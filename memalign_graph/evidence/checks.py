@@ -14,7 +14,12 @@ from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
-from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError
+from memalign_graph.errors import (
+    ChatModelError,
+    MemAlignError,
+    ModelAnswerError,
+    is_about_prompt,
+)
 from memalign_graph.evidence.logprobs import (
     ask_with_logprobs,
     token_probabilities,
@@ -90,14 +95,15 @@ async def ask_questions(
     io, model = TracedIO(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
     if model is None:
         return None
-    window, has_logprobs = max_input_tokens(chat), False
+    window, has_logprobs, refused = max_input_tokens(chat), False, False
 
     async def answer(messages: Sequence[BaseMessage], question: str) -> float | bool | None:
-        nonlocal has_logprobs
+        nonlocal has_logprobs, refused
         try:
             reply = await ask_with_logprobs(io, model, messages)
         except ChatModelError as error:
             logger.warning("A check was not answered: %s", error)
+            refused = is_about_prompt(error)
             return None
         has_logprobs = has_logprobs or bool(reply.logprobs)
         yes, no = (_word_probability(reply.logprobs, word) for word in (prompts.YES, prompts.NO))
@@ -106,12 +112,21 @@ async def ask_questions(
         await io.mark_usable(reply)
         return (no if prompts.is_turned_around(question) else yes) / (yes + no)
 
-    first, *rest = prompts.check_prompts(example, questions, max_input_tokens=window)
+    asked = list(
+        zip(
+            prompts.check_prompts(example, questions, max_input_tokens=window),
+            questions,
+            strict=True,
+        )
+    )
     # The first alone, so that the server has cached the case before the others are sent.
-    answers = [await answer(first, questions[0])]
+    answers = [await answer(*asked[0])]
+    if refused and len(asked) > 1:  # one question may be refused, and the next answered
+        answers.append(await answer(*asked[1]))
     if not has_logprobs:
         return None
-    return [*answers, *await io.gather(list(map(answer, rest, questions[1:])), limit)]
+    rest = [answer(*pair) for pair in asked[len(answers) :]]
+    return [*answers, *await io.gather(rest, limit)]
 
 
 def _word_probability(logprobs: Any, word: str) -> float:

@@ -12,6 +12,7 @@ from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS
 from memalign_graph.prompts.fences import (
     escape_tags,
     estimate_tokens,
+    is_placeholder,
     render_criterion,
     render_example,
     strict_object_schema,
@@ -78,7 +79,8 @@ def parse_questions(answer: dict[str, Any], count: int) -> list[str]:
 def parse_question(value: Any) -> str:
     """Return a question on one line; empty if it is missing or too long."""
     question = " ".join(value.split()) if isinstance(value, str) else ""
-    return question if len(question) <= MAX_QUESTION_CHARS else ""
+    is_usable = len(question) <= MAX_QUESTION_CHARS and not is_placeholder(question)
+    return question if is_usable else ""
 
 
 _ABOUT_A_CASE = """\

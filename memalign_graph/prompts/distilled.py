@@ -31,6 +31,7 @@ _MAX_NEW_SHARE = 0.15  # of a text's words, with which it still repeats the crit
 _EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b", re.IGNORECASE)
 _SHOWN_PART = re.compile(r"<(inputs|outputs|reference_outputs)>\n(.*?)\n</\1>", re.DOTALL)
+_JSON_ESCAPE = re.compile(r"\\(?:[bfnrt]|u[0-9a-f]{4})")
 _STOP_WORDS = frozenset(fences.split_words(fences.STOP_WORDS))
 
 
@@ -91,9 +92,13 @@ def not_kept(text: str, reason: str) -> str:
 
 
 def _shown_cases(prompt: DistillPrompt) -> str:
-    """Return the texts of cases in the prompt; they can't contain the closing tags."""
-    text = prompt.messages[-1].text
-    return "\n\n".join(part.replace("\\n", "\n") for _, part in _SHOWN_PART.findall(text))
+    """Return the texts of cases in the prompt; they can't contain the closing tags.
+
+    A backslash may begin an escape of JSON, or not: each part is returned both ways.
+    """
+    parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
+    unescaped = [_JSON_ESCAPE.sub(" ", part) for part in parts]
+    return "\n\n".join(dict.fromkeys([*parts, *unescaped]))
 
 
 def _read_questions(
@@ -143,13 +148,10 @@ def _read_operations(
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
     visible = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{QUESTION_RULES}\n\n{QUESTION}"
-    copies = fences.word_ngrams(visible) - fences.word_ngrams(prompt.comments)
-    return [_read_operation(operation, prompt, copies) for operation in operations]
+    return [_read_operation(operation, prompt, visible) for operation in operations]
 
 
-def _read_operation(
-    operation: Any, prompt: DistillPrompt, copies: set[tuple[str, ...]]
-) -> GuidelineOperation:
+def _read_operation(operation: Any, prompt: DistillPrompt, visible: str) -> GuidelineOperation:
     if not isinstance(operation, dict):
         raise ValueError("an operation is no object")
     action = operation.get("action")
@@ -164,7 +166,7 @@ def _read_operation(
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
     question = parse_question(operation.get("question"))
-    if not text or not copies.isdisjoint(fences.word_ngrams(question)):
+    if not text or fences.repeats(question, visible, prompt.comments):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
@@ -180,7 +182,8 @@ def _read_text(value: Any, name: str) -> str:
     """Return a text on one line; a `ValueError` for an object such as `{"rule": ...}`."""
     if not isinstance(value, str | None):
         raise ValueError(f"the {name} is {excerpt(json.dumps(value), 80)}: give it as plain text")
-    return one_line(value or "")
+    text = one_line(value or "")
+    return "" if fences.is_placeholder(text) else text
 
 
 def _read_guideline(operation: dict[str, Any], prompt: DistillPrompt) -> Guideline:

@@ -174,6 +174,7 @@ _STRETCH = (
     f"([{_HANGUL}]{{1,2}})[{_HANGUL}]*|(?P<han>[{_HAN}]+)|(?P<thai>[{_THAI}]+)"
     f"|([^ {_HANGUL}{_HAN}{_THAI}]+)"
 )
+_FORMAT = "Cf"  # Unicode's category of characters without a width, which may split a word unseen
 _PIECE_CHARS = {"han": 2, "thai": 3}  # about as informative as a word
 _NGRAM_SIZE = 6  # words in a row that two texts do not share by chance
 _MIN_REPEATED_WORDS = 4  # shorter texts may match by chance
@@ -190,6 +191,14 @@ with
 """
 """Words without content. In a language that is missing here all words count as content, so that a
 rule is kept rather than refused."""
+
+
+_PLACEHOLDERS = ("none", "nothing", "null", "n/a", "empty")
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether a model filled a field with a word that stands for nothing."""
+    return normalize_text(text) in _PLACEHOLDERS
 
 
 def split_words(text: str) -> list[str]:
@@ -233,9 +242,7 @@ def adds_information(text: str, known: str) -> bool:
 
 def _tokenize(text: str) -> Iterator[tuple[str, int]]:
     """Yield words with 0, and runs of a script without spaces with the size of their pieces."""
-    characters = (
-        character if unicodedata.category(character)[0] in "LMN" else " "
-        for character in normalize_text(text)
-    )
+    visible = (c for c in normalize_text(text) if unicodedata.category(c) != _FORMAT)
+    characters = (c if unicodedata.category(c)[0] in "LMN" else " " for c in visible)
     for match in re.finditer(_STRETCH, "".join(characters)):
         yield match[match.lastindex or 0], _PIECE_CHARS.get(match.lastgroup or "", 0)

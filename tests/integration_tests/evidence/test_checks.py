@@ -67,15 +67,19 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
     assert not any(one in json.dumps(judgment) for one in (SORRY, BRIEF, DATE))
 
 
-async def test_a_check_whose_call_fails_is_unknown_and_the_judgment_goes_on(bench: Bench) -> None:
+@pytest.mark.parametrize("refused", [SORRY, BRIEF])
+async def test_a_check_whose_call_fails_is_unknown_and_the_judgment_goes_on(
+    bench: Bench, refused: str
+) -> None:
     await rules(bench, [SORRY, BRIEF])
     model = Model({SORRY: 0.2, BRIEF: 0.9})
     bench.server.responder = lambda chat: (
-        as_reply(error(400, "Not now.")) if said_last(chat).endswith(BRIEF) else model(chat)
+        as_reply(error(400, "Not now.")) if said_last(chat).endswith(refused) else model(chat)
     )
     judgment = await judge(bench)
     answers = [(check["held"], check["probability"]) for check in judgment["checks"]]
-    assert answers == [(False, pytest.approx(0.2)), (None, None)]
+    expected = {SORRY: (False, pytest.approx(0.2)), BRIEF: (True, pytest.approx(0.9))}
+    assert answers == list((expected | {refused: (None, None)}).values())
     assert judgment["warnings"] == ["1 of 2 checks were answered with neither yes nor no."]
 
 
