@@ -87,7 +87,10 @@ class Answers:
         answered_at: datetime,
     ) -> None:
         try:
-            reply = await self._newest(case, reply, answered_at)
+            newest = await self._newest(case, reply, answered_at)
+            if newest is None:
+                return  # the expert took the answer back
+            reply = newest
             if threads.parse_task_id(task_id):
                 notice = await self._resume(reviewer, task_id, case, reply)
             else:
@@ -100,16 +103,19 @@ class Answers:
 
     async def _newest(
         self, case: CasePayload, reply: dict[str, Any], answered_at: datetime
-    ) -> dict[str, Any]:
-        """Return the reply, or the expert's later answer to the same case."""
+    ) -> dict[str, Any] | None:
+        """Return the reply, or the expert's later answer to the same case; None without one."""
         if case["kind"] != "review":
             return reply
         fields = {"value", "rationale"}
         for name, feedback in feedback_of(case, reply).items():
             key = feedback.episode_id
             episode = (await self._access(name, case["namespace"]).episodes(ASYNC, [key])).get(key)
-            if episode is not None and episode.given_at > answered_at:
-                return {**reply, **episode.model_dump(include=fields, exclude_none=True)}
+            if episode is None:
+                return None
+            if episode.given_at > answered_at:
+                rest = {key: part for key, part in reply.items() if key not in fields}
+                return rest | episode.model_dump(include=fields, exclude_none=True)
         return reply
 
     async def _resume(

@@ -215,6 +215,7 @@ async def edit_guidelines(page: PageRequest) -> Response:
             await _check_unchanged(access, guideline_id, form.get("was"))
             await edit_guideline(ASYNC, access, guideline_id, text, author=author)
         case "remove":
+            await _check_unchanged(access, guideline_id, form.get("was"))
             await remove_guideline(ASYNC, access, guideline_id, author=author)
         case "take-back":
             own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)

@@ -346,6 +346,46 @@ async def test_an_answer_that_is_learned_from_last_does_not_take_the_place_of_a_
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
+@pytest.mark.parametrize(
+    ("where", "change", "left"),
+    [
+        ("mine", {"value": "true", "rationale": "I was wrong."}, (True, "I was wrong.")),
+        ("mine", {"value": "false", "rationale": ""}, (False, None)),
+        ("mine", {"value": "true", "rationale": ""}, (True, None)),
+        ("case", {"value": "true", "rationale": ""}, (True, None)),
+        ("forgotten", {}, None),
+        ("purged", {}, None),
+    ],
+)
+async def test_what_an_expert_changed_meanwhile_is_not_learned_as_it_was(
+    office: Office, monkeypatch: pytest.MonkeyPatch, where: str, change: Any, left: Any
+) -> None:
+    await office.judged("Wait.")
+    queue, ann = await office.begin()
+    case, learn, is_changed = ann.here, queue.answers._learn, asyncio.Event()
+
+    async def slowly(*arguments: Any) -> None:
+        await is_changed.wait()
+        await learn(*arguments)
+
+    monkeypatch.setattr(queue.answers, "_learn", slowly)
+    form = ann.page
+    await ann.answer(value="false", rationale="Too cold.")
+    if left is None:
+        await office.memory.aforget(author="ann", purge=where == "purged")
+    elif where == "mine":
+        await ann.get(f"/review/mine/{NAME}")
+        key = re.search(r'name="episode_id" value="([^"]+)', ann.page.text)
+        assert key
+        await ann.post(f"/review/mine/{NAME}", episode_id=key[1], **change)
+    else:  # by the back button
+        ann.page = form
+        await ann.post(f"{case}/answer", **change)
+    is_changed.set()
+    await queue.answers.drain()
+    assert await office.said() == ({("ann", "Wait."): left} if left else {})
+
+
 @pytest.mark.parametrize("is_removed", [False, True])
 async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_shown_to_be_copied(
     office: Office, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
@@ -422,6 +462,16 @@ async def test_a_rule_that_another_reworded_is_not_overwritten_unseen(office: Of
     assert [it.text for it in await office.memory.aguidelines()] == [
         "Say sorry before anything else."
     ]
+
+
+async def test_a_rule_that_another_reworded_is_not_removed_unseen(office: Office) -> None:
+    rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
+    bob = await office.expert("bob", office.queue()).get(f"/review/learned/{NAME}")
+    await office.memory.aedit_guideline(rule.id, "Say when it will come.", author="ann")
+    sent = {"guideline_id": rule.id, "was": "Say sorry first."}
+    await bob.post(f"/review/learned/{NAME}/remove", **sent)
+    assert (bob.page.status_code, "Say when it will come." in bob.text) == (400, True)
+    assert [it.text for it in await office.memory.aguidelines()] == ["Say when it will come."]
 
 
 async def test_closing_one_of_two_tabs_keeps_the_case(office: Office) -> None:
