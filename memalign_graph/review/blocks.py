@@ -18,6 +18,8 @@ _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those with which a text is shown in another order than it has."""
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
 _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VALUES|TABLE|VIEW)\b"
 _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
@@ -56,6 +58,11 @@ class Argument:
     differs: bool
 
 
+def visible(text: str) -> str:
+    r"""Spell out characters that hide or reorder others, as in `\x1b`."""
+    return _HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
 def tool_call(outputs: Any) -> dict[str, Any] | None:
     """Return the outputs if they are a tool call: a `name`, `args` and nothing else."""
     is_call = isinstance(outputs, dict) and outputs.keys() == {"name", "args"}
@@ -73,7 +80,7 @@ def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argu
             for each in values
         )
         this, that = (json.dumps(value, sort_keys=True) for value in values)
-        arguments.append(Argument(name, blocks, other_blocks, differs=this != that))
+        arguments.append(Argument(visible(name), blocks, other_blocks, differs=this != that))
     return arguments
 
 
@@ -128,7 +135,7 @@ class _SectionBuilder:
         return [self.rows("table", named, depth + 1)]
 
     def rows(self, kind: Kind, named: Iterable[tuple[Any, Any]], depth: int = 0) -> Block:
-        rows = [(str(key), self.blocks(value, str(key), depth)) for key, value in named]
+        rows = [(visible(str(key)), self.blocks(value, str(key), depth)) for key, value in named]
         return Block(kind, rows=rows)
 
     def steps(self, steps: Iterable[Step]) -> Block:
@@ -138,7 +145,7 @@ class _SectionBuilder:
                 name = label if place else f"{number}. {label}"
                 is_arguments = step.is_call and not place and step.text
                 blocks = [self.block("code", text)] if is_arguments else self.texts(text, "")
-                rows.append((name.rstrip(": "), blocks))
+                rows.append((visible(name.rstrip(": ")), blocks))
         return Block("turns", rows=rows)
 
     def texts(self, text: str, key: str) -> list[Block]:
@@ -167,7 +174,7 @@ class _SectionBuilder:
 
     def pieces(self, text: str) -> list[Piece]:
         if not self.is_compared:
-            return [(text, False)]
+            return [(visible(text), False)]
         tokens = _WORD.findall(text)
         compared, rest = tokens[: self.words_left], "".join(tokens[self.words_left :])
         self.words_left -= len(compared)
@@ -176,7 +183,7 @@ class _SectionBuilder:
             ("".join(compared[start:end]), tag != "equal")
             for tag, start, end, _, _ in self.matcher.get_opcodes()
         ] + [(rest, False)]
-        return [(part, differs and not part.isspace()) for part, differs in pieces if part]
+        return [(visible(part), differs and not part.isspace()) for part, differs in pieces if part]
 
 
 def _texts(value: Any) -> Iterator[str]:

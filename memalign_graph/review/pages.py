@@ -17,7 +17,7 @@ from memalign_graph.memory.learning import add_guideline, edit_guideline, remove
 from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.recall import embed_once
 from memalign_graph.review import dashboard, preview
-from memalign_graph.review.blocks import arguments_of, sections_of, tool_call
+from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
 from memalign_graph.review.forms import (
     criteria_of,
     fields_of,
@@ -189,10 +189,11 @@ async def show_nearest(page: PageRequest) -> Response:
     near = await preview.nearest_case(ASYNC, access, Example.model_validate(example), vector)
     call = tool_call(example["outputs"])
     if near is None:
-        return page.fragment("nearest", near=None, tool=call and call["name"])
+        return page.fragment("nearest", near=None, tool=call and visible(call["name"]))
     if call is not None:
         arguments = arguments_of(call, near["example"].to_json()["outputs"])
-        return page.fragment("approved_call", near=near, tool=call["name"], arguments=arguments)
+        tool = visible(call["name"])
+        return page.fragment("approved_call", near=near, tool=tool, arguments=arguments)
     # In a thread, because comparing long texts takes seconds and would block the event loop.
     sections = await asyncio.to_thread(sections_of, near["example"].to_json(), compare_with=example)
     return page.fragment("nearest", near={**near, "sections": sections})

@@ -9,7 +9,7 @@ from typing import Any
 from memalign_graph.interrupts import REASONS
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
-from memalign_graph.review.blocks import tool_call
+from memalign_graph.review.blocks import tool_call, visible
 from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Feedback
 
@@ -95,13 +95,13 @@ def title_of(outputs: Any) -> str:
             f"{key}={json.dumps(part, ensure_ascii=False)}" for key, part in call["args"].items()
         )
         outputs = f"{call['name']}({', '.join(arguments)})"
-    return headline(outputs, _HEADLINE_CHARS)
+    return visible(headline(outputs, _HEADLINE_CHARS))
 
 
 def _goal(inputs: Any) -> str:
     """Return the first words of the inputs; for a conversation, of its last question."""
     questions = goal_tools_answer(transcripts_in(inputs).get("", []))[0]
-    return headline(questions[-1] if questions else inputs, _HEADLINE_CHARS)
+    return visible(headline(questions[-1] if questions else inputs, _HEADLINE_CHARS))
 
 
 def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:

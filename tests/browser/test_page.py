@@ -64,6 +64,22 @@ def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> Non
     assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
 
 
+def test_what_one_expert_typed_is_not_given_to_the_next_in_one_browser(
+    shop: Shop, expert: Bring
+) -> None:
+    shop.keep(case(0))
+    one = expert(shop.url, "zoe")
+    with shop.open():
+        one.go("/next", on="case")
+        path = f"/case/{one.question}"
+        one.fill("2", SAYS)
+        for name, typed in (("bob", ""), ("zoe", SAYS)):
+            cookie: Any = {"name": "memalign_name", "value": name, "url": f"{shop.url}/review"}
+            one.context.add_cookies([cookie])
+            one.go(path, on="case")
+            assert one.page.input_value("textarea") == typed
+
+
 def test_an_answer_is_kept_while_the_model_fails(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0), case(1))
     zoe = expert(shop.url, "zoe")

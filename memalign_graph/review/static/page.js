@@ -10,8 +10,8 @@
   const notice = (level, text) =>
     find("#notices").append(Object.assign(document.createElement("p"), { className: `notice ${level}`, textContent: text }));
 
-  // What is typed stays in this browser until the server has stored it.
-  const draft = (id) => `memalign-review:${id}`;
+  // What an expert types stays in this browser until the server has stored it.
+  const draft = (id) => `memalign-review:${document.body.dataset.who}:${id}`;
   const save = () => {
     const typed = [...new FormData(answer)].filter(([name, value]) => answer.elements[name].type !== "hidden" && value !== "");
     localStorage.setItem(draft(answer.dataset.draft), JSON.stringify(typed));

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.review.blocks import Block, sections_of
+from memalign_graph.review.blocks import Block, arguments_of, sections_of
+from memalign_graph.review.tasks import title_of
 
 
 def outputs(value: Any, **options: Any) -> tuple[Block, ...]:
@@ -102,3 +103,23 @@ def test_words_that_differ_are_marked() -> None:
     assert text_of([block]) == "You get 89 EUR today."
     [alone] = outputs("You get 89 EUR today.")
     assert alone.pieces == [("You get 89 EUR today.", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("rm /tmp/\u202efdp.gnp\u202c now", r"rm /tmp/\u202efdp.gnp\u202c now"),
+        ("\u2066hidden\u2069 \x1b[2J\x08\x00\x9b", r"\u2066hidden\u2069 \x1b[2J\x08\x00\x9b"),
+        ("שלום\u200f, one\ttab\r\nand a line \U0001f469\u200d\U0001f4bb", None),
+    ],
+)
+def test_characters_that_hide_or_reorder_text_are_spelled_out(text: str, shown: str | None) -> None:
+    shown = text if shown is None else shown
+    assert text_of(outputs(text)) == shown
+    assert text_of(outputs(text, compare_with={"outputs": "else"})) == shown
+    call = {"name": text, "args": {text: text}}
+    tool, arguments = outputs(call)
+    assert (text_of([tool]), arguments.rows[0][0]) == (shown, shown)
+    [argument] = arguments_of(call, {"name": "x", "args": {}})
+    assert (argument.name, text_of(argument.blocks)) == (shown, shown)
+    assert title_of(text) == " ".join(shown.split())
