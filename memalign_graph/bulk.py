@@ -51,6 +51,7 @@ T = TypeVar("T")
 
 Row = dict[str, Any]
 
+_PART = ".part"  # of the name of a file that is being written
 _AT_ONCE = 2_048  # examples that are embedded together
 _OK, _SERVER_ERROR = 200, 500
 _TRY_AGAIN = {408, 409, 429}
@@ -112,7 +113,8 @@ def prepare_batch(
     cases = path.with_suffix(".cases.jsonl")
     batch = _BatchJudge(judge, store, namespace)
     with ExitStack() as stack:
-        lines, requests = (stack.enter_context(_new_file(file)) for file in (cases, path))
+        # The file of cases gets its name first, so that no batch is without it.
+        requests, lines = (stack.enter_context(_new_file(file)) for file in (path, cases))
         memory = run_sync(prepare_memory(SYNC, judge, batch.access))
         _write(lines, {"batch": uuid4().hex, **memory, "judge": batch.fingerprint()})
         rows = _rows(examples)
@@ -122,7 +124,7 @@ def prepare_batch(
         lines.flush()
         errors = {
             number: outcome
-            for number, (_, outcome) in enumerate(_judged(batch, cases, requests))
+            for number, (_, outcome) in enumerate(_judged(batch, Path(lines.name), requests))
             if isinstance(outcome, MemAlignError) and not isinstance(outcome, UnansweredError)
         }
     return PreparedBatch(memory["version"], batch.io.requested, cases, errors)
@@ -347,7 +349,7 @@ class _BatchJudge:
             )
         newest = header["newest"]
         if again is not None and newest:
-            await record_batch_file(SYNC, self.access, Path(again.name))
+            await record_batch_file(SYNC, self.access, Path(again.name.removesuffix(_PART)))
         return await pin_memory(SYNC, self.access, newest=newest, version=header["version"])
 
     async def judge_case(self, access: MemoryAccess, case: Row, judgment_id: str) -> Judgment:
@@ -399,21 +401,24 @@ def _judged(
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """Create a file, and delete it again if the block fails."""
+    """Create a file, which gets its name when it is whole; delete it if the block fails."""
+    part = path.with_name(f"{path.name}{_PART}")
+    for taken in (path, part):
+        if taken.exists():
+            raise InvalidInputError(
+                f"path: {taken} already exists and may belong to a running batch. Choose another "
+                "path or delete the file."
+            )
     try:
-        file = path.open("x", encoding="utf-8")
-    except FileExistsError as error:
-        raise InvalidInputError(
-            f"path: {path} already exists and may belong to a running batch. Choose another path "
-            "or delete the file."
-        ) from error
+        file = part.open("x", encoding="utf-8")
     except OSError as error:
         raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
     try:
         with file:
             yield file
+        part.rename(path)
     except BaseException:
-        path.unlink()
+        part.unlink()
         raise
 
 

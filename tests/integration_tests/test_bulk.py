@@ -259,10 +259,40 @@ async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
     assert not any("Prompts were written" in one for one in purged.warnings)
 
 
+async def test_a_batch_that_is_stopped_half_way_leaves_no_file_with_its_name(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """As by a power failure, after which nothing is deleted."""
+    batch, seen = Batch(bench, tmp_path), list[set[str]]()
+
+    def names() -> set[str]:
+        return {path.name for path in tmp_path.iterdir()}
+
+    def cases() -> Any:
+        for one in CASES:
+            seen.append(names())
+            yield one
+
+    batch.prepare(cases())
+    assert set().union(*seen) == {"batch0.jsonl.part", "batch0.cases.jsonl.part"}
+    assert names() == {"batch0.jsonl", "batch0.cases.jsonl"}
+    batch.rounds = 1
+    for _ in collect_batch(
+        batch.judge, tmp_path / "batch0.cases.jsonl", [], store=bench.store, again=batch.at("batch")
+    ):
+        assert "batch1.jsonl" not in names()
+    assert len(ids_of(lines_of(batch.at("batch")))) == 4
+    (tmp_path / "batch2.jsonl.part").touch()
+    batch.rounds = 2
+    with pytest.raises(InvalidInputError, match=r"path: .*batch2.jsonl.part already exists"):
+        batch.prepare(CASES)
+    assert names() >= {"batch2.jsonl.part"}
+
+
 async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: Path) -> None:
     batch = Batch(bench, tmp_path)
     batch.prepare(CASES)
-    with pytest.raises(InvalidInputError, match=r"path: .*cases.jsonl already exists"):
+    with pytest.raises(InvalidInputError, match=r"path: .*batch0.jsonl already exists"):
         batch.prepare(CASES)
     batch.judge = batch.judge.but(k=1)
     with pytest.raises(InvalidInputError, match="differs in k: give the one that prepared it"):
