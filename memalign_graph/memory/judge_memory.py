@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
+from shutil import copymode
 from typing import Any, get_args, overload
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -574,7 +575,21 @@ def _ids(value: Any, name: str) -> Sequence[str] | None:
 
 
 def _write(text: str, path: str | PathLike[str]) -> str:
-    Path(path).write_text(text, encoding="utf-8")
+    """Write a file; an earlier one with this name stays until the new one is whole."""
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():  # a pipe or a device
+        target.write_text(text, encoding="utf-8")
+        return text
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.touch()
+        if target.exists():
+            copymode(target, part)
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     return text
 
 

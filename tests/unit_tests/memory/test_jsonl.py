@@ -1,6 +1,7 @@
 """Export and import: a memory moves whole, as text people can read; what can't be read is named."""
 
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,30 @@ async def test_by_way_of_a_file(near: Bench, tmp_path: Path) -> None:
         memory.import_jsonl(file)
         assert memory.export_jsonl() == text
     assert near.memory().export_jsonl(str(path)) == text
+
+
+async def test_an_export_that_breaks_off_leaves_the_earlier_file(
+    near: Bench, tmp_path: Path
+) -> None:
+    resource = pytest.importorskip("resource")
+    path, link = tmp_path / "memory.jsonl", tmp_path / "link"
+    link.symlink_to(path)
+    await near.remember(said("one"))
+    text = await near.do("export_jsonl", link)
+    path.chmod(0o600)
+    await fill(near)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 10, before[1]))  # as a full disk
+    try:
+        with pytest.raises(OSError, match="too large"):
+            await near.do("export_jsonl", link)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text(encoding="utf-8") == text
+    assert sorted(os.listdir(tmp_path)) == ["link", "memory.jsonl"]  # noqa: PTH208
+    text = await near.do("export_jsonl", link)
+    assert (path.read_text(encoding="utf-8"), link.is_symlink()) == (text, True)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def lines_as_text(text: str) -> list[str]:
