@@ -16,6 +16,7 @@ from memalign_graph.agreement import consensus, consensus_value
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import check_feedback
+from memalign_graph.memory.index import retrieval_text
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import (
     Criterion,
@@ -90,16 +91,21 @@ def parse_feedback_list(
 
 
 def _normalized(value: Any) -> Any:
+    """Return a JSON value without differences in spaces."""
+    if isinstance(value, dict):
+        return {name: _normalized(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return list(map(_normalized, value))
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
 def group_of(example: Example, group_by: GroupBy) -> str:
     """Return the key of the item that an example belongs to."""
     if group_by == "example":
-        # As memory compares examples: an episode shown to the judge is never the judged case.
-        parts = {"inputs": example.inputs, "outputs": example.outputs}
-        return Example(**{name: _normalized(part) for name, part in parts.items()}).id
-    return digest(example.inputs) if group_by == "inputs" else str(group_by(example))
+        # As memory compares examples, by the text that it embeds: an episode shown to the judge is
+        # never the judged case. A dict's keys are not part of it.
+        return digest(_normalized(retrieval_text(example)[0]))
+    return digest(_normalized(example.inputs)) if group_by == "inputs" else str(group_by(example))
 
 
 def labelled_cases(

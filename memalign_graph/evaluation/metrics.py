@@ -22,6 +22,7 @@ from memalign_graph.types import FrozenModel
 _MOST_LABELS = 11
 _BINS = 10
 _QUANTILES = (0.025, 0.975)
+_SAME = 1e-12  # draws that differ less are the same but for rounding
 
 Array = NDArray[np.float64]
 Measure = Callable[["PredictionColumn", Array], Array]
@@ -36,14 +37,26 @@ class Estimate(FrozenModel):
     high: float | None = None
 
     @classmethod
-    def of(cls, draws: Array) -> "Estimate":
-        """Make an estimate: the first draw is the number, the others give the interval."""
+    def of(
+        cls, draws: Array, items: int = 0, bounds: tuple[float, float] | None = None
+    ) -> "Estimate":
+        """Make an estimate: the first draw is the number, the others give the interval.
+
+        Draws that are all the same would look like certainty. Then the interval of a mean over
+        items, within bounds, allows for as many different items as may be unseen (Clopper and
+        Pearson, 1934); other metrics have none.
+        """
         value = None if np.isnan(draws[0]) else float(draws[0])
         defined = draws[1:][~np.isnan(draws[1:])]
         # If most draws leave a number undefined, the others do not show how far it varies.
         if not len(defined) or 2 * len(defined) < len(draws) - 1:
             return cls(value=value)
         low, high = map(float, np.quantile(defined, _QUANTILES))
+        if value is not None and np.ptp(defined) < _SAME:
+            if bounds is None or not items:
+                return cls(value=value)
+            unseen = 1 - _QUANTILES[0] ** (1 / items)
+            low, high = (value + unseen * (end - value) for end in bounds)
         return cls(value=value, low=low, high=high)
 
 
@@ -209,6 +222,12 @@ def score(
         for name, predictions in judges.items()
     }
     weights = _weights(groups, resamples, seed)
+    bounds = {"agreement": (0.0, 1.0), "exact_match": (0.0, 1.0)}
+    if isinstance(scale, Numeric):
+        bounds["mae"] = (0.0, scale.maximum - scale.minimum)
+
+    def items(cases: NDArray[np.bool_]) -> int:
+        return len({group for group, is_in in zip(groups, cases, strict=True) if is_in})
 
     def metrics_of(column: PredictionColumn, cases: NDArray[np.bool_]) -> dict[str, Array]:
         return {
@@ -224,18 +243,28 @@ def score(
             counts = column.counts(weights * column.has_value)
             confusion = counts[0].astype(int).tolist()
             rates = zip(*(rate.T for rate in _label_rates(counts)), strict=True)
-            for label, support, of_label in zip(
-                labels_of(scale) or (), counts[0].sum(1), rates, strict=True
+            for code, (label, support, of_label) in enumerate(
+                zip(labels_of(scale) or (), counts[0].sum(1), rates, strict=True)
             ):
-                precision, recall, f1 = map(Estimate.of, of_label)
-                scores = {"precision": precision, "recall": recall, "f1": f1}
+                predicted, true = (
+                    items(column.has_value & (values == code))
+                    for values in (column.value, column.truth)
+                )
+                scores = {
+                    "precision": Estimate.of(of_label[0], predicted, (0.0, 1.0)),
+                    "recall": Estimate.of(of_label[1], true, (0.0, 1.0)),
+                    "f1": Estimate.of(of_label[2]),
+                }
                 shown = scale.render(label)
                 labels.append(LabelScores(label=shown, support=int(support), **scores))
         return JudgeScores(
             judge=name,
             cases=int(column.has_value.sum()),
             failed=int((~column.has_value).sum()),
-            metrics={key: Estimate.of(draws) for key, draws in metrics.items()},
+            metrics={
+                key: Estimate.of(draws, items(column.has_value), bounds.get(key))
+                for key, draws in metrics.items()
+            },
             labels=labels,
             confusion=confusion,
         )
@@ -254,7 +283,11 @@ def score(
             against=against,
             cases=int(both.sum()),
             differences={
-                name: Estimate.of(metrics[name] - others[name])
+                name: Estimate.of(
+                    metrics[name] - others[name],
+                    items(both),
+                    (-bounds[name][1], bounds[name][1]) if name in bounds else None,
+                )
                 for name in metrics
                 if name in others
             },

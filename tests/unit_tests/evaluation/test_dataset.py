@@ -163,6 +163,8 @@ def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
         {"outputs": "Sorry!\r\nIt  comes today. "},
         {"reference_outputs": "An apology."},
         {"inputs": "\nWhere is it?"},
+        {"inputs": {"question": "Where is it?"}},  # memory embeds the same text
+        {"outputs": {"text": "Sorry!", "more": ["It comes  today."]}},
     ],
 )
 def test_twins_are_one_item(twin: dict[str, Any]) -> None:
@@ -170,5 +172,10 @@ def test_twins_are_one_item(twin: dict[str, Any]) -> None:
     group = group_of(Example(**fields), "example")
     assert group_of(Example(**{**fields, **twin}), "example") == group
     assert group_of(Example(**{**fields, "outputs": "Sorry!"}), "example") != group
-    plain = Example(inputs="a b", outputs="c")
-    assert group_of(plain, "example") == plain.id
+
+
+def test_inputs_that_differ_in_spaces_alone_are_one_item() -> None:
+    first, second = (Example(inputs=text, outputs=text) for text in ("Where?", " Where?\n"))
+    assert group_of(first, "inputs") == group_of(second, "inputs")
+    nested = [Example(inputs={"q": [text]}, outputs="x") for text in ("Where?", " Where?\n")]
+    assert len({group_of(example, "inputs") for example in nested}) == 1

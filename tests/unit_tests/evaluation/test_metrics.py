@@ -157,6 +157,36 @@ def test_cases_of_an_item_are_drawn_together() -> None:
     assert one.metrics["agreement"] == Estimate(value=0.5)
 
 
+@pytest.mark.parametrize(("items", "low"), [(2, 0.158), (10, 0.692), (100, 0.964)])
+def test_a_judge_that_is_right_on_all_of_a_few_items_is_not_certain(items: int, low: float) -> None:
+    """All draws are the same: the exact bound of Clopper and Pearson takes their place."""
+    expected = [number % 2 == 0 for number in range(items)] * 2
+    groups = [str(number) for number in range(items)] * 2
+    [scores], _ = scored(Boolean(), expected, expected, groups=groups)
+    for name in ("agreement", "exact_match"):
+        metric = scores.metrics[name]
+        assert metric.high == 1
+        assert metric.low == pytest.approx(low, abs=1e-3)
+    assert scores.metrics["macro_f1"].low is None
+    [bad, _] = scores.labels
+    assert bad.recall.low == pytest.approx(0.025 ** (1 / (items // 2)))
+    [numbers], _ = scored(Numeric(minimum=0, maximum=10), [5.0] * 10, [5.0] * 10)
+    assert numbers.metrics["mae"].low == 0
+    assert numbers.metrics["mae"].high == pytest.approx(10 * (1 - 0.692), abs=0.01)
+
+
+@pytest.mark.parametrize(("items", "ahead"), [(2, None), (40, True)])
+def test_a_judge_that_is_better_on_few_items_with_many_cases_may_be_lucky(
+    items: int, ahead: Any
+) -> None:
+    groups = [str(number % items) for number in range(40)]
+    _, [pair] = scored(
+        Boolean(), [True] * 40, [True] * 40, [False] * 40, groups=groups, pairs=[("j0", "j1")]
+    )
+    assert pair.differences["agreement"].value == 1
+    assert pair.is_ahead("agreement") is ahead
+
+
 def test_judges_are_compared_on_the_same_draws() -> None:
     expected, got = coins(40, 0.5, 5)
     wrong = next(at for at in range(40) if got[at] != expected[at])
@@ -167,7 +197,7 @@ def test_judges_are_compared_on_the_same_draws() -> None:
     assert gain.value == pytest.approx(1 / 40)
     assert gain.low == 0
     assert behind.differences["agreement"].value == pytest.approx(-1 / 40)
-    assert {(d.value, d.low, d.high) for d in same.differences.values()} == {(0, 0, 0)}
+    assert {difference.value for difference in same.differences.values()} == {0}
     assert same.is_ahead("agreement") is None
     _, [clear] = scored(Boolean(), expected, expected, got, pairs=[("j0", "j1")])
     assert clear.is_ahead("agreement") is True
