@@ -30,7 +30,10 @@ _MAX_REPLY_DEPTH = 5  # decisions, a decision, its action, the action's args
 _MAX_SHOWN_CHARS = 4_000
 CASE_KEYWORD = "x-case"
 """The keyword in a reply's JSON Schema that holds the case: see `case_payload`."""
-_HEADING = re.compile(r"(?m)^#|^(?:=+|-+)(?=\s*$)")
+_BLOCK = re.compile(
+    r"(?m)^([ \t]*(?:(?:[-+*]|\d{1,9}[.)])[ \t]+|>[ \t]*)*)(?=#|~~~|(?:=+|-+)[ \t]*$)"
+)
+"""Where a heading or a fence begins, also in a list or a quotation."""
 
 
 class _Answer(RootModel[Any]):
@@ -536,9 +539,10 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape what Markdown would render as a link, a picture, a tag or a heading."""
-    harmless = text.replace("[", "\\[").replace("<", "&lt;").replace("`", "'")
-    return _HEADING.sub(r"\\\g<0>", harmless)
+    """Escape what Markdown would render as a link, a picture, a tag, a heading or a fence."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    harmless = lines.replace("\\", "\\\\").replace("[", "\\[").replace("<", "&lt;")
+    return _BLOCK.sub(r"\1\\", harmless.replace("`", "'"))
 
 
 def show_block(value: Any) -> str:

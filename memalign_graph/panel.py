@@ -561,7 +561,9 @@ def _replies_by_criterion(
                 fields = {"value": args.get(name), "rationale": args.get(f"{name}{_RATIONALE}")}
                 filled = {field: value for field, value in fields.items() if not _is_blank(value)}
                 is_edit = filled and name in judgments
-                replies[name] = {"type": "edit", "args": filled} if is_edit else filled
+                # A value that was cleared is not the judge's.
+                cleared = {"value": None} if name in args else {}
+                replies[name] = {"type": "edit", "args": cleared | filled} if is_edit else filled
             return replies
         case "approve" if not parsed.content:
             return {name: {"type": "approve"} for name in judgments}

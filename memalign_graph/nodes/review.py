@@ -137,10 +137,12 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
     answer = clarify_form(step.resources.criterion, feedback, question).ask(
         step.settings["namespace"]
     )
-    return {
-        "feedback": clarify.merge_clarification(feedback, question, answer).to_json(),
-        "judge_lesson": {},
-    }
+    merged = clarify.merge_clarification(feedback, question, answer)
+    if answer:  # given now: it counts after what the expert said elsewhere in the meantime
+        stored = await step.access.episodes(step.io, [merged.episode_id])
+        answered = merged.model_copy(update={"given_at": utc_now()})
+        merged = order_after(stored.get(merged.episode_id), answered)
+    return {"feedback": merged.to_json(), "judge_lesson": {}}
 
 
 async def find_the_judgment(step: NodeCall) -> StateUpdate:

@@ -1,10 +1,13 @@
 """Every reply to every form, and what the form of a review shows; without a graph."""
 
 import json
+import re
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from pydantic import ValidationError
 
 from memalign_graph import (
@@ -21,7 +24,7 @@ from memalign_graph import (
 )
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.identity import check_json
-from memalign_graph.interrupts import Form, clarify_form, conflict_form, review_form
+from memalign_graph.interrupts import Form, clarify_form, conflict_form, escape, review_form
 from memalign_graph.panel import panel_form
 from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
@@ -184,6 +187,8 @@ TAKEN: list[tuple[str, Any, Any]] = [
         edit(tone=True, tone_rationale=SEEN, grade="poor", grade_rationale=WORDS),
         {"grade": SAID},
     ),
+    ("panel", edit(grade="", grade_rationale=WORDS), {"grade": ONLY_WORDS}),
+    ("panel", edit(grade_rationale=WORDS), {"grade": {"value": "Good", "rationale": WORDS}}),
     ("conflicts", {"C1": " FIRST ", "C2": "Both"}, {"C1": "first", "C2": "both"}),
     ("conflicts", "newer", {"C1": "second", "C2": "first"}),
     ("conflicts", [APPROVE, {"type": "accept", "args": None}], {"C1": "second", "C2": "first"}),
@@ -376,6 +381,26 @@ def test_text_can_not_end_its_block(ticks: int) -> None:
     text = described(Example(inputs="x", outputs=outputs))
     fence = "`" * max(3, ticks + 1)
     assert f"### Outputs\n\n{fence}\n{outputs}\n{fence}\n" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(" # H", "a\n   # H", "a\r# H", "a\n  ===", "a\n ---", "a\n- ", "- # H", "* 1) ># H"),
+        *("a\n~~~\nb", "> - ~~~", "![a](http://b)", "\\[a](http://b)", "!\\\\[a](http://b)"),
+        *("<b>", "<http://a>", "`a`", "\\`a`"),
+    ],
+)
+def test_text_adds_no_heading_fence_link_picture_or_tag(text: str) -> None:
+    shown = MarkdownIt("commonmark").render(escape(text))
+    assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", shown) == []
+
+
+@pytest.mark.parametrize("part", ["-", "- ", "> ", "1. ", " ", "=", "\n", "\\"])
+def test_time_to_escape_is_linear(part: str) -> None:
+    begun = time.process_time()
+    escape(200_000 * part + "x")
+    assert time.process_time() - begun < 2
 
 
 def test_long_text_is_cut_in_the_description() -> None:

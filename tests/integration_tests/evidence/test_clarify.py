@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from memalign_graph import (
-    create_quality_gate_tool,
-)
+from memalign_graph import Feedback, create_quality_gate_tool
 from tests.conftest import (
     CASE,
     COLD,
@@ -266,6 +264,25 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert {one.rationale for one in await bench.episodes()} == {JOINED, None}
     assert called(bench) == (2, 1)
+
+
+@pytest.mark.parametrize("author", ["ann", None])
+async def test_answer_counts_after_what_its_expert_said_while_the_question_waited(
+    bench: Bench, author: str | None
+) -> None:
+    """Also where only the answer names its author."""
+    bench.server.rules = answers(ASKS)
+    graph = clarifying_graph(bench)
+    await bench.invoke(graph, CASE)
+    await bench.resume(graph, {**VAGUE, "author": author})
+    meanwhile = Feedback(**CASE, value=True, rationale="Fine after all.", author="ann")
+    bench.memory().remember([meanwhile])
+    given = await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
+    [episode] = await bench.episodes()
+    assert (episode.value, episode.rationale, episode.author) == (False, JOINED, "ann")
+    assert given["learned"]["episode_ids"] == [episode.id]
+    [distilled] = distillings(bench.server)
+    assert ANSWER in distilled.text
 
 
 async def test_agents_tool_asks_back(bench: Bench) -> None:
