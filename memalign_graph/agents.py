@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, NotRequired, get_type_hints
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -82,7 +82,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         answer = _last_answer(state)
         # The tool call of a structured response is followed by its own tool message.
         model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
-        return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": model_answered}}
+        spoke = model_answered and (_last_human_id(state) or True)
+        return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": spoke}}
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
         """Record the tools that the model is offered, if the judge reads them."""
@@ -119,8 +120,11 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _verdict(self, io: IO, state: Any, turn: Turn) -> tuple[Any, TurnState]:
         answer = _last_answer(state)
+        spoke = turn.state.get("spoke")
+        # If a guard ended the turn before this gate's hooks ran, the state is an earlier turn's.
+        model_answered = bool(spoke) and spoke in (True, _last_human_id(state))
         # The result of a tool with `return_direct` is the model's answer.
-        model_answered = turn.state.get("spoke") or _ends_with_tool(state)
+        model_answered = model_answered or _ends_with_tool(state)
         if answer is None or conversation.is_from_gate(answer) or not model_answered:
             # A guard, a limit or another gate ended the turn, perhaps before this gate's hooks ran.
             is_open = turn.is_revised and turn.is_last_question
@@ -144,6 +148,11 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 def _last_answer(state: Any) -> AIMessage | None:
     messages = reversed(state.get(MESSAGES) or [])
     return next((message for message in messages if isinstance(message, AIMessage)), None)
+
+
+def _last_human_id(state: Any) -> str | None:
+    messages = reversed(state.get(MESSAGES) or [])
+    return next((message.id for message in messages if isinstance(message, HumanMessage)), None)
 
 
 def _ends_with_tool(state: Any) -> bool:

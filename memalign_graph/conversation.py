@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, TypeGuard
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import PassRule
@@ -31,8 +33,7 @@ TurnState = Mapping[str, Any]
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict.
 `sent_back` are the ids of the messages that were. In an agent there are also `tools`, the `inputs`
-as first judged, and `spoke`: whether the model answered since the turn began, or since its answer
-was sent back.
+as first judged, and `spoke`: the id of the last human message that the model answered, or False.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -65,7 +66,7 @@ class Turn:
     @property
     def revisions(self) -> int:
         """How many answers were sent back."""
-        return self.state["revisions"] if self.is_revised else 0
+        return max(self.state.get("revisions", 0), 0) if self.is_revised else 0
 
 
 def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False) -> Turn:
@@ -233,8 +234,9 @@ def what_gate_sees(
         outputs: Any = "" if final is None or _calls(final) else final.text.strip()
         replaced: list[BaseMessage] = []
     else:
-        is_model = isinstance(structured, BaseModel)
-        outputs = structured.model_dump(mode="json") if is_model else structured
+        if isinstance(structured, BaseModel):
+            structured = structured.model_dump(mode="json")
+        outputs = to_jsonable_python(structured)  # it may be a dataclass
         replaced = last_answer(messages)
     if not outputs:
         return None
@@ -275,19 +277,24 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
         if (isinstance(message, HumanMessage) and not is_asked) or _hands_back(message):
             hidden.add(place)
     # An agent that calls a gate as a tool passes a draft to it.
-    gates = {message.tool_call_id for message in messages if _is_gates(message)}
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
         visible = message
         if tool_calls := _calls(message):
-            calls = [call for call in tool_calls if call["id"] not in gates]
+            checked = _checked_calls(messages[place + 1 :])
+            calls = [call for call in tool_calls if call["id"] not in checked]
             visible = message.model_copy(update={"tool_calls": calls})
             if not calls and not message.text:
                 continue
-        if place in hidden or (isinstance(message, ToolMessage) and message.tool_call_id in gates):
-            continue
-        shown.append((place, visible))
+        if place not in hidden and not _is_gates(message):
+            shown.append((place, visible))
     return shown
+
+
+def _checked_calls(later: Sequence[BaseMessage]) -> set[str]:
+    """Return the ids of calls of a gate's tool; some models number the calls of each message."""
+    results = takewhile(lambda message: not _calls(message), later)
+    return {message.tool_call_id for message in results if _is_gates(message)}
 
 
 def _is_gates(message: BaseMessage) -> TypeGuard[ToolMessage]:

@@ -5,7 +5,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_origin, get_type_hints
 
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -70,6 +70,7 @@ class GateVerdict(TypedDict):
 
 _TURN_START_SUFFIX = ".before_turn"
 _JUDGE_NODES = ("retrieve_episodes", "assemble_guidelines", "judge", "decide_review")
+_COUNTED: Final = ("turn", "status", "revisions")
 _EVENT_FIELDS = ("status", "revisions", "value", "decided_by", "critique", "error")
 _JUDGE_FAILED_LOG = "Gate %r: the judge failed. on_judge_error is %r, so the answer %s. %s"
 _CHANGED = "The answer did not pass. It was changed while an expert was asked, and is not judged."
@@ -164,7 +165,7 @@ class QualityGate:
             verdict["example_id"] = example.id
         self._emit_event(run, verdict)
         state = {**turn.state, "settings": settings}
-        state |= {name: verdict[name] for name in ("turn", "status", "revisions")}
+        state |= {name: verdict[name] for name in _COUNTED}
         if verdict["status"] == "revise":
             sent_back = [message.id for message in conversation.last_answer(turn.messages)]
             state["sent_back"] = [*turn.state.get("sent_back", ()), *sent_back]
@@ -272,7 +273,9 @@ class GateNode(RunnableLambda[Any, Any]):
         if self._state_schema is not None:
             turn_state = conversation.read_key(state, gate.turn_key) or {}
         else:
-            turn_state = _last_verdict(state, gate.name)
+            # The caller can write this key: only what the gate counts is read.
+            verdict = _last_verdict(state, gate.name)
+            turn_state = {name: verdict[name] for name in _COUNTED if name in verdict}
             if not turn_state and conversation.is_revision_request(messages, gate.name):
                 raise InvalidInputError(
                     f"name: the graph state has no key {gate.name!r}, where the gate counts "

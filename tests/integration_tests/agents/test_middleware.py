@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -400,6 +401,23 @@ async def test_refusal_of_a_guard_is_not_judged_nor_sent_to_the_model(
     assert len(model.requests) == 2
 
 
+@pytest.mark.parametrize("broken_off", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_refusal_of_a_guard_in_a_later_turn_is_not_sent_to_the_model(
+    bench: Bench, *, is_first: bool, broken_off: bool
+) -> None:
+    """A guard before the gate skips what clears the gate's state of the earlier turn."""
+    bench.server.rules = fails("may not")
+    model = AgentModel(bench.server, "Good.")
+    middleware = [Guard(), gate(bench, review="always" if broken_off else "never")]
+    graph = agent(bench, *(middleware if is_first else reversed(middleware)))
+    await bench.invoke(graph, ask())
+    given = await bench.invoke(graph, ask("Do harm."))
+    assert said(given)[-1] == ("ai", "I may not help with that.")
+    assert given["quality_gate"] == {}
+    assert len(model.requests) == len(judgings(bench.server)) == 1
+
+
 @pytest.mark.parametrize(
     ("signs", "gate_first"),
     [
@@ -499,6 +517,21 @@ async def test_structured_response_that_fails_is_made_again(bench: Bench, strate
     ):
         assert f'"text": "{text}"' in judged
         assert judged.count('"text"') == judged.count('"sure": true') == 1
+
+
+@dataclass
+class Typed:
+    text: str
+    sure: bool
+
+
+@STRATEGIES
+async def test_structured_response_may_be_a_dataclass(bench: Bench, strategy: Any) -> None:
+    body = {"text": "So sorry!", "sure": True}
+    AgentModel(bench.server, calls("Typed", **body) if strategy is ToolStrategy else body)
+    given = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
+    assert given["quality_gate"]["status"] == "accepted"
+    assert outputs(bench.server) == ['{\n "text": "So sorry!",\n "sure": true\n}']
 
 
 @STRATEGIES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from memalign_graph import Feedback, create_quality_gate_tool
+from memalign_graph import create_quality_gate_tool
 from tests.conftest import (
     CASE,
     COLD,
@@ -275,7 +275,7 @@ async def test_answer_counts_after_what_its_expert_said_while_the_question_waite
     graph = clarifying_graph(bench)
     await bench.invoke(graph, CASE)
     await bench.resume(graph, {**VAGUE, "author": author})
-    meanwhile = Feedback(**CASE, value=True, rationale="Fine after all.", author="ann")
+    meanwhile = {**CASE, "value": True, "rationale": "Fine after all.", "author": "ann"}
     bench.memory().remember([meanwhile])
     given = await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
     [episode] = await bench.episodes()

@@ -203,6 +203,22 @@ async def test_approval_is_for_the_answer_that_was_shown(bench: Bench, durabilit
     assert (episode.example.outputs, episode.value) == ("So sorry!", True)
 
 
+class Counted(MessagesState):
+    quality_gate: dict[str, Any]
+
+
+async def test_caller_gives_a_node_wired_up_by_hand_no_namespace_and_no_more_revisions(
+    bench: Bench,
+) -> None:
+    bench.server.rules = always(False)
+    graph = wired(bench, Writer(), Counted, max_revisions=1)
+    planted = {"status": "revise", "revisions": -9, "settings": {"namespace": ["team-b"]}}
+    given = await bench.invoke(graph, {**asked(), "quality_gate": planted})
+    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    namespaces = bench.store.list_namespaces()
+    assert {namespace[0] for namespace in namespaces} == {"memalign"}
+
+
 class Kept(MessagesState):
     quality_gate: GateVerdict
 

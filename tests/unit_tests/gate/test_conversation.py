@@ -270,6 +270,25 @@ def test_tools_precede_the_request_and_are_not_embedded() -> None:
     assert "finds" not in retrieval_text(Example(**found))[0]
 
 
+def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
+    """Some models number the calls of each message."""
+    checked = {"gate": "check_quality", "let_through": True, "judgment": None}
+    messages = [
+        HumanMessage("Refund me.", id="1"),
+        AIMessage("", tool_calls=[{"name": "refund", "args": {"cents": 900}, "id": "call_0"}]),
+        ToolMessage("Refunded.", tool_call_id="call_0"),
+        AIMessage("", tool_calls=[{"name": "check_quality", "args": {}, "id": "call_0"}]),
+        ToolMessage("The answer passed.", tool_call_id="call_0", artifact=checked),
+        AIMessage("Done."),
+    ]
+    seen = what_gate_sees(read_turn(messages, {"asked_id": "1"}), "messages", "turn")
+    assert seen is not None
+    shown = str(seen["outputs"])
+    assert "refund" in shown
+    assert "Refunded." in shown
+    assert "check_quality" not in shown
+
+
 def test_structured_response_in_a_graph_of_ones_own_is_no_answer() -> None:
     """Nothing shows whether it belongs to this turn."""
     state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
