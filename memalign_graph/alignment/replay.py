@@ -96,6 +96,7 @@ async def replay(
         broken += [run.broken_case(operation, case) for case in regressed]
     report(len(cases), len(cases))
     agreed -= run.failed.keys()
+    lost = [case for case in lost if case.example_id not in run.failed]  # failed when judged last
     return retained, Replay(
         cases=len(cases),
         agreed_before=len(agreed),

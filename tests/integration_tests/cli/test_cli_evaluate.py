@@ -63,7 +63,9 @@ def learner(shell: Shell) -> Shell:
 def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
     ran = evaluate(learner, *options)
     assert ran.status == status
-    assert "aligned judge's kappa of 1.00 [" in ran.err
+    # It is right on all 12 cases: agreement has an exact bound, and kappa has no interval.
+    assert "aligned judge's kappa of 1.00." in ran.err
+    assert ("agreement of 1.00 [0.74, 1.00]" in ran.err) == ("--min-agreement" in options)
     assert ("missed" in ran.err) == (status == 1)
     assert ("memalign: error: " in ran.err) == (status == 1)
     [base] = [line for line in ran.out.splitlines() if line.strip().startswith("base ")]
