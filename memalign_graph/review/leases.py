@@ -10,6 +10,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore, Item, PutOp
 
+from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import search_namespace
 
 LEASE = timedelta(minutes=10)
@@ -27,7 +28,7 @@ class Leases:
 
     async def all(self) -> list[Item]:
         """Return all leases, also those that have ended."""
-        results: Any = await self._store().abatch([search_namespace(_NAMESPACE)])
+        results: Any = await ASYNC.batch(self._store(), [search_namespace(_NAMESPACE)])
         return list(results[0])
 
     async def renew(self, name: str, task_id: str) -> str | None:
@@ -57,7 +58,7 @@ class Leases:
         await self._put(f"{task_id}:{name}", lease if skip else None)
 
     def _put(self, key: str, value: Any) -> Awaitable[Any]:
-        return self._store().abatch([PutOp(_NAMESPACE, key, value, index=False)])
+        return ASYNC.batch(self._store(), [PutOp(_NAMESPACE, key, value, index=False)])
 
 
 def is_skipped(task_id: str, leases: Sequence[Item], name: str) -> bool:

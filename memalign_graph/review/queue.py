@@ -200,7 +200,7 @@ class ReviewQueue:
         """List the kept judgments without an answer; only those that are shown are parsed."""
         access = self.access(name)
         namespace = access.layout.of("judgments")
-        results: Any = await self.store.abatch([search_namespace(namespace)])
+        results: Any = await ASYNC.batch(self.store, [search_namespace(namespace)])
         items = [
             {**unpacked(item.value), "kept_at": item.created_at}
             for item in results[0]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +11,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import PutOp
+from langgraph.store.memory import InMemoryStore
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
 from memalign_graph import (
@@ -279,6 +282,31 @@ async def test_a_store_or_server_that_refuses_is_told(
     await expert.get("/review")
     assert (expert.page.status_code, "That did not work" in expert.text) == (400, True)
     assert "1 case waits" in (await expert.get("/review")).text
+
+
+@pytest.mark.parametrize("namespace", ["memalign_review", "memalign"])
+async def test_the_words_are_shown_where_the_store_fails(office: Office, namespace: str) -> None:
+    class Locked(InMemoryStore):
+        is_locked = False
+
+        async def abatch(self, ops: Any) -> Any:
+            ops = list(ops)
+            written = {op.namespace[0] for op in ops if isinstance(op, PutOp)}
+            if self.is_locked and namespace in written:
+                raise sqlite3.OperationalError("database is locked")
+            return await super().abatch(ops)
+
+    office.store = store = Locked()
+    await office.judged("Wait.")
+    queue, ann = await office.begin()
+    here, store.is_locked = ann.here, True
+    await ann.answer(value="false", rationale="Too cold.")
+    assert (ann.page.status_code, "database is locked" in ann.text) == (400, True)
+    assert "rationale Too cold." in ann.text
+    store.is_locked = False
+    await (await ann.get(here)).answer(value="false", rationale="Too cold.")
+    await queue.answers.drain()
+    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
 async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Office) -> None:
