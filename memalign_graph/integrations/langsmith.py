@@ -264,7 +264,8 @@ def feedback_from_langsmith(
     graph.invoke({"feedback": imported.feedback})  # create_alignment_graph
     ```
 
-    A reviewer's score or value becomes the value. The comment becomes the rationale, with the
+    The author is the reviewer's name; of several users with one name, also the user's id. A
+    reviewer's score or value becomes the value. The comment becomes the rationale, with the
     reviewer's notes on the run. A correction counts before the score, also one of a judge's score:
     it is the corrector's feedback, without the judge's comment. A correction that is not a value
     becomes a rationale that says what the output should have been.
@@ -299,6 +300,7 @@ def feedback_from_langsmith(
     # The feedback that a run brings may be in the list, too.
     unique = {record.get("id") or (number,): record for number, record in enumerate(records)}
     items = [_LangSmithFeedback(record, sources) for record in unique.values()]
+    _tell_namesakes_apart(items)
     counted = [item for item in items if item.skip_reason(key) is None]
     reviewers = {item.reviewer_key for item in counted if item.author is not None}
     notes: defaultdict[Any, list[Any]] = defaultdict(list)
@@ -337,6 +339,17 @@ def feedback_from_langsmith(
     return imported
 
 
+def _tell_namesakes_apart(items: Sequence["_LangSmithFeedback"]) -> None:
+    """Add the user's id to a name that several users have, so that they stay several experts."""
+    ids_by_name: defaultdict[str, set[Any]] = defaultdict(set)
+    for item in items:
+        if item.author is not None and item.user_id is not None:
+            ids_by_name[item.author].add(item.user_id)
+    for item in items:
+        if item.user_id is not None and len(ids_by_name[item.author or ""]) > 1:
+            item.author = f"{item.author} ({item.user_id})"
+
+
 class _LangSmithFeedback:
     """One feedback record on a run."""
 
@@ -348,7 +361,11 @@ class _LangSmithFeedback:
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
         name = none_if_empty(source.get("user_name")) or none_if_empty(source.get("user_id"))
         self.author = str(name) if self.from_human and name else None
-        self.reviewer_key = (fields.get("run_id"), self.author)
+        self.user_id = none_if_empty(source.get("user_id"))
+
+    @property
+    def reviewer_key(self) -> tuple[Any, str | None]:
+        return self.get("run_id"), self.author
 
     def skip_reason(self, key: str) -> str | None:
         """Return why it is no person's feedback on the criterion; None if it is."""

@@ -72,7 +72,7 @@ class ReviewQueue:
         self.leases = Leases(lambda: self.store)
         self.answers = Answers(self.access, lambda name: builders[name].compile(store=self.store))
         self._listings: dict[str, _CachedListing] = {}
-        self._opened: dict[tuple[str, str], CasePayload] = {}
+        self._opened: dict[tuple[str, str, str], CasePayload] = {}
         self._removed: dict[str, float] = {}
         """When a task was answered or found to be answered elsewhere."""
         self._claiming = asyncio.Lock()
@@ -135,14 +135,16 @@ class ReviewQueue:
     ) -> ReviewTask | None:
         """Open a task; None if it does not exist or, unless `late`, if it is answered."""
         case = await self._case(reviewer, task_id, late=late)
+        # A name that nobody checks does not open what another account may see.
+        key = (reviewer.account, reviewer.name, task_id)
         if case is None and late:
-            case = self._opened.get((reviewer.name, task_id))
+            case = self._opened.get(key)
         if case is None:
             self._remove(task_id)
             return None
         # A case that is open in a browser can be answered after its judgment has left the store,
         # but only here: another process would have to trust what the form says about the case.
-        self._opened[reviewer.name, task_id] = case
+        self._opened[key] = case
         _drop_oldest(self._opened)
         holder = await self.leases.renew(reviewer.name, task_id)
         task = make_task(task_id, case)

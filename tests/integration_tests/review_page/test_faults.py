@@ -309,6 +309,17 @@ async def test_the_words_are_shown_where_the_store_fails(office: Office, namespa
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
+async def test_a_name_that_nobody_checks_opens_no_case_of_another_account(office: Office) -> None:
+    server, queue = Threads(office), office.queue()
+    question = await server.start("Wait.")
+    ann = Reviewer("ann", True, client=server, account="ann")
+    eve = Reviewer("ann", client=Threads(office), account="eve")  # sees no threads
+    assert await queue.open(ann, question) is not None
+    assert await queue.open(eve, question, late=True) is None
+    server.ids.clear()
+    assert await queue.open(ann, question, late=True) is not None
+
+
 async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Office) -> None:
     await office.judged("Wait.")
     _, ann = await office.begin()

@@ -183,6 +183,31 @@ def test_an_export_brings_its_feedback_which_counts_once() -> None:
     assert one.example.outputs == [{"role": "assistant", "content": "Here."}]
 
 
+def test_two_users_with_one_name_are_two_experts() -> None:
+    app = run()
+    ids = [uuid.uuid4(), uuid.uuid4()]
+    words = [
+        said(
+            app,
+            feedback_source=FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id),
+            **fields,
+        )
+        for user_id, fields in (
+            (ids[0], {"score": 0, "comment": "Cold."}),
+            (ids[1], {"score": 1}),
+            (ids[1], {"key": "note", "comment": "Short."}),
+        )
+    ]
+    found = feedback_from_langsmith([app], [*words, said(app, score=1)], criterion=CRITERION)
+    assert [(one.author, one.rationale) for one in found.feedback] == [
+        (f"John Smith ({ids[0]})", "Cold."),
+        (f"John Smith ({ids[1]})", "Short."),
+        ("ann", None),
+    ]
+    [alone] = feedback_from_langsmith([app], words[:1], criterion=CRITERION).feedback
+    assert alone.author == "John Smith"
+
+
 @pytest.mark.parametrize(
     ("fields", "rationale"),
     [
