@@ -26,6 +26,7 @@ from memalign_graph.models import BaseChatModel, model_name_of
 from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
+from memalign_graph.prompts.fences import is_placeholder, split_words
 from memalign_graph.scales import Scale
 from memalign_graph.types import Episode, Example
 
@@ -47,6 +48,9 @@ async def distill_comments(
         result.read[episode.id] = episode.word
         result.truncated_ids += [episode.id] if prompts.is_truncated(comment) else []
         text = prompts.guideline_text(comment)
+        if is_placeholder(comment) or not split_words(comment):
+            result.warnings.append(not_kept(text, "a comment without a word gives no rule"))
+            continue
         is_accepted = _level(episode, access.criterion.scale) == 1
         wordings = await _wordings(io, access, chat, comment)
         question = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
@@ -205,10 +209,10 @@ async def _rewritten(io: IO, chat: BaseChatModel, episode: Episode) -> Example |
             io,
             with_schema(chat, prompts.rewrite_schema(episode)),
             messages,
-            lambda answer, _last: str(answer["outputs"]),
+            lambda answer, _last: prompts.parse_rewritten(answer),
             purpose="write outputs as the expert wants them",
         )
-    except (ChatModelError, ModelAnswerError, KeyError) as error:
+    except (ChatModelError, ModelAnswerError) as error:
         logger.warning("Questions are not validated on rewritten outputs: %s", error)
         return None
     example = episode.example

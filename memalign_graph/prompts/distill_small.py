@@ -200,6 +200,13 @@ def rewrite_schema(episode: Episode) -> dict[str, Any]:
     return fences.strict_object_schema({"outputs": outputs}, **head)
 
 
+def parse_rewritten(answer: dict[str, Any]) -> str:
+    outputs = answer.get("outputs")
+    if not isinstance(outputs, str):
+        raise ValueError('it has no "outputs" that are text')
+    return outputs
+
+
 def expert_questions_schema(max_questions: int) -> dict[str, Any]:
     question = {"type": "string", "maxLength": MAX_QUESTION_CHARS}
     questions = {"type": "array", "items": question, "minItems": 1, "maxItems": max_questions}

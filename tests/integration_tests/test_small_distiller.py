@@ -157,6 +157,31 @@ async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: 
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
+@pytest.mark.parametrize("comment", ["...", "\U0001f44e", " N/A", "None"])
+async def test_a_comment_without_a_word_becomes_no_guideline(bench: Bench, comment: str) -> None:
+    """Also if the model makes a question from nothing that its case happens to fail."""
+    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.3, 0.8)})
+    learned = await bench.review(
+        bench.review_graph(distill_model=small(bench)), {**COLD, "rationale": comment}
+    )
+    assert await bench.guidelines() == []
+    [warning] = learned["learned"]["warnings"]
+    assert "without a word" in warning
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+
+
+@pytest.mark.parametrize("outputs", [None, 7, {"text": "Sorry!"}])
+async def test_rewritten_outputs_that_are_no_text_are_not_compared(
+    bench: Bench, outputs: Any
+) -> None:
+    model = Distiller((REFUND, SORRY), outputs, yes={REFUND: (0.4, 0.9), SORRY: (0.3, 0.3)})
+    bench.server.responder = model
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    [rule] = await bench.guidelines()
+    assert rule.question == REFUND  # the first: there is nothing to compare them with
+    assert len(asked(bench, "rewritten_outputs")) == 2
+
+
 async def test_a_question_about_the_fault_is_turned_around(bench: Bench) -> None:
     rude = "Do the outputs sound rude?"
     bench.server.responder = Distiller((rude,), yes={rude: (0.8, 0.3)})
