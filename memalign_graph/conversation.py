@@ -157,10 +157,17 @@ def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
     """Return the places of answers that a gate sent back, and of its critiques."""
     sent_back = {*turn.state.get("sent_back", ())} - {None}
     places = {place for place, message in enumerate(messages) if message.id in sent_back}
+    answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
-        is_human = isinstance(message, HumanMessage)
-        if is_human and is_from_gate(message) and not is_question(message, turn.asked_id):
+        is_asked = is_question(message, turn.asked_id)
+        if isinstance(message, HumanMessage) and is_from_gate(message) and not is_asked:
             places |= {*range(place - len(last_answer(messages[:place])), place + 1)}
+        # Also those that another gate sent back.
+        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not _calls(message):
+            places |= set() if answered is None else {answered}
+            answered = place
+        elif is_asked:
+            answered = None
     return places
 
 
@@ -266,15 +273,9 @@ def what_gate_sees(
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
     hidden = _drafts(messages, turn)
-    answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
-        is_asked = is_question(message, turn.asked_id)
-        if turn.has_unmarked_drafts and isinstance(message, AIMessage) and not _calls(message):
-            hidden |= set() if answered is None else {answered}
-            answered = place
-        elif is_asked:
-            answered = None
-        if (isinstance(message, HumanMessage) and not is_asked) or _hands_back(message):
+        is_human = isinstance(message, HumanMessage)
+        if (is_human and not is_question(message, turn.asked_id)) or _hands_back(message):
             hidden.add(place)
     # An agent that calls a gate as a tool passes a draft to it.
     shown: list[tuple[int, BaseMessage]] = []

@@ -293,6 +293,18 @@ async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
     assert texts(given["messages"]) == [QUESTION, *left, LATER]
 
 
+async def test_fallback_removes_drafts_whose_critiques_went_to_a_key(bench: Bench) -> None:
+    """Also those that another gate sent back."""
+    bench.server.rules = [judges("Wait.", False), judges("short enough", False)]
+    builder = writing(Writer("Wait.", "So sorry!"), Told)
+    keyed: dict[str, Any] = {"critique_key": "critique", "revise": None, "fallback": LATER}
+    gate_on(bench, builder, LENGTH, after=None, name="short", **keyed)
+    gate_on(bench, builder, name="tone", accept="short", critique_key="critique")
+    given = await bench.invoke(bench.compile(builder), asked())
+    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
+    assert texts(given["messages"]) == [QUESTION, LATER]
+
+
 async def test_second_gate_of_a_chain_replaces_the_firsts_drafts(bench: Bench) -> None:
     builder = writing(Writer())
     gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
