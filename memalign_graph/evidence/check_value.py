@@ -107,16 +107,18 @@ def anchor_checks(
                 for key, case_odds in odds.items():
                     worst[key] = min(item.weight * case_odds, worst.get(key, inf))
     accepted = _accepted({key: values[key] for key in worst}, sources, scale)
-    # A rejected case may meet all checks: something else was wrong with it.
-    failed = [
-        odds if key in sources else min(odds, 0.0)
-        for key, odds in worst.items()
-        if key not in accepted
-    ]
-    together = _weight(failed, [worst[key] for key in accepted])
-    if together <= _MIN_WEIGHT:
+    met = [worst.pop(key) for key in accepted]
+    if_met = _weight([*worst.values()], met)
+    # A rejected case may meet all checks, since something else was wrong with it: this takes weight
+    # from checks that are met, and none from those that fail.
+    failed = [odds if key in sources else min(odds, 0.0) for key, odds in worst.items()]
+    if_failed = _weight(failed, met)
+    if if_failed <= _MIN_WEIGHT:
         return []
-    return [replace(item, weight=item.weight * together) for item in anchored]
+    return [
+        replace(item, weight=item.weight * (if_met if item.check.held else if_failed))
+        for item in anchored
+    ]
 
 
 def _accepted(

@@ -201,6 +201,10 @@ def test_a_check_keeps_its_weight_where_rejected_cases_have_other_faults() -> No
     values, answers = [False] * 20 + [True] * 20, [[0.05, *[0.95] * 39]]
     [check] = checks_of(values, answers, [0.05])
     assert (check.odds, check.weight) == (-3, 1)
+    # But a case that meets it is not good for that.
+    [check] = checks_of(values, answers, [0.95])
+    assert check.odds > 0
+    assert check.weight < 0.4
 
 
 def test_a_guideline_by_hand_that_accepted_and_rejected_cases_fail_alike_loses_its_weight() -> None:
