@@ -1,5 +1,6 @@
 """The `memalign` program: run a command, turn errors into messages and exit statuses."""
 
+import io
 import logging
 import os
 import re
@@ -110,6 +111,8 @@ def run(arguments: Sequence[str]) -> int:
         stopped = Status.TERMINATED
         signal.raise_signal(signal.SIGINT)
 
+    if sys.stdin is None:  # it was closed, as by `<&-`
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
     before = signal.signal(signal.SIGTERM, stop)
     logging.getLogger("memalign_graph").handlers = [_LogHandler(terminal)]
     for stream in (sys.stdout, sys.stderr):

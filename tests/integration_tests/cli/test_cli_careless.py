@@ -125,6 +125,22 @@ def test_a_fault_of_the_program_shows_where(
     assert "report it" in err
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["align", "-f", "-"], "--feedback: -: it has no records."),
+        (["memory", "forget", "--author", "ann"], "--yes: there is no terminal to ask at."),
+    ],
+)
+def test_a_closed_stdin_is_an_empty_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: list[str], says: str
+) -> None:
+    shell.align(ANN)
+    monkeypatch.setattr("sys.stdin", None)
+    ran = shell.run(*command, "-c", "tone.yaml")
+    assert (ran.status, ran.error.startswith(says)) == (2, True)
+
+
 def test_usage_errors_are_status_2(shell: Shell) -> None:
     judge = ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"]
     for arguments in ([], ["align", "-c", "tone.yaml", "-f", "x", "--pending"], judge):
