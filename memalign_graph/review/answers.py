@@ -7,8 +7,9 @@ the next answer.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from memalign_graph.errors import EmbeddingError, MemAlignError
@@ -87,14 +88,17 @@ class Answers:
         answered_at: datetime,
     ) -> None:
         try:
-            newest = await self._newest(case, reply, answered_at)
+            newest_reply, run = partial(self._newest, case, reply, answered_at), None
+            is_on_thread = threads.parse_task_id(task_id) is not None
+            if is_on_thread:
+                run = await threads.resume(reviewer.client, task_id, case, newest_reply)
+            newest = await newest_reply()
             if newest is None:
                 return  # the expert took the answer back
-            reply = newest
-            if threads.parse_task_id(task_id):
-                notice = await self._resume(reviewer, task_id, case, reply)
+            if is_on_thread:
+                notice = await self._resumed_notice(reviewer, task_id, case, newest, run)
             else:
-                notice = await self._teach(task_id.rpartition("-")[2], case, reply)
+                notice = await self._teach(task_id.rpartition("-")[2], case, newest)
         except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
             outcome = "The question still waits" if case["kind"] == "conflicts" else _STORED
@@ -118,11 +122,15 @@ class Answers:
                 return rest | episode.model_dump(include=fields, exclude_none=True)
         return reply
 
-    async def _resume(
-        self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
+    async def _resumed_notice(
+        self,
+        reviewer: Reviewer,
+        task_id: str,
+        case: CasePayload,
+        reply: dict[str, Any],
+        run: Mapping[str, Any] | None,
     ) -> Notice:
-        """Resume the run that waits for the answer."""
-        run = await threads.resume(reviewer.client, task_id, case, reply)
+        """Say what came of the run that was resumed with the answer, if any."""
         failed = run is not None and run["status"] in ("error", "timeout")
         problem = "The run of this case failed" if failed else _ALREADY_ANSWERED
         if case["kind"] == "conflicts":

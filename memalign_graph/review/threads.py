@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -92,14 +92,24 @@ async def load_case(
 
 
 async def resume(
-    client: Any, task_id: str, case: CasePayload, reply: dict[str, Any]
+    client: Any,
+    task_id: str,
+    case: CasePayload,
+    newest_reply: Callable[[], Awaitable[dict[str, Any] | None]],
 ) -> Mapping[str, Any] | None:
-    """Resume a thread's interrupt and wait for the run; None if it was answered before."""
+    """Resume a thread's interrupt and wait for the run; None if it was answered before.
+
+    Another run may hold the thread for minutes, so the reply is read before each attempt. Without
+    a reply nothing is resumed.
+    """
     thread_id, interrupt_id = parse_task_id(task_id) or ("", "")
-    answer = {interrupt_id: _with_judgment_ids(case, reply)}
     while interrupt_id in cases_of(
         thread := await load_thread(client, thread_id), case["criteria"]
     ):
+        reply = await newest_reply()
+        if reply is None:
+            return None
+        answer = {interrupt_id: _with_judgment_ids(case, reply)}
         with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,

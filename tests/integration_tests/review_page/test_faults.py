@@ -71,6 +71,29 @@ async def test_another_run_on_the_thread_is_waited_for(office: Office, people: P
     assert notice.startswith("Learned:")
 
 
+@pytest.mark.parametrize("is_taken_back", [False, True])
+async def test_what_changes_while_another_run_is_waited_for_is_not_learned_as_it_was(
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch, *, is_taken_back: bool
+) -> None:
+    server, ann, _ = people
+    question, queue = await server.start("Wait."), office.queue()
+    server.faults.append(refusal(ConflictError, 409))
+    sleep = asyncio.sleep
+
+    async def change(_: float) -> None:
+        monkeypatch.setattr("asyncio.sleep", sleep)
+        [episode] = await office.memory.aepisodes()
+        if is_taken_back:
+            await office.memory.aforget(episode.id)
+        else:
+            await office.memory.arevise(episode.id, {"value": True, "rationale": None})
+
+    monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
+    notices = await office.reply(queue, ann, question, **COLD)
+    left = {} if is_taken_back else {("ann", "Wait."): (True, None)}
+    assert (await office.said(), bool(notices)) == (left, not is_taken_back)
+
+
 async def test_a_failing_model_leaves_the_answer_stored(office: Office, people: People) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
@@ -87,7 +110,11 @@ async def test_an_answer_that_a_stopped_server_had_passed_on_is_ones_own(
     queue, question = office.queue(), await server.start("Wait.")
     task = await queue.open(ann, question)
     assert task is not None
-    await resume(server, question, task.case, {**COLD, "author": "ann"})
+
+    async def reply() -> Any:
+        return {**COLD, "author": "ann"}
+
+    await resume(server, question, task.case, reply)
     [notice] = await office.reply(queue, ann, question, task.case, **COLD)
     assert notice.startswith("Learned:")
     # Another comment with the same value is another answer.
