@@ -117,6 +117,51 @@ async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
     assert episode.value is True
 
 
+OTHER_CASE = {"inputs": "The cup is broken.", "outputs": "Send it back."}
+
+
+def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
+    """One node that runs a graph that asks, and then again."""
+    inner = review(bench).compile(checkpointer=checkpointer)
+
+    def judge_both(_state: Any) -> dict[str, Any]:
+        inner.invoke(CASE)
+        inner.invoke(OTHER_CASE)
+        return {}
+
+    builder: Any = StateGraph(Judged)
+    builder.add_node("both", judge_both)
+    builder.add_edge(START, "both")
+    return bench.compile(builder)
+
+
+@pytest.mark.parametrize(("durability", "checkpointer"), [("sync", None), ("exit", True)])
+async def test_of_two_graphs_in_one_node_each_gets_its_own_answer(
+    bench: Bench, durability: Any, checkpointer: Any
+) -> None:
+    graph = asking_twice(bench, checkpointer)
+    await bench.invoke(graph, CASE, durability=durability)
+    for value in (True, False):
+        given = await bench.resume(graph, {"value": value}, durability=durability)
+    assert "__interrupt__" not in given
+    said = {episode.example.inputs: episode.value for episode in await bench.episodes()}
+    assert said == {CASE["inputs"]: True, OTHER_CASE["inputs"]: False}
+    assert len(judgings(bench.server)) == 2
+
+
+async def test_of_two_graphs_saved_at_exit_an_answer_by_id_never_reaches_the_other(
+    bench: Bench,
+) -> None:
+    graph = asking_twice(bench, None)
+    await bench.invoke(graph, CASE, durability="exit")
+    stopped = await bench.resume(graph, {"value": True}, durability="exit")
+    [question] = stopped["__interrupt__"]
+    named = question.value["action_requests"][0]["args"]["judgment_id"]
+    problem = await bench.refuse(graph, {"value": False, "judgment_id": named})
+    assert "the answer is to the judgment" in problem
+    assert [episode.value for episode in await bench.episodes()] == [True]
+
+
 async def test_of_two_questions_one_is_answered_after_the_other(bench: Bench) -> None:
     changes_its_mind(bench.server, 2)
     builder: Any = StateGraph(Judged)
