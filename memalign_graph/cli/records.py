@@ -31,6 +31,8 @@ _BOOLEANS = {
 _BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
 """True and false in other languages, as spreadsheets write them."""
 _WHOLE_NUMBER = re.compile(r"-?\d+(\.0)?")
+_THOUSAND = 1_000
+_THOUSANDS = re.compile(r"-?\d{1,3},\d{3}")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _GAPS = ("nan", "NaN", "<NA>", "NaT", "None", "null")
 _FIRST_DAY = datetime(1899, 12, 30, tzinfo=UTC)  # day 0 of spreadsheets
@@ -215,8 +217,11 @@ def _local_value(value: str, scale: "Scale | None") -> Any:
     kind = getattr(scale, "type", None)
     if kind == "boolean":
         return _BOOLEAN_WORDS.get(value.strip().lower(), value)
-    is_decimal = kind == "numeric" and _DECIMAL_COMMA.fullmatch(value.strip())
-    return value.replace(",", ".") if is_decimal else value
+    text, maximum = value.strip(), getattr(scale, "maximum", 0)
+    is_decimal = kind == "numeric" and _DECIMAL_COMMA.fullmatch(text)
+    # `1,000` may be 1 or 1000: left as it is, so that the record is refused.
+    is_unclear = maximum >= _THOUSAND and _THOUSANDS.fullmatch(text)
+    return value.replace(",", ".") if is_decimal and not is_unclear else value
 
 
 def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:

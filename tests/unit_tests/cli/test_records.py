@@ -143,6 +143,14 @@ def test_decimal_commas_on_numeric_scales(tmp_path: Path) -> None:
     assert read_text(tmp_path, text, scale=Categorical(choices=("0,5", "1")))[0]["value"] == "0,5"
 
 
+def test_a_comma_that_may_separate_thousands_is_left_to_be_refused(tmp_path: Path) -> None:
+    text = "inputs;outputs;value\nHi;Ho;1,000\nHi;He;0,5\n"
+    rows = read_text(tmp_path, text, scale=Numeric(minimum=0, maximum=5_000))
+    assert [row["value"] for row in rows] == ["1,000", "0.5"]
+    with pytest.raises(ValueError, match="is not on the scale"):
+        Numeric(minimum=0, maximum=5_000).validate_value("1,000")
+
+
 @pytest.mark.parametrize(
     ("given", "date"),
     [("45291.5", "2023-12-31T12:00:00+00:00"), ("1700000000", "2023-11-14T22:13:20+00:00")],
