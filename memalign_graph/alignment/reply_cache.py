@@ -35,7 +35,7 @@ class CachedRepliesIO(IO):
         if key in cached:
             try:
                 return ChatReply(**cached[key]["reply"])
-            except TypeError:
+            except (KeyError, TypeError):
                 pass  # written by another version of this package
         reply = await self.io.chat(model, messages)
         self._uncached[id(reply)] = key, reply  # holds the reply, so that its id is not reused

@@ -136,8 +136,14 @@ class Report(FrozenModel):
             judge: The judge to compare in both; by default the last of each.
 
         Raises:
-            InvalidInputError: If the reports share no case.
+            InvalidInputError: If the reports share no case, or are of different criteria.
         """
+        ours, theirs = ((it.criterion.name, it.criterion.scale) for it in (self, before))
+        if ours != theirs:
+            raise InvalidInputError(
+                f"before: the report is of the criterion {theirs[0]!r}, or of another scale: give "
+                f"one of {ours[0]!r} with the same scale."
+            )
         now, then = judge or self.judges[-1], judge or before.judges[-1]
         earlier = {case.example.id: case for case in before.cases}
         shared = [(earlier[c.example.id], c) for c in self.cases if c.example.id in earlier]

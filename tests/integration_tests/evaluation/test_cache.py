@@ -59,6 +59,23 @@ async def test_repeated_run_costs_nothing(
     assert tokens[0] > 0 == tokens[1], "answers from the cache are not paid for"
 
 
+@pytest.mark.parametrize(
+    "item", [{}, {"message": None}, {"message": {"type": "new", "data": {}}}, {"message": {}}]
+)
+async def test_an_answer_of_another_version_is_asked_for_again(
+    call: Caller, server: LoopbackServer, item: dict[str, Any]
+) -> None:
+    server.responder = Model()
+    store = InMemoryStore()
+    await call.evaluate(CRITERION, RECORDS, cache=store)
+    for found in store.search(("memalign_evaluation", "answers"), limit=1_000):
+        store.put(found.namespace, found.key, item)
+    count = len(server.chats)
+    report = await call.evaluate(CRITERION, RECORDS, cache=store)
+    assert len(server.chats) == 2 * count
+    assert not report.warnings
+
+
 async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServer) -> None:
     store, model = InMemoryStore(), Model(judge=lambda chat: judged(chat) % 2 > 0)
 

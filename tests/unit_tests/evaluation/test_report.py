@@ -254,3 +254,16 @@ def test_saving(tmp_path: Path) -> None:
     assert Report.model_validate_json(file.read_text(encoding="utf-8")) == report
     with pytest.raises(InvalidInputError, match=r"^path: 'r.pdf' has no known ending"):
         report.save(tmp_path / "r.pdf")
+
+
+@pytest.mark.parametrize("kind", ["stars", "number", "ordered", "pairwise"])
+def test_a_report_is_not_compared_with_one_of_another_scale_or_criterion(kind: str) -> None:
+    report, other = make_report(), make_report(kind)
+    with pytest.raises(InvalidInputError, match=r"^before: .* another scale"):
+        report.compare(other)
+    criterion = report.criterion.model_copy(update={"name": "facts"})
+    with pytest.raises(InvalidInputError, match="of the criterion 'facts'"):
+        report.compare(report.model_copy(update={"criterion": criterion}))
+    # The same criterion in other words.
+    revised = report.criterion.model_copy(update={"instructions": "Is it kind?"})
+    assert report.compare(report.model_copy(update={"criterion": revised})).better == []
