@@ -61,7 +61,7 @@ def read_records(
         if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
             suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
         rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
-    rows = [(at, _renamed(row) if isinstance(row, dict) else row) for at, row in rows]
+    rows = [(at, _renamed(row, where) if isinstance(row, dict) else row) for at, row in rows]
     if not rows:
         raise InvalidInputError(f"{where}: it has no records.")
     own = _own_columns([row for _, row in rows if isinstance(row, dict)], mapping, where, warn)
@@ -141,13 +141,16 @@ def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
     return mapping
 
 
-def _renamed(row: Fields) -> Fields:
+def _renamed(row: Fields, where: str) -> Fields:
     """Normalize the names of fields: `Reference Outputs` is `reference_outputs`."""
-    names = {name: re.sub(r"[\s-]+", "_", name.strip()).lower() for name in row}
-    return {
-        names[name] if names[name] in _FIELDS and names[name] not in row else name: value
-        for name, value in row.items()
-    }
+    renamed: Fields = {}
+    for name, value in row.items():
+        field = re.sub(r"[\s-]+", "_", name.strip()).lower()
+        new_name = field if field in _FIELDS and field not in row else name
+        if new_name in renamed:
+            raise InvalidInputError(f"{where}: two columns are called {new_name}. Rename one.")
+        renamed[new_name] = value
+    return renamed
 
 
 def _nested(row: Fields, name: str) -> Any:

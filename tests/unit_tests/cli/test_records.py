@@ -143,6 +143,13 @@ def test_decimal_commas_on_numeric_scales(tmp_path: Path) -> None:
     assert read_text(tmp_path, text, scale=Categorical(choices=("0,5", "1")))[0]["value"] == "0,5"
 
 
+def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="two columns are called value"):
+        read_text(tmp_path, "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n")
+    [row] = read_text(tmp_path, "inputs,outputs,value,VALUE\nHi,Ho,1,0\n")
+    assert row["value"] == "1"
+
+
 def test_a_comma_that_may_separate_thousands_is_left_to_be_refused(tmp_path: Path) -> None:
     text = "inputs;outputs;value\nHi;Ho;1,000\nHi;He;0,5\n"
     rows = read_text(tmp_path, text, scale=Numeric(minimum=0, maximum=5_000))
