@@ -20,7 +20,12 @@ from memalign_graph.errors import excerpt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
-from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.learning import (
+    OUTNUMBERED,
+    authors_by_episode,
+    commit_lesson,
+    count_experts,
+)
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
@@ -72,10 +77,7 @@ async def merge_proposals(
     view = await access.refresh(io)
     given_at = {row.id: row.given_at for row in view.rows()}
     # Feedback without an author's name may have an id of the system that it comes from.
-    authors = {
-        row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
-    }
-    merger = ProposalMerger(view.guidelines, proposals, given_at, authors)
+    merger = ProposalMerger(view.guidelines, proposals, given_at, authors_by_episode(view))
     texts = [guideline.text for guideline in merger.guidelines]
     changed = merger.changed_places if proposals else range(len(texts))
     relations = Relations([], [])
@@ -257,10 +259,7 @@ class ProposalMerger:
         if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
             return
         if self._experts(operation.episode_ids) < self._experts(target.episode_ids):
-            self._warnings.append(
-                f"{target.text!r} stays although newer feedback contradicts it, because more "
-                "experts support it. Edit or remove it if that is wrong."
-            )
+            self._warnings.append(OUTNUMBERED.format(target.text))
             return
         reason = "Newer feedback contradicts it."
         self._table.apply(operation.model_copy(update={"reason": reason}))
@@ -344,7 +343,7 @@ class ProposalMerger:
         return max((self._given_at.get(key, _LONG_AGO) for key in sources), default=_LONG_AGO)
 
     def _experts(self, sources: Sequence[str]) -> int:
-        return len({self._authors.get(key, key) for key in sources})
+        return count_experts(self._authors, sources)
 
     def _side(self, guideline: Guideline) -> ConflictSide:
         return ConflictSide(

@@ -101,6 +101,41 @@ def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Gui
     )
 
 
+OUTNUMBERED = (
+    "{!r} stays although newer feedback contradicts it, because more experts support it. Edit or "
+    "remove it if that is wrong."
+)
+
+
+def authors_by_episode(view: MemoryView) -> dict[str, str | None]:
+    """Return the author of each episode, or an id of the system that it comes from."""
+    return {
+        row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
+    }
+
+
+def count_experts(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> int:
+    """Count the authors of episodes; unnamed ones are one."""
+    return len({authors.get(key, key) for key in episode_ids})
+
+
+def drop_outnumbered(
+    view: MemoryView, operations: Sequence[GuidelineOperation]
+) -> tuple[list[GuidelineOperation], list[str]]:
+    """Drop retirements of guidelines that more experts support; returns a warning for each."""
+    authors, by_id = authors_by_episode(view), {each.id: each for each in view.guidelines}
+    kept, warnings = [], []
+    for operation in operations:
+        target = by_id.get(operation.guideline_id or "")
+        if operation.action == "retire" and target is not None:
+            supporters = count_experts(authors, target.episode_ids)
+            if count_experts(authors, operation.episode_ids) < supporters:
+                warnings.append(OUTNUMBERED.format(target.text))
+                continue
+        kept.append(operation)
+    return kept, warnings
+
+
 async def commit_lesson(
     io: IO,
     access: MemoryAccess,

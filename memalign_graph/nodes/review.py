@@ -19,7 +19,7 @@ from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import order_after, remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
-from memalign_graph.memory.learning import commit_lesson
+from memalign_graph.memory.learning import commit_lesson, drop_outnumbered
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
@@ -231,7 +231,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     if step.state.get("feedback") is None:  # the expert skipped the question
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
-    lesson = require_channel(step.state, "judge_lesson")
+    lesson, outnumbered = require_channel(step.state, "judge_lesson"), list[str]()
     if feedback.agrees:  # nothing was distilled
         episode = await _store(step)
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
@@ -239,7 +239,9 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         if rewordings := load_operations(lesson.get("rewordings")):
             await commit_redistilled(io, access, rewordings, lesson["reworded"])
             await clear_cached_replies(io, access)
-        operations = load_operations(lesson.get("operations"))
+        operations, outnumbered = drop_outnumbered(
+            await access.refresh(io), load_operations(lesson.get("operations"))
+        )
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
         # Another review may be distilling the pending episodes that this one did not use.
@@ -253,7 +255,8 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
             skipped_episode_ids=skipped_episode_ids,
             failed=lesson.get("failed", []),
         )
-    return {"learned": {**learned, "warnings": lesson.get("warnings", [])}}
+    warnings = [*lesson.get("warnings", []), *outnumbered]
+    return {"learned": {**learned, "warnings": warnings}}
 
 
 def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:

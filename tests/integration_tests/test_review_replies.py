@@ -7,6 +7,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from memalign_graph import Judgment
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import (
     CASE,
     COLD,
@@ -243,6 +246,31 @@ async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> Non
         ("revise", sorry.id),
         ("retire", reason.id),
     ]
+
+
+@pytest.mark.parametrize("supporters", [1, 2])
+async def test_one_comment_retires_no_guideline_that_more_experts_support(
+    bench: Bench, supporters: int
+) -> None:
+    cases = [{**CASE, "inputs": f"Case {number}"} for number in range(supporters)]
+    episodes = await bench.remember(
+        *({**case, **COLD, "author": f"expert {at}"} for at, case in enumerate(cases))
+    )
+    operation = GuidelineOperation(
+        action="add", text=SORRY, episode_ids=[episode.id for episode in episodes]
+    )
+    read = {episode.id: episode.word for episode in episodes}
+    run_sync(commit_lesson(SYNC, bench.memory().access, [operation], read))
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(operations({"action": "retire", "guideline": "G1"}))
+    reply = {"rationale": "Never say sorry.", "author": "cy"}
+    given = await bench.review(bench.review_graph(), reply, OTHER, "b")
+    guidelines = await bench.guidelines()
+    assert [guideline.text for guideline in guidelines] == ([SORRY] if supporters > 1 else [])
+    warnings = given["learned"]["warnings"]
+    assert ["more experts support it" in warning for warning in warnings] == [True] * len(
+        guidelines
+    )
 
 
 async def test_wrong_handle_is_asked_for_again_and_an_experts_own_guideline_has_none(
