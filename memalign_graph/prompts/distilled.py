@@ -234,17 +234,19 @@ def _rejection_reason(
         hint = "write what to look for in the case itself"
     if reason is None and _repeats_case(operation, prompt, shown_cases):
         reason = "it repeats a case that was judged, and not what the expert says of it"
-    if reason is None and _repeats_criterion(text, known):
+    if reason is None and _repeats_criterion(text, known, comments):
         reason = "it says no more than the criterion"
     return None if reason is None else (reason, hint)
 
 
-def _repeats_criterion(text: str, known: str) -> bool:
-    """Return whether at most a few of a text's words are not the criterion's."""
+def _repeats_criterion(text: str, known: str, comments: str) -> bool:
+    """Return whether a text has no new word, or only a few that no expert wrote either."""
     if not fences.adds_information(text, f"{known} {fences.STOP_WORDS}"):
         return True
     content = _content_words(text)
-    return len(content - _content_words(known)) <= _MAX_NEW_SHARE * len(content)
+    is_experts = bool(content & _content_words(comments))
+    new = content - _content_words(known)
+    return not is_experts and len(new) <= _MAX_NEW_SHARE * len(content)
 
 
 def _repeats_prompt(text: str, prompt: DistillPrompt) -> bool:

@@ -262,6 +262,13 @@ def test_a_criterion_with_a_word_changed_is_no_guideline(text: str, is_kept: boo
     assert all(CRITERIONS in warning for warning in read.warnings)
 
 
+def test_a_criterion_in_an_experts_words_is_a_guideline() -> None:
+    criterion = Criterion(name="safe", instructions=UNSAFE)
+    given = prompt(episode("Go away.", rationale=UNSAFE), criterion=criterion)
+    [kept] = read_distilled(operations(add(f"Always heed: {UNSAFE}")), given).operations
+    assert kept.text == f"Always heed: {UNSAFE}"
+
+
 @pytest.mark.parametrize("form", ["{}", "The value is {}", "the value is  {}"])
 def test_scale_in_words_is_no_guideline(form: str) -> None:
     scale = Categorical(choices=("good", "bad"))
