@@ -76,7 +76,6 @@ async def merge_proposals(
     """
     view = await access.refresh(io)
     given_at = {row.id: row.given_at for row in view.rows()}
-    # Feedback without an author's name may have an id of the system that it comes from.
     merger = ProposalMerger(view.guidelines, proposals, given_at, authors_by_episode(view))
     texts = [guideline.text for guideline in merger.guidelines]
     changed = merger.changed_places if proposals else range(len(texts))

@@ -119,10 +119,13 @@ def count_experts(authors: Mapping[str, str | None], episode_ids: Iterable[str])
     return len({authors.get(key, key) for key in episode_ids})
 
 
-def drop_outnumbered(
-    view: MemoryView, operations: Sequence[GuidelineOperation]
-) -> tuple[list[GuidelineOperation], list[str]]:
+async def drop_outnumbered(
+    io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation]
+) -> tuple[Sequence[GuidelineOperation], list[str]]:
     """Drop retirements of guidelines that more experts support; returns a warning for each."""
+    if all(operation.action != "retire" for operation in operations):
+        return operations, []
+    view = await access.refresh(io)
     authors, by_id = authors_by_episode(view), {each.id: each for each in view.guidelines}
     kept, warnings = [], []
     for operation in operations:

@@ -239,9 +239,8 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         if rewordings := load_operations(lesson.get("rewordings")):
             await commit_redistilled(io, access, rewordings, lesson["reworded"])
             await clear_cached_replies(io, access)
-        operations, outnumbered = drop_outnumbered(
-            await access.refresh(io), load_operations(lesson.get("operations"))
-        )
+        proposed = load_operations(lesson.get("operations"))
+        operations, outnumbered = await drop_outnumbered(io, access, proposed)
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
         # Another review may be distilling the pending episodes that this one did not use.

@@ -273,6 +273,24 @@ async def test_one_comment_retires_no_guideline_that_more_experts_support(
     )
 
 
+async def test_feedback_distilled_again_after_a_purge_retires_no_guideline_of_more_experts(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    cases = [{**CASE, "inputs": f"Case {number}"} for number in range(4)]
+    gone, along, *supporters = await bench.remember(
+        *({**case, **COLD, "author": f"expert {at}"} for at, case in enumerate(cases))
+    )
+    memory = bench.memory(model=bench.server.chat_model())
+    for text, sources in ((REASON, [gone, along]), (SORRY, supporters)):
+        read = {episode.id: episode.word for episode in sources}
+        operation = GuidelineOperation(action="add", text=text, episode_ids=list(read))
+        run_sync(commit_lesson(SYNC, memory.access, [operation], read))
+    bench.server.script(operations({"action": "retire", "guideline": "G1"}))
+    await memory.aforget(gone.id, purge=True)
+    assert [guideline.text for guideline in await bench.guidelines()] == [SORRY]
+    assert "more experts support it" in caplog.text
+
+
 async def test_wrong_handle_is_asked_for_again_and_an_experts_own_guideline_has_none(
     bench: Bench,
 ) -> None:
