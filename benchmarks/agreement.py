@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
@@ -76,7 +76,11 @@ def load_rows(folder: Path, name: str) -> list[Row]:
     plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
     text = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
     rows = [json.loads(line) for line in text.decode().splitlines()]
-    return [seen_by_gate(row, sees) for row in rows] if sees else rows  # type: ignore[arg-type] # the command line's
+    if not sees:
+        return rows
+    if sees not in get_args(Sees):
+        raise ValueError(f"--sets: {sees!r} after the colon is none of {get_args(Sees)}.")
+    return [seen_by_gate(row, cast("Sees", sees)) for row in rows]
 
 
 def messages_of(run: Sequence[dict[str, Any]]) -> list[BaseMessage]:

@@ -113,8 +113,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
                 update["structured_response"] = None
         return update
 
-    # `hook_config` is typed loosely.
-    after_agent, aafter_agent = map(  # type: ignore[assignment]
+    after_agent, aafter_agent = map(  # type: ignore[assignment] # `hook_config` is typed loosely
         hook_config(can_jump_to=["model"]), sync_async_methods(_decide)
     )
 

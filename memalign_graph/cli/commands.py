@@ -176,8 +176,8 @@ def evaluate(
     if cache:
         check_database(cache, "--cache")
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
-        with require_extra("evaluation", "A readable report"):  # before any call is paid for
-            import jinja2  # noqa: F401
+        with require_extra("evaluation", "A readable report"):
+            import jinja2  # noqa: F401 - is it there, before any call is paid for?
     training, rejected = _read_all(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read_all(test, "--test", field, criterion, terminal) if test else (None, 0)
     settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}

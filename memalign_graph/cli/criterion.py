@@ -101,7 +101,7 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
 def _days(value: Any, where: str) -> timedelta:
     try:
         if isinstance(value, bool):  # it would be one day
-            raise TypeError  # noqa: TRY301
+            raise TypeError  # noqa: TRY301 - refused below, as any other type
         return timedelta(days=value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(

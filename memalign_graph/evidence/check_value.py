@@ -36,6 +36,7 @@ _MAX_ODDS = 3.0
 _JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1 at most
 _TRUSTED_CASES = 4
 """A check's weight is 1 without accepted cases. This many of them count as much as that."""
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # that are tried, of a check and of a vote
 _MIN_WEIGHT = 0.25  # a check with this weight or less is not used
 _SURE = 0.9  # probability of the values seen where a check failed, or where all are met
 
@@ -132,7 +133,8 @@ def _accepted(
     levels = {key: share_of_scale(value, scale) for key, value in values.items()}
     known = {key: level for key, level in levels.items() if level is not None}
     broken = [level for key, level in known.items() if key in sources and level < 1]
-    return [key for key, level in known.items() if level == 1 or (broken and level > fmean(broken))]
+    usual = fmean(broken) if broken else 1.0
+    return [key for key, level in known.items() if level == 1 or level > usual]
 
 
 def _anchored(
@@ -251,7 +253,6 @@ def combine_probabilities(
 
 _WIDTH = 0.5  # of the kernel, in squared standard deviations of the answers
 _HALF_WEIGHT_CASES = 8  # number of cases at which a vote has half of its weight
-_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _MAX_VOTERS = 200  # the newest cases
 _MIN_KINDS = 2  # values that more than one case has
 _PRIOR = 0.05  # smoothing of the votes: share of all votes that each value gets in addition

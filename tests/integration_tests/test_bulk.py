@@ -269,9 +269,9 @@ async def test_a_batch_that_is_stopped_half_way_leaves_no_file_with_its_name(
         return {path.name for path in tmp_path.iterdir()}
 
     def cases() -> Any:
-        for one in CASES:
+        for each in CASES:
             seen.append(names())
-            yield one
+            yield each
 
     batch.prepare(cases())
     assert set().union(*seen) == {"batch0.jsonl.part", "batch0.cases.jsonl.part"}

@@ -199,7 +199,7 @@ def test_two_users_with_one_name_are_two_experts() -> None:
         )
     ]
     found = feedback_from_langsmith([app], [*words, said(app, score=1)], criterion=CRITERION)
-    assert [(one.author, one.rationale) for one in found.feedback] == [
+    assert [(item.author, item.rationale) for item in found.feedback] == [
         (f"John Smith ({ids[0]})", "Cold."),
         (f"John Smith ({ids[1]})", "Short."),
         ("ann", None),

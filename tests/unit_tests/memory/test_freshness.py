@@ -32,7 +32,7 @@ def words_in(memory: JudgeMemory) -> set[str | None]:
 
 
 def cached() -> list[view.MemoryView]:
-    return [one for views in view._cache.cached.values() for one in views.values()]
+    return [each for views in view._cache.cached.values() for each in views.values()]
 
 
 def reads_of(batches: Iterable[list[Op]]) -> list[str]:
