@@ -18,10 +18,7 @@ with require_extra("review", "the review page"):
     from memalign_graph.review.app import create_review_app
     from memalign_graph.review.queue import ReviewQueue
 
-__all__ = ["Desk", "ReviewQueue", "create_review_app", "serve_page"]
-
-Desk = ReviewQueue
-"""The name of `ReviewQueue` until 0.3."""
+__all__ = ["ReviewQueue", "create_review_app", "serve_page"]
 
 
 async def serve_page(app: Starlette, host: str, port: int, announce: Callable[[str], None]) -> None:
