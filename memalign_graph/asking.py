@@ -94,9 +94,13 @@ def with_schema(model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel
 
     if inner_models(model) == [model]:
         steps: Any = bind(_send_unchecked(model), include_raw=False)
-        is_pair = isinstance(steps, RunnableSequence) and not steps.middle
+        is_pair = isinstance(steps, RunnableSequence) and all(
+            # Of langchain-openai; refusals are recognized when the reply is parsed.
+            step.get_name() == "_check_refusal"
+            for step in steps.middle
+        )
         if is_pair and hasattr(steps.last, "parse_result"):
-            # The same as `include_raw`, which runs four more runnables a call, at half the cost.
+            # The same as `include_raw`, which runs several more runnables a call, at half the cost.
             return StructuredModel(steps.first, steps.last, name, key, purpose)
     whole = map_models(model, lambda inner: bind(_send_unchecked(inner), include_raw=True))
     return StructuredModel(whole, None, name, key, purpose)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -307,7 +308,12 @@ def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> d
 
 
 def revision_of(guideline: Guideline) -> str:
-    return digest([guideline.text, guideline.origin, guideline.author])
+    return _revision(guideline.text, guideline.origin, guideline.author)
+
+
+@lru_cache(maxsize=10_000)
+def _revision(*wording: str | None) -> str:
+    return digest([*wording])
 
 
 def new_id(at_us: int) -> str:

@@ -11,6 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables.config import set_config_context
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai.resources.chat.completions import AsyncCompletions, Completions
 
@@ -30,7 +31,7 @@ from memalign_graph.models import (
     resolve_chat_model,
     resolve_embeddings,
 )
-from tests.loopback import LoopbackServer, error
+from tests.loopback import LoopbackServer, error, refusal
 
 
 @pytest.fixture
@@ -167,6 +168,23 @@ def test_callbacks_cache_and_request_are_those_of_the_model_itself(
     assert ours.body == theirs.body
     assert ours.headers["x-own"] == "1"
     assert seen.calls == [seen.calls[0]] * 3
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_call_of_an_openai_model_is_one_run(
+    server: LoopbackServer, ask_turns: Callable[[Any], Any], *, is_refused: bool
+) -> None:
+    class SeenChains(Seen):
+        def on_chain_start(self, *_: Any, **given: Any) -> None:
+            self.calls.append(given["name"])
+
+    seen = SeenChains()
+    server.script(refusal("No.") if is_refused else {"rationale": "", "value": True})
+    bound = with_schema(server.chat_model(), VERDICT)
+    with set_config_context({"callbacks": [seen]}) as context:
+        reply = context.run(ask_turns, bound)
+    problem = "the model refused: No." if is_refused else None
+    assert (reply.problem, reply.is_refusal, len(seen.calls)) == (problem, is_refused, 1)
 
 
 def test_a_client_that_learns_where_to_go_when_it_is_called_is_followed(
