@@ -3,11 +3,12 @@
 The model writes several questions from the comment. The expert's value says how the case itself
 must answer them. A question about another subject, or with the same answer for every case, is
 dropped before it judges anything. Each question is also asked about the same outputs rewritten as
-the expert wants them, and about accepted cases in memory.
+the expert wants them, and about cases in memory that experts valued otherwise. The questions of
+standing guidelines take part: a comment that asks for the same again makes no second check.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from memalign_graph.agreement import value_or_none
@@ -28,21 +29,33 @@ from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
 from memalign_graph.prompts.fences import is_placeholder, split_words
 from memalign_graph.scales import Scale
-from memalign_graph.types import Episode, Example
+from memalign_graph.types import Episode, Example, Guideline
 
 logger = logging.getLogger(__name__)
 
 _MAX_SOURCES_ASKED = 3  # source cases on which a question is validated
-_MAX_ACCEPTED_CASES = 2  # accepted cases in memory on which wordings are compared
+_MAX_OTHER_CASES = 2  # cases in memory with another value, on which questions are compared
+_MAX_STANDING = 8  # newest guidelines that a comment may support
+_MIN_SUPPORT, _SUPPORT_SHARE = 0.3, 0.5
+"""A comment supports a standing guideline whose question has at least this contrast, and this share
+of the best new question's. On the development scenarios, questions of other rules have less."""
 _MIN_CONTRAST = 0.15
 """Least difference in log-odds between accepted outputs and the case; less is noise."""
 
 
 async def distill_comments(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, episodes: Sequence[Episode]
+    io: IO,
+    access: MemoryAccess,
+    chat: BaseChatModel,
+    episodes: Sequence[Episode],
+    guidelines: Sequence[Guideline] = (),
 ) -> DistillResult:
-    """Make a guideline from each comment: the comment is its text, the best question its check."""
+    """Make a guideline from each comment: the comment is its text, the best question its check.
+
+    If the question of a standing guideline is about as good, the comment supports that guideline.
+    """
     result = DistillResult()
+    texts = {each.question: each.text for each in guidelines[-_MAX_STANDING:] if each.question}
     for episode in episodes:
         comment = episode.rationale or ""
         result.read[episode.id] = episode.word
@@ -53,12 +66,15 @@ async def distill_comments(
             continue
         is_accepted = _level(episode, access.criterion.scale) == 1
         wordings = await _wordings(io, access, chat, comment)
-        question = await _choose(io, access, chat, episode, wordings, is_accepted=is_accepted)
+        question = await _choose(
+            io, access, chat, episode, wordings, [*texts], is_accepted=is_accepted
+        )
         if question is None:
             answer = "yes" if is_accepted else "no"
             why = f"no question made from it is answered {answer} on the case that it comes from"
             result.warnings.append(not_kept(text, why))
             continue
+        text = texts.setdefault(question, text)
         operation = GuidelineOperation(
             action="add", text=text, question=question, episode_ids=[episode.id]
         )
@@ -134,35 +150,49 @@ async def _choose(
     chat: BaseChatModel,
     episode: Episode,
     wordings: Sequence[str],
+    standing: Sequence[str],
     *,
     is_accepted: bool,
 ) -> str | None:
-    """Return the wording that best separates accepted cases from this one; None if none does."""
-    answers = await _answers(io, chat, episode.example, wordings)
+    """Return the question that separates the case best from others; None if none does.
+
+    The others are cases that experts valued otherwise, and the case as the expert wants it. A
+    standing question has to separate them, and is preferred to new ones that are little better.
+    """
+    questions = list(dict.fromkeys([*standing, *wordings]))
+    answers = await _answers(io, chat, episode.example, questions)
     if answers is None:
         return wordings[0] if wordings else None
-    others = [] if is_accepted else await _accepted_examples(io, access, chat, episode)
-    compared = [await _answers(io, chat, example, wordings) or {} for example in others]
+    others = await _other_examples(io, access, chat, episode, is_accepted=is_accepted)
+    compared = [await _answers(io, chat, example, questions) or {} for example in others]
 
-    def contrast(wording: str) -> float:
+    def contrast(question: str, average: Callable[[list[float]], float] = fmean) -> float:
         """Return how much higher the log-odds are on accepted outputs; 0 for small differences."""
-        odds = [log_odds(other[wording]) for other in compared if wording in other]
-        difference = fmean(odds) - log_odds(answers[wording]) if odds else 0.0
-        return difference if abs(difference) >= _MIN_CONTRAST else 0.0
+        odds = [log_odds(other[question]) for other in compared if question in other]
+        difference = average(odds) - log_odds(answers[question]) if odds else 0.0
+        if abs(difference) < _MIN_CONTRAST:
+            return 0.0
+        return -difference if is_accepted else difference
 
-    def works(wording: str) -> bool:
-        is_as_valued = (answers[wording] >= YES_THRESHOLD) == is_accepted
-        return contrast(wording) > 0 or (contrast(wording) == 0 and is_as_valued)
+    def is_as_valued(question: str) -> bool:
+        return (answers[question] >= YES_THRESHOLD) == is_accepted
 
-    answered = [wording for wording in wordings if wording in answers]
-    if working := [wording for wording in answered if works(wording)]:
-        chosen = max(working, key=contrast)
+    new = [each for each in wordings if each in answers]
+    working = [
+        each for each in new if contrast(each) > 0 or (contrast(each) == 0 and is_as_valued(each))
+    ]
+    best = max(map(contrast, working), default=0.0)
+    # The case may break two rules: another rule's question separates it from accepted cases, but
+    # not from the outputs as this comment wants them.
+    least = {
+        each: contrast(each, fmean if is_accepted else min) for each in standing if each in answers
+    }
+    needed = max(_SUPPORT_SHARE * best, _MIN_SUPPORT)
+    supported = [each for each in least if least[each] >= needed]
+    if supported or working:
+        chosen = max(supported, key=least.__getitem__) if supported else max(working, key=contrast)
         answer = answers[chosen]
-    elif about_fault := [
-        wording
-        for wording in answered
-        if answers[wording] >= YES_THRESHOLD and contrast(wording) < 0
-    ]:
+    elif about_fault := [each for each in new if contrast(each) < 0 and not is_as_valued(each)]:
         turned = min(about_fault, key=contrast)
         chosen, answer = turn_around(turned), 1 - answers[turned]
     else:
@@ -183,18 +213,22 @@ async def _answers(
     return {wording: float(answer) for wording, answer in pairs if answer is not None}
 
 
-async def _accepted_examples(
-    io: IO, access: MemoryAccess, chat: BaseChatModel, episode: Episode
+async def _other_examples(
+    io: IO, access: MemoryAccess, chat: BaseChatModel, episode: Episode, *, is_accepted: bool
 ) -> list[Example]:
-    """Return the case as the expert wants it, and the newest cases that experts accepted."""
+    """Return the case as the expert wants it, and the newest cases with another value."""
     scale = access.criterion.scale
     rows = [
         row
         for row in (await access.refresh(io)).newest()
-        if _level(row, scale) == 1 and row.example_id != episode.example_id
+        if (level := _level(row, scale)) is not None
+        and (level == 1) != is_accepted
+        and row.example_id != episode.example_id
     ]
-    accepted = await access.episodes(io, [row.id for row in rows[:_MAX_ACCEPTED_CASES]])
-    examples = [other.example for other in accepted.values()]
+    others = await access.episodes(io, [row.id for row in rows[:_MAX_OTHER_CASES]])
+    examples = [other.example for other in others.values()]
+    if is_accepted:
+        return examples
     rewritten = await _rewritten(io, chat, episode)
     return examples if rewritten is None else [rewritten, *examples]
 

@@ -94,7 +94,10 @@ async def distill_episodes(
     small, window = is_small_model(chat), max_input_tokens(chat)
     commented = [episode for episode in episodes if episode.rationale]
     if small and 0 < len(commented) <= _MAX_SINGLE_COMMENTS:
-        return await distill_comments(io, access, chat, commented[:max_operations])
+        return await distill_comments(io, access, chat, commented[:max_operations], guidelines)
+    if small and max_operations is None and len(episodes) <= _MAX_SINGLE_COMMENTS:
+        # Without a comment, a question would come from the judged text and not from the expert.
+        return DistillResult(read={episode.id: episode.word for episode in episodes})
     if small:
         prompt = small_distill_prompt(
             access.criterion,

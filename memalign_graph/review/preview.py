@@ -12,6 +12,7 @@ from memalign_graph.evidence.deciding import current_evidence_model, fit, off_lo
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import index_missing, vector_key_of_example
@@ -130,6 +131,7 @@ async def proposed_guidelines(
         return []
     active = await access.guidelines(io)
     texts = {guideline.id: guideline.text for guideline in active}
+    known = {*map(normalize_text, texts.values())}
     result = await distill_episodes(io, access, model, [Episode.from_feedback(feedback)], active)
     proposals: list[Shown] = []
     for operation in result.operations:
@@ -139,6 +141,8 @@ async def proposed_guidelines(
             proposals.append({"action": action, "text": text, "question": None})
             action = "add"  # of the text that replaces it, if any
         if operation.text is not None:
+            if action == "add" and normalize_text(operation.text) in known:
+                action = "support"
             fields = {"text": operation.text, "question": operation.question}
             proposals.append({"action": action, **fields})
     return proposals

@@ -263,7 +263,9 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
         [check_value._FIRST_SHARE, check_value._LAST_SHARE],
     ),
     ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
-    ("docs/checks.md", r"of up to (\d+) accepted cases", [comment_questions._MAX_ACCEPTED_CASES]),
+    ("docs/checks.md", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
+    ("docs/checks.md", r"of the (\d+) newest guidelines", [comment_questions._MAX_STANDING]),
+    ("docs/checks.md", r"by at least ([\d.]+) in log-odds", [comment_questions._MIN_SUPPORT]),
     (
         "docs/checks.md",
         r"Up to (\d+) comments .* up to (\d+) at a time, the model writes at most (\d+)",

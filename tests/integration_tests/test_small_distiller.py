@@ -70,8 +70,8 @@ class Distiller:
 
     wordings: Sequence[str]
     rewritten: str = "Sorry! Check the tracking page."
-    yes: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Of each question the probability of yes for the case, and for others."""
+    yes: Mapping[str, Sequence[float] | Mapping[str, float]] = field(default_factory=dict)
+    """Of each question the probability of yes for the case, and for others; or by outputs."""
 
     def __call__(self, chat: ChatRequest) -> Any:
         match chat.schema_name:
@@ -83,8 +83,12 @@ class Distiller:
                 return answer({"rationale": "Fine.", "value": True})
         last = str(chat.messages[-1]["content"])
         case, _, question = last.rpartition("</case>")
-        here, others = self.yes.get(question.strip(), (0.9, 0.9))
-        share = here if f"<outputs>\n{CASE['outputs']}\n</outputs>" in case else others
+        known = self.yes.get(question.strip(), (0.9, 0.9))
+        outputs = case.split("<outputs>\n")[1].split("\n</outputs>")[0]
+        if isinstance(known, Mapping):
+            share = known[outputs]
+        else:
+            share = known[0] if outputs == CASE["outputs"] else known[1]
         return with_logprobs("Yes", [("Yes", {"Yes": share, "No": 1 - share})])
 
 
@@ -207,6 +211,64 @@ async def test_a_comment_of_praise_is_a_question_that_its_case_meets(bench: Benc
     [rule] = await bench.guidelines()
     assert rule.question == SORRY
     assert asked(bench, "rewritten_outputs") == []
+
+
+REFUNDED = "Sorry! Here is your refund."
+ACCEPTED = {"inputs": "Where is my bill?", "outputs": "Sorry! It is in this mail.", "value": True}
+
+
+async def teach_twice(bench: Bench, second: dict[str, Any], *, rewritten: str) -> list[Guideline]:
+    """Teach that a reply says sorry, then something about `OTHER`; returns the guidelines."""
+    without, with_sorry = CASE["outputs"], "Sorry! Check the tracking page."
+    sorry = {without: 0.1, OTHER["outputs"]: 0.1, with_sorry: 0.8, ACCEPTED["outputs"]: 0.8}
+    refund = {without: 0.1, OTHER["outputs"]: 0.1, REFUNDED: 0.9, ACCEPTED["outputs"]: 0.9}
+    yes = {SORRY: {**sorry, REFUNDED: 0.1}, REFUND: {**refund, with_sorry: 0.9}}
+    graph = bench.review_graph(distill_model=small(bench))
+    bench.server.responder = Distiller((SORRY,), with_sorry, yes)
+    await bench.review(graph, COLD)
+    bench.server.responder = Distiller((REFUND,), rewritten, yes)
+    await bench.review(graph, second, OTHER, "second")
+    return await bench.guidelines()
+
+
+async def test_a_comment_that_asks_for_the_same_supports_the_guideline(bench: Bench) -> None:
+    """The new wording separates the case a little better, and is still no second check."""
+    again = {"value": False, "rationale": "Again no apology."}
+    [rule] = await teach_twice(bench, again, rewritten="Sorry! Check the tracking page.")
+    assert (rule.text, rule.question) == (COLD["rationale"], SORRY)
+    assert len(rule.episode_ids) == 2
+
+
+@pytest.mark.parametrize("knows_accepted", [False, True])
+async def test_a_comment_about_another_rule_is_a_guideline_of_its_own(
+    bench: Bench, *, knows_accepted: bool
+) -> None:
+    """Also where the case breaks the standing rule, too, and accepted cases meet both."""
+    if knows_accepted:
+        await bench.remember({**ACCEPTED, "author": "ann"})
+    refund = {"value": False, "rationale": "Offer the refund."}
+    rules = await teach_twice(bench, refund, rewritten=REFUNDED)
+    assert [rule.question for rule in rules] == [SORRY, REFUND]
+
+
+async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> None:
+    yes = {SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: 0.8}, REFUND: (0.4, 0.6)}
+    bench.server.responder = Distiller((SORRY,), CASE["outputs"], yes)
+    graph = bench.review_graph(distill_model=small(bench))
+    await bench.review(graph, COLD)
+    bench.server.responder = Distiller((REFUND,), yes=yes)
+    praise = {"value": True, "rationale": "Good: it says sorry."}
+    await bench.review(graph, praise, OTHER, "second")
+    [rule] = await bench.guidelines()
+    assert len(rule.episode_ids) == 2
+
+
+async def test_a_value_without_a_comment_makes_no_guideline(bench: Bench) -> None:
+    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.1, 0.8)})
+    learned = await bench.review(bench.review_graph(distill_model=small(bench)), {"value": False})
+    assert asked(bench, QUESTIONS) == []
+    assert (await bench.guidelines(), learned["learned"]["warnings"]) == ([], [])
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 async def test_wordings_that_are_no_questions_are_asked_for_once_more(bench: Bench) -> None:

@@ -199,7 +199,12 @@ async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: O
     assert "bob : Yes Fine." in ann.text
     ann.page = page
     await ann.post(f"{case}/rule", **form)
-    assert "When judging, heed the expert: Too cold." in ann.text
+    lesson = "When judging, heed the expert: Too cold."
+    assert f"a new rule {lesson}" in ann.text
+    await office.memory.aadd_guideline(lesson, author="bob")
+    ann.page = page
+    await ann.post(f"{case}/rule", **form)
+    assert f"a known rule is confirmed {lesson}" in ann.text
     assert [it.author for it in await office.memory.aepisodes()] == ["bob"]
 
 
