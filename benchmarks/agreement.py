@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -32,6 +33,7 @@ from memalign_graph.evaluation.metrics import concordance
 from memalign_graph.identity import digest
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.local.weights import MODEL
+from memalign_graph.prompts.fences import as_text, estimate_tokens
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Sees
 from memalign_graph.types import parse_example
@@ -67,8 +69,14 @@ Outcome = dict[str, Any]
 Array = NDArray[np.float64]
 
 
-def load_rows(folder: Path, name: str) -> list[Row]:
-    """Read a set's rows from its JSONL file, which may be compressed.
+def case_tokens(row: Row) -> int:
+    """Estimate the tokens of a row's example in a prompt."""
+    parts = [as_text(row[name]) for name in _EXAMPLE if row[name] is not None]
+    return sum(map(estimate_tokens, parts))
+
+
+def load_rows(folder: Path, name: str, max_tokens: float = inf) -> list[Row]:
+    """Read a set's rows of at most so many tokens from its JSONL file, which may be compressed.
 
     After a colon, the name may say what a gate would see of a run of messages (`sees`).
     """
@@ -76,6 +84,7 @@ def load_rows(folder: Path, name: str) -> list[Row]:
     plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
     text = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
     rows = [json.loads(line) for line in text.decode().splitlines()]
+    rows = [row for row in rows if case_tokens(row) <= max_tokens]
     if not sees:
         return rows
     if sees not in get_args(Sees):
@@ -145,7 +154,7 @@ def chat_model(options: argparse.Namespace, server: str) -> ChatOpenAI:
 
 def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
     """Let both sides learn a set's training rows and judge its test rows."""
-    rows = load_rows(options.data, name)
+    rows = load_rows(options.data, name, options.max_tokens)
     random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]
@@ -365,12 +374,13 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=DATA, help="the folder of labelled rows")
     add("--sets", default=",".join(SETS), help="names of files there, with commas between")
-    add("--minutes", type=float, default=float("inf"), help="begin no set after this time")
+    add("--minutes", type=float, default=inf, help="begin no set after this time")
     add("--no-peer", action="store_true", help="ours alone")
     add("--curve", action="store_true", help="also judge after 5, 10, 20 and 40 rows")
     add("--ablations", action="store_true", help="also judges without one of the default's parts")
     add("--train", type=int, default=40, help="training rows that are learned")
     add("--test", type=int, default=50, help="test rows that are judged")
+    add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--seed", type=int, default=1, help="chooses the rows")
     add("--k", type=int, default=5, help="similar cases of a judgment")
     add("--at-once", type=int, default=1, help="judgments at a time")

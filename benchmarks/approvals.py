@@ -7,6 +7,7 @@ judged: how many would be asked about, and how many wrong ones would run.
 import argparse
 import random
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -130,6 +131,7 @@ def main() -> None:
     add("--data", type=Path, default=DATA, help="the folder of labelled rows")
     add("--train", type=int, default=72, help="calls that a person decides on")
     add("--test", type=int, default=74, help="calls that are judged")
+    add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--targets", type=float, nargs="+", default=[0.95, 0.6], help="target agreements")
     add("--at-once", type=int, default=1, help="judgments at a time")
     add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
@@ -137,7 +139,7 @@ def main() -> None:
     add("--window", type=int, default=8_192, help="its context window, in tokens")
     add("--results", type=Path, default=Path(__file__).parent / "results" / "approvals.md")
     options = parser.parse_args()
-    rows = load_rows(options.data, _SET)
+    rows = load_rows(options.data, _SET, options.max_tokens)
     random.Random(1).shuffle(rows)  # noqa: S311 - nothing secret
     train = [row for row in rows if row["split"] == "train"][: options.train]
     test = [row for row in rows if row["split"] == "test"][: options.test]

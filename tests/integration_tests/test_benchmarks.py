@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.agreement import DATA, load_rows
 from tests.integration_tests.evaluation.support import Model
 from tests.loopback import LoopbackServer
 
@@ -77,6 +78,13 @@ def test_agreement_judges_what_a_gate_sees_of_a_run(server: LoopbackServer, tmp_
     )
     assert "| airline_run_right:answer | 2, 4 | balanced accuracy |" in shown
     assert "| airline_run_right:turn | 2, 4 | balanced accuracy |" in shown
+
+
+def test_longer_cases_are_left_out() -> None:
+    """Before a view is taken, so that each view has the same cases."""
+    ids = [row["id"] for row in load_rows(DATA, "airline_run_right", 3_000)]
+    assert 0 < len(ids) < len(load_rows(DATA, "airline_run_right"))
+    assert [row["id"] for row in load_rows(DATA, "airline_run_right:answer", 3_000)] == ids
 
 
 def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) -> None:
