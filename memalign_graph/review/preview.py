@@ -135,7 +135,7 @@ async def proposed_guidelines(
     result = await distill_episodes(io, access, model, [Episode.from_feedback(feedback)], active)
     proposals: list[Shown] = []
     for operation in result.operations:
-        action = operation.action
+        action: str = operation.action
         if action == "retire":
             text = texts[str(operation.guideline_id)]
             proposals.append({"action": action, "text": text, "question": None})

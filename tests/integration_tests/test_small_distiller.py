@@ -70,7 +70,7 @@ class Distiller:
 
     wordings: Sequence[str]
     rewritten: str = "Sorry! Check the tracking page."
-    yes: Mapping[str, Sequence[float] | Mapping[str, float]] = field(default_factory=dict)
+    yes: Mapping[str, tuple[float, float] | Mapping[str, float]] = field(default_factory=dict)
     """Of each question the probability of yes for the case, and for others; or by outputs."""
 
     def __call__(self, chat: ChatRequest) -> Any:
@@ -222,7 +222,7 @@ async def teach_twice(bench: Bench, second: dict[str, Any], *, rewritten: str) -
     without, with_sorry = CASE["outputs"], "Sorry! Check the tracking page."
     sorry = {without: 0.1, OTHER["outputs"]: 0.1, with_sorry: 0.8, ACCEPTED["outputs"]: 0.8}
     refund = {without: 0.1, OTHER["outputs"]: 0.1, REFUNDED: 0.9, ACCEPTED["outputs"]: 0.9}
-    yes = {SORRY: {**sorry, REFUNDED: 0.1}, REFUND: {**refund, with_sorry: 0.9}}
+    yes: dict[str, Any] = {SORRY: {**sorry, REFUNDED: 0.1}, REFUND: {**refund, with_sorry: 0.9}}
     graph = bench.review_graph(distill_model=small(bench))
     bench.server.responder = Distiller((SORRY,), with_sorry, yes)
     await bench.review(graph, COLD)
@@ -252,7 +252,7 @@ async def test_a_comment_about_another_rule_is_a_guideline_of_its_own(
 
 
 async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> None:
-    yes = {SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: 0.8}, REFUND: (0.4, 0.6)}
+    yes: dict[str, Any] = {SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: 0.8}, REFUND: (0.4, 0.6)}
     bench.server.responder = Distiller((SORRY,), CASE["outputs"], yes)
     graph = bench.review_graph(distill_model=small(bench))
     await bench.review(graph, COLD)
