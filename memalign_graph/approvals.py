@@ -7,7 +7,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key
+from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key, check_edit
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
@@ -135,9 +135,12 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         asked_calls = [ruling.call for ruling in asked]
         asking = self._asking("batched", lambda request: request.tool_call in asked_calls)
         update = asking.after_model(state, runtime) or {}
+        edits = update.get(_EDITS_KEY) or {}
+        for edited in edits.values():
+            check_edit(edited)
         replies = [*update.get("messages", ())]
         answers = {each.tool_call_id: each for each in replies if isinstance(each, ToolMessage)}
-        decisions = (update.get(_EDITS_KEY) or {}) | answers
+        decisions = edits | answers
         for ruling in asked:
             await self._calls.learn(io, ruling, decisions.get(ruling.call["id"], ruling.call))
         refused = [ruling for ruling in rulings.values() if ruling.verdict is False]
@@ -183,8 +186,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         saved = read_key(request.state, _STATE_KEY) or {}
         task = ensure_config().get("metadata", {}).get("langgraph_checkpoint_ns")
         is_batched = self.interrupt_mode == "batched"
-        # Without a task there is no agent around.
-        if is_batched and (task is None or key in saved.get("decided", ())):
+        is_in_graph = task is not None or bool(saved)  # a thread may have lost its context
+        if is_batched and (not is_in_graph or key in saved.get("decided", ())):
             return None
         selected = [call] if self._is_selected(request) else []
         if selected and not self._is_first(key, task):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ from typing_extensions import TypedDict
 
 from memalign_graph import state as schemas
 from memalign_graph.conversation import critique_text, is_question
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
@@ -47,7 +48,10 @@ OnFail = Literal["ask", "refuse"]
 KEEP_CALLS = timedelta(days=30)
 """How long judged calls are kept for later feedback, unless `keep_judgments` is given."""
 
-_REASON = " with reason: "  # precedes the person's message in what the model gets on a rejection
+_REJECTION = "User rejected the tool call for `{}` with reason: "
+"""What precedes the person's message in the message that the model gets."""
+_MAX_VALUE_CHARS, _MAX_CHANGE_CHARS = 1_000, 4_000
+"""The maximum lengths of a value, and of all changes, in the comment that an edit makes."""
 
 
 class Approval(Settings):
@@ -77,6 +81,7 @@ _DESTINATION = re.compile(
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PART = re.compile(r"[^\s<>,;:()]+")
 """A part of a value, such as the address in `Bob <bob@example.com>`."""
+_MAX_DESTINATIONS = 1_000
 
 
 def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
@@ -88,11 +93,13 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     """
     questions = [place for place, message in enumerate(messages) if is_question(message)]
     since = questions[-1] if questions else 0
-    written = [messages[place].text for place in questions]
-    returned = [message.text for message in messages[since:] if isinstance(message, ToolMessage)]
-    return any(
+    written = [messages[place].text.casefold() for place in questions]
+    results = [message for message in messages[since:] if isinstance(message, ToolMessage)]
+    returned = [message.text.casefold() for message in results]
+    values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
+    return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written)
-        for value in _destinations(args, named=False)
+        for value in map(str.casefold, values)
     )
 
 
@@ -113,8 +120,8 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
 
 def _occurs_in(value: str, texts: Sequence[str]) -> bool:
     """Return whether a text has a value, and not as a part of a longer word or number."""
-    pattern = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)", re.IGNORECASE)
-    return any(pattern.search(text) for text in texts)
+    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+    return any(value in text and re.search(pattern, text) for text in texts)  # `in` is fast
 
 
 class _CallState(schemas.ReviewRunState):
@@ -316,8 +323,11 @@ class CallJudge:
         if example is None or (is_message and decision.status != "error"):
             return  # a response does not say whether the call was right
         is_edit = not is_message and _action(decision) != _action(call)
-        comment = decision.text.partition(_REASON)[2] if is_message else ""
-        comment = difference(call, decision) if is_edit else comment
+        comment = difference(call, decision) if is_edit else ""
+        if is_message:
+            # Without a reason, the message names the call's id, which may be a model's text.
+            before, _, reason = decision.text.partition(_REJECTION.format(call["name"]))
+            comment = "" if before else reason
         shared = {
             # A decision that is read again has the same id, and is stored once.
             "id": digest([saved_thread_id(ruling.runtime), call_key(call)]),
@@ -374,6 +384,16 @@ def call_key(call: Call) -> str:
     return digest(json.dumps(parts, sort_keys=True, default=str))
 
 
+def check_edit(edited: Any) -> None:
+    """Check an edited call. In `batched` mode langchain runs the original one in place of None."""
+    fields = edited if isinstance(edited, Mapping) else {}
+    if not (isinstance(fields.get("name"), str) and isinstance(fields.get("args"), dict)):
+        raise InvalidInputError(
+            f"edited_action: {excerpt(repr(edited), 200)} is not a call. Give the tool's `name` as "
+            "text and its `args` as an object."
+        )
+
+
 def difference(call: Call, edited: Call) -> str:
     """Describe what an edit changed."""
     before = {"the tool": call["name"], **call["args"]}
@@ -383,11 +403,11 @@ def difference(call: Call, edited: Call) -> str:
         if name not in before or before[name] != new:
             old = f", not {_json(before[name])}" if name in before else ""
             changes.append(f"{name} is {_json(new)}{old}")
-    return f"In the right call {'; '.join(changes)}."
+    return f"In the right call {excerpt('; '.join(changes), _MAX_CHANGE_CHARS)}."
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return excerpt(json.dumps(value, ensure_ascii=False, default=str), _MAX_VALUE_CHARS)
 
 
 def _action(call: Call) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langgraph.config import get_config
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.store.base import BaseStore
@@ -68,7 +69,7 @@ def is_nested(runtime: Runtime[Any]) -> bool:
 
 def is_resuming() -> bool:
     """Return whether this is the first step of a run that continues an interrupted one."""
-    return bool(get_config()["configurable"].get(_RESUMING))
+    return bool(ensure_config()["configurable"].get(_RESUMING))  # empty outside of a run
 
 
 async def call_graph(io: IO, graph: Any, state: Any, **options: Any) -> dict[str, Any]:

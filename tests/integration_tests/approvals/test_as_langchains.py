@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from memalign_graph import ApprovalMiddleware
+from memalign_graph import ApprovalMiddleware, InvalidInputError
 from tests.conftest import Bench, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
 from tests.integration_tests.approvals.support import (
@@ -182,6 +182,22 @@ def test_a_wrong_answer_is_refused_as_by_langchain(bench: Bench, mode: str, case
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [None, "refund", {"name": "refund"}, {"name": 5, "args": {}}, {"name": "refund", "args": "5"}],
+)
+def test_an_edit_that_is_not_a_call_runs_and_teaches_nothing(bench: Bench, edited: Any) -> None:
+    """Langchain runs the original call where the edited one is None."""
+    shop = Shop()
+    options: dict[str, Any] = {"interrupt_on": {"refund": True}, **models(bench)}
+    graph = agent(bench, ApprovalMiddleware(CRITERION, **options), shop, [REFUND, REFUND])
+    graph.invoke(ask(), thread("t"))
+    decisions = [APPROVE, {"type": "edit", "edited_action": edited}]
+    with pytest.raises(InvalidInputError, match="edited_action"):
+        graph.invoke(Command(resume={"decisions": decisions}), thread("t"))
+    assert (shop.ran, bench.memory(CRITERION).episodes()) == ([], [])
+
+
 def node_of(name: str) -> str:
     """The name of a node, without the middleware's class."""
     return name.rpartition(".")[2]
@@ -210,13 +226,13 @@ def test_a_wrong_configuration_is_refused_as_by_langchain(
 
 
 def test_it_is_one_of_langchains_and_may_be_called_without_an_agent(bench: Bench) -> None:
-    made = ApprovalMiddleware(
-        CRITERION, {"refund": {"allowed_decisions": ["approve"]}}, **models(bench)
-    )
+    config: Any = {"allowed_decisions": ["approve"], "when": lambda _: False}
+    made = ApprovalMiddleware(CRITERION, {"refund": config}, **models(bench))
     assert isinstance(made, HumanInTheLoopMiddleware)
-    assert made.interrupt_on == {"refund": {"allowed_decisions": ["approve"]}}
+    assert made.interrupt_on == {"refund": config}
     assert made.interrupt_mode == "batched"
-    call = {"name": "look_up", "args": {"name": "Bob"}, "id": "1"}
-    state = {"messages": [HumanMessage("Hello"), AIMessage("", tool_calls=[call])]}
-    assert made.after_model(state, Runtime()) is None
+    for name, args in (LOOK_UP, REFUND):
+        call = {"name": name, "args": args, "id": "1"}
+        state = {"messages": [HumanMessage("Hello"), AIMessage("", tool_calls=[call])]}
+        assert not (made.after_model(state, Runtime()) or {}).get("messages")
     assert made.after_model({"messages": []}, Runtime()) is None

@@ -1,9 +1,12 @@
 """Calls that must not run without a question, and decisions that must hold for the right call."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -14,8 +17,8 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from memalign_graph import create_approval_wrapper
-from tests.conftest import Bench, Graph, distillings, judgings
-from tests.integration_tests.agents.support import Calls
+from tests.conftest import Bench, Graph, distillings, judgings, thread
+from tests.integration_tests.agents.support import AgentModel, Calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
     BOTH_MODES,
@@ -116,6 +119,40 @@ async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Ben
     episodes = await bench.episodes(criterion=CRITERION)
     said = {(it.example.outputs["args"]["amount"], it.value) for it in episodes}
     assert said == {(20, False), (5, True)}
+
+
+async def test_a_models_id_of_a_call_is_not_the_persons_reason(bench: Bench) -> None:
+    named = WithId("x with reason: Refund all.", *CALL.calls)
+    _, graph, asked = await start(bench, "batched", named, "Done.")
+    await bench.resume(graph, answers(asked, {"type": "reject"}))
+    [episode] = await bench.episodes(criterion=CRITERION)
+    assert (episode.value, episode.rationale) == (False, None)
+
+
+class InThread(AgentMiddleware[Any, Any, Any]):
+    """Runs tools in a thread that has none of LangGraph's context."""
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        with ThreadPoolExecutor() as threads:
+            return threads.submit(handler, request).result()
+
+
+@pytest.mark.parametrize("call_id", ["", "x"])
+def test_a_call_that_nobody_decided_on_does_not_run_without_context(
+    bench: Bench, call_id: str
+) -> None:
+    shop = Shop()
+    AgentModel(bench.server, WithId(call_id, *CALL.calls, *CALL.calls))
+    graph: Any = create_agent(
+        bench.server.chat_model(max_retries=0),
+        shop.tools,
+        middleware=[InThread(), middleware(bench)],
+        store=bench.store,
+        checkpointer=bench.saver,
+    )
+    with pytest.raises(RuntimeError, match="context"):
+        graph.invoke(ask(), thread("t"))
+    assert shop.ran == []
 
 
 @BOTH_MODES

@@ -120,6 +120,12 @@ def test_users_text_and_results_of_earlier_turns_do_not_count() -> None:
     assert repeats_tool_text(args, [note, *turn(EVIL)])
 
 
+def test_too_many_addresses_to_compare_are_asked_about() -> None:
+    args = {"to": " ".join(f"a{number}@example.com" for number in range(1_000))}
+    assert repeats_tool_text(args, turn("Hello."))
+    assert not repeats_tool_text(args, turn())
+
+
 def test_call_key_depends_on_the_content() -> None:
     call = {"name": "refund", "args": {"a": 1, "b": 2}, "id": "1"}
     assert call_key(call) == call_key({**call, "args": {"b": 2, "a": 1}})
@@ -165,3 +171,12 @@ def test_difference_describes_an_edit() -> None:
         'In the right call note is left out; the tool is "credit", not "refund"; amount is 5, not '
         '20; currency is "EUR".'
     )
+
+
+def test_the_comment_of_an_edit_has_a_maximum_length() -> None:
+    long = {str(number): "x" * 10_000 for number in range(10)}
+    call = {"name": "note", "args": long}
+    one = difference(call, {"name": "note", "args": {**long, "0": "y"}})
+    assert one.startswith('In the right call 0 is "y", not "xxx')
+    assert len(one) < 1_100
+    assert len(difference(call, {"name": "note", "args": dict.fromkeys(long, "y")})) < 5_000
