@@ -148,7 +148,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         ended = answers.keys() | {ruling.call["id"] for ruling in refused}
         may_run = [key for key, ruling in rulings.items() if ruling.call["id"] not in ended]
         update |= {"messages": replies} if replies else {}
-        return {**update, _STATE_KEY: {**saved, "decided": may_run}}
+        if may_run != saved.get("decided", []):
+            update[_STATE_KEY] = {**saved, "decided": may_run}
+        return update or None
 
     after_model, aafter_model = sync_async_methods(_decide)
 
