@@ -5,7 +5,9 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -73,6 +75,7 @@ _MAX_TEXTS_PER_REQUEST = 32
 
 
 _PendingText = tuple[str, asyncio.Future[list[list[float]]]]
+_QueuedText = tuple[str, Future[list[list[float]] | None]]
 
 
 class _BatchedEmbeddings(Embeddings):
@@ -85,9 +88,49 @@ class _BatchedEmbeddings(Embeddings):
         self.shared = embeddings
         self._waiting: list[_PendingText] = []
         self._in_flight: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()
+        self._queue: list[_QueuedText] = []
+        self._requests = 0
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self.shared.embed_documents(texts)
+        if len(texts) != 1:
+            return self.shared.embed_documents(texts)
+        answer: Future[list[list[float]] | None] = Future()
+        with self._lock:
+            self._queue.append((texts[0], answer))
+            # One of the threads sends the request of all.
+            is_sender = len(self._queue) % _MAX_TEXTS_PER_REQUEST == 1
+            is_alone = not self._requests
+        if is_sender:
+            try:
+                if not is_alone:
+                    time.sleep(_BATCH_WAIT_S)
+            finally:
+                self._send_queue()
+        vectors = answer.result()
+        return self.shared.embed_documents(texts) if vectors is None else vectors
+
+    def _send_queue(self) -> None:
+        """Embed the texts that wait longest in one request."""
+        with self._lock:
+            queue = self._queue[:_MAX_TEXTS_PER_REQUEST]
+            del self._queue[:_MAX_TEXTS_PER_REQUEST]
+            self._requests += 1
+        try:
+            answers = _one_each(self.shared.embed_documents([text for text, _ in queue]), queue)
+            for (_, answer), vectors in answers:
+                answer.set_result(vectors)
+        except BaseException as error:
+            for _, answer in queue:
+                if len(queue) > 1:  # one text may have failed all: each thread then sends its own
+                    answer.set_result(None)
+                else:
+                    answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            with self._lock:
+                self._requests -= 1
 
     def embed_query(self, text: str) -> list[float]:
         return self.shared.embed_query(text)
@@ -117,10 +160,9 @@ class _BatchedEmbeddings(Embeddings):
     async def _request(self, texts: list[_PendingText]) -> None:
         try:
             vectors = await self.shared.aembed_documents([text for text, _ in texts])
-            answers = [[vector] for vector in vectors] if len(texts) > 1 else [vectors]
-            for (_, answer), vector in list(zip(texts, answers, strict=True)):
+            for (_, answer), own in _one_each(vectors, texts):
                 if not answer.done():
-                    answer.set_result(vector)
+                    answer.set_result(own)
         except Exception as error:  # noqa: BLE001 - raised in the callers
             if len(texts) > 1:  # one text may have failed all: each gets a request of its own
                 await asyncio.gather(*(self._request([text]) for text in texts))
@@ -130,6 +172,12 @@ class _BatchedEmbeddings(Embeddings):
         finally:
             for _, answer in texts:
                 answer.cancel()  # if this task was cancelled
+
+
+def _one_each(vectors: list[list[float]], texts: Sequence[T]) -> list[tuple[T, list[list[float]]]]:
+    """Return each text with its vector; a text that is alone gets all that came back."""
+    answers = [[vector] for vector in vectors] if len(texts) > 1 else [vectors]
+    return list(zip(texts, answers, strict=True))
 
 
 class Embedder(OncePerLoop[Embeddings]):

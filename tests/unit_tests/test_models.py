@@ -2,7 +2,10 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -277,6 +280,47 @@ async def test_texts_asked_for_together_share_requests_alone(server: LoopbackSer
     [at] = [at for at, one in enumerate(refused) if isinstance(one, EmbeddingError)]
     del refused[at]
     assert refused == answers[:at] + answers[at + 1 : 9]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_texts_that_threads_ask_for_together_share_requests(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    embedder = server.embedder(max_retries=0)
+    texts = [f"Case {number}." for number in range(9)]
+    expected = embedder.embed_documents(texts)
+    is_full, is_over = threading.Event(), threading.Event()
+
+    class Waiting(DeterministicFakeEmbedding):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            is_over.wait(10 if texts == ["First."] else 0)
+            return embedder.embed_documents(texts)
+
+    embeddings: Any = Embedder(Waiting(size=4)).embeddings
+    clock = SimpleNamespace(sleep=lambda _: is_full.wait(10))
+    monkeypatch.setattr("memalign_graph.models.time", clock)
+
+    def ask(text: str) -> Any:
+        return run_sync(embed_texts(SYNC, embeddings, [text]))
+
+    with ThreadPoolExecutor(max_workers=10) as threads:
+        first = threads.submit(ask, "First.")
+        while not embeddings._requests:
+            is_full.wait(0.001)
+        asked = [threads.submit(ask, text) for text in texts]
+        while len(embeddings._queue) < len(texts):
+            is_full.wait(0.001)
+        # What is refused for one text is asked for each.
+        server.script_embeddings(*[error(400), error(400)] * fails)
+        is_full.set()
+        failed = [one for one in asked if isinstance(one.exception(), EmbeddingError)]
+        assert len(failed) == fails
+        vectors = [one.result()[0] for one in asked if one not in failed]
+        is_over.set()
+        assert len(first.result()) == 1
+    assert vectors == [each for each, one in zip(expected, asked, strict=True) if one not in failed]
+    sizes = [len(request.texts) for request in server.embeddings]
+    assert sizes == [9, 9, *[1] * 9 * fails, 1]
 
 
 async def test_a_shared_request_that_is_cancelled_leaves_nobody_waiting() -> None:
