@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from memalign_graph.errors import InvalidInputError, describe_validation_error
+from memalign_graph.errors import InvalidInputError, describe_validation_error, excerpt
 from memalign_graph.identity import check_json, check_label, digest, episode_id
 from memalign_graph.scales import Boolean, Scale, Value
 from memalign_graph.transcript import read_messages
@@ -55,6 +55,26 @@ UtcDatetime = Annotated[
     datetime, AfterValidator(lambda time: time if time.tzinfo else time.replace(tzinfo=UTC))
 ]
 """A time with a zone; UTC by default."""
+
+_UNIX_TIMES = (100_000_000, 10_000_000_000_000)
+"""From 1973 in seconds to 2286 in milliseconds; other numbers are years, days or dates."""
+
+
+def read_compact_date(value: Any) -> Any:
+    """Convert a number such as 20240531 to a date; a `ValueError` for others that are no time."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+    low, high = _UNIX_TIMES
+    if low <= abs(number) < high:
+        return value
+    try:
+        return datetime.fromisoformat(str(value).strip().removesuffix(".0"))
+    except ValueError as error:
+        shown = excerpt(str(value), 40)
+        expected = "write it as 2024-05-31 or 2024-05-31T10:00:00Z."
+        raise ValueError(f"given_at: {shown} is no date: {expected}") from error
 
 
 _DEPTH = 10  # of an example's value within a store's item
@@ -303,6 +323,11 @@ class Feedback(FrozenModel):
         flat = {name: data[name] for name in Example.model_fields if name in data}
         rest = {name: value for name, value in data.items() if name not in flat}
         return {**rest, "example": flat} if flat else data
+
+    @field_validator("given_at", mode="before")
+    @classmethod
+    def _read_date(cls, given_at: Any) -> Any:
+        return read_compact_date(given_at)
 
     @field_validator("rationale", "author", "id", "thread_id", mode="after")
     @classmethod

@@ -8,7 +8,7 @@ contradictions. The code decides which guidelines are merged or retired.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
 from memalign_graph.memory.learning import (
-    OUTNUMBERED,
+    OUTWEIGHED,
     authors_by_episode,
     commit_lesson,
-    count_experts,
+    experts_of,
+    outweighs,
 )
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
@@ -47,7 +48,7 @@ _NEIGHBORS = 10
 _MAX_COMMENTS = 3
 _COMMENT_CHARS = 200
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
-_OUTWEIGHED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
+_CONTRADICTED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class MergeResult:
     conflicts: list[Conflict]
     """Contradictions, in a stable order."""
     warnings: list[str]
-    """Guidelines that stay because more experts support them than want to retire them."""
+    """Guidelines that stay as they are because they outweigh the feedback against them."""
 
 
 async def merge_proposals(
@@ -230,7 +231,9 @@ class ProposalMerger:
             self._merge_duplicates([ids[place] for place in group], pairs)
         if changed_only:
             pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
-        return MergeResult(self._operations(), self._conflicts(pairs), self._warnings)
+        return MergeResult(
+            self._operations(), self._conflicts(pairs), [*dict.fromkeys(self._warnings)]
+        )
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
@@ -240,7 +243,7 @@ class ProposalMerger:
             self._table.apply(operation)
             self._changed_ids.add(self._table.successor(target.id))
             return
-        # Also if another batch has reworded the guideline already, or if it is retired.
+        # Also if the guideline outweighs it, is reworded by another batch, or is retired.
         new = operation.model_copy(update={"action": "add", "guideline_id": None})
         key = self._table.add(new, operation.episode_ids)
         self._changed_ids.add(key)
@@ -249,19 +252,28 @@ class ProposalMerger:
 
     def _can_reword(self, target: Guideline, operation: GuidelineOperation) -> bool:
         """Return whether a guideline may get this text: it has no other new one, none by hand."""
+        if target.origin == "expert":
+            return False
+        if normalize_text(operation.text or "") == normalize_text(target.text):
+            return True
         is_reworded = target.text != self._before[target.id].text
-        is_same = normalize_text(operation.text or "") == normalize_text(target.text)
-        return target.origin != "expert" and (is_same or not is_reworded)
+        return not self._is_outweighed(operation, target) and not is_reworded
 
     def _retire(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
         if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
             return
-        if self._experts(operation.episode_ids) < self._experts(target.episode_ids):
-            self._warnings.append(OUTNUMBERED.format(target.text))
+        if self._is_outweighed(operation, target):
             return
         reason = "Newer feedback contradicts it."
         self._table.apply(operation.model_copy(update={"reason": reason}))
+
+    def _is_outweighed(self, operation: GuidelineOperation, target: Guideline) -> bool:
+        """Return whether a guideline stays as it is; if so, a warning says it."""
+        stays = outweighs(self._authors, target.episode_ids, operation.episode_ids)
+        if stays:
+            self._warnings.append(OUTWEIGHED.format(target.text))
+        return stays
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
         """Merge duplicates into one guideline, unless two of them contradict each other."""
@@ -326,6 +338,7 @@ class ProposalMerger:
                 first=self._side(first),
                 second=self._side(second),
                 newer="second" if self._is_newer(second, first) else "first",
+                default=self._default(first, second),
             )
         return list(conflicts.values())
 
@@ -338,11 +351,19 @@ class ProposalMerger:
             return guideline.updated_at >= other.updated_at
         return self._newest(guideline.episode_ids) >= self._newest(other.episode_ids)
 
+    def _default(self, first: Guideline, second: Guideline) -> Literal["first", "second", "both"]:
+        """Return which of two guidelines stays if no expert decides."""
+        is_second = self._is_newer(second, first)
+        winner, loser = (second, first) if is_second else (first, second)
+        if loser.origin == "expert" or (
+            winner.origin != "expert"
+            and outweighs(self._authors, loser.episode_ids, winner.episode_ids)
+        ):
+            return "both"
+        return "second" if is_second else "first"
+
     def _newest(self, sources: Sequence[str]) -> datetime:
         return max((self._given_at.get(key, _LONG_AGO) for key in sources), default=_LONG_AGO)
-
-    def _experts(self, sources: Sequence[str]) -> int:
-        return count_experts(self._authors, sources)
 
     def _side(self, guideline: Guideline) -> ConflictSide:
         return ConflictSide(
@@ -350,27 +371,23 @@ class ProposalMerger:
             text=guideline.text,
             episode_ids=guideline.episode_ids,
             by_expert=guideline.origin == "expert",
-            experts=self._experts(guideline.episode_ids),
+            experts=len(experts_of(self._authors, guideline.episode_ids)),
         )
 
 
 def resolve_conflicts(
     conflicts: Sequence[Conflict], decisions: Mapping[str, str] | None = None
 ) -> list[GuidelineOperation]:
-    """Retire the loser of each conflict: by an expert's decision, otherwise the older one.
-
-    Without a decision both stay if more experts support the older one, or if it is by hand.
-    """
+    """Retire the loser of each conflict, if it has one."""
     lost: set[str] = set()
     operations: list[GuidelineOperation] = []
     for conflict in conflicts:
         is_decided = conflict.id in (decisions or {})
-        choice = (decisions or {}).get(conflict.id, conflict.newer)
+        choice = (decisions or {}).get(conflict.id, conflict.default)
         winner, loser = conflict.first, conflict.second
         if choice != "first":
             winner, loser = loser, winner
-        is_outweighed = loser.by_expert or (not winner.by_expert and loser.experts > winner.experts)
-        if choice == "both" or (is_outweighed and not is_decided):
+        if choice == "both":
             continue
         if not lost.isdisjoint([winner.guideline_id, loser.guideline_id]):
             continue  # a guideline that has lost already retires no other
@@ -380,7 +397,7 @@ def resolve_conflicts(
                 action="retire",
                 guideline_id=loser.guideline_id,
                 superseded_by=winner.guideline_id,
-                reason="An expert chose the other one." if is_decided else _OUTWEIGHED,
+                reason="An expert chose the other one." if is_decided else _CONTRADICTED,
                 settled=is_decided,
             )
         )
@@ -394,8 +411,8 @@ def unresolved_warnings(
     retired = {operation.guideline_id for operation in resolved}
     return [
         f"{conflict.id}: {_describe(conflict.first)} and {_describe(conflict.second)} contradict "
-        "each other. Both stay, because fewer experts support the newer one, or because experts "
-        "wrote both. Align with conflicts='ask', or edit or remove one of them."
+        "each other. Both stay, because at least as many other experts support the older one, or "
+        "because experts wrote both. Align with conflicts='ask', or edit or remove one of them."
         for conflict in conflicts
         if retired.isdisjoint([conflict.first.guideline_id, conflict.second.guideline_id])
     ]

@@ -166,6 +166,9 @@ class Conflict(FrozenModel):
     newer: Literal["first", "second"]
     """The side with newer feedback; a guideline written by hand always counts as newer."""
 
+    default: Literal["first", "second", "both"] = "both"
+    """The side that stays if no expert decides: the newer one, or both if it is outweighed."""
+
 
 class AlignmentReport(FrozenModel):
     """The report of an alignment."""

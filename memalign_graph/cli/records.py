@@ -37,7 +37,6 @@ _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 _GAPS = ("nan", "NaN", "<NA>", "NaT", "None", "null")
 _FIRST_DAY = datetime(1899, 12, 30, tzinfo=UTC)  # day 0 of spreadsheets
 _EXCEL_DAYS = (20_000, 80_000)  # 1954 to 2119
-_MIN_UNIX_S = 100_000_000  # 1973; smaller numbers are years or days
 
 Fields = dict[str, Any]
 Record = tuple[str, Fields | InvalidInputError]
@@ -200,7 +199,9 @@ def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
 
 
 def _read_date(fields: Fields) -> None:
-    """Convert a spreadsheet's day number to a date; refuse other small numbers."""
+    """Convert a spreadsheet's day number or a compact date; refuse other small numbers."""
+    from memalign_graph.types import read_compact_date
+
     try:
         number = float(str(fields.get("given_at")).replace(",", "."))
     except ValueError:
@@ -208,11 +209,11 @@ def _read_date(fields: Fields) -> None:
     low, high = _EXCEL_DAYS
     if low <= number < high:
         fields["given_at"] = (_FIRST_DAY + timedelta(days=number)).isoformat()
-    elif not abs(number) >= _MIN_UNIX_S:
-        raise InvalidInputError(
-            f"given_at: {fields['given_at']} is no date: write it as 2024-05-31 or "
-            "2024-05-31T10:00:00Z."
-        )
+        return
+    try:
+        fields["given_at"] = read_compact_date(fields["given_at"])
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
 
 
 def _local_value(value: str, scale: "Scale | None") -> Any:

@@ -101,9 +101,9 @@ def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Gui
     )
 
 
-OUTNUMBERED = (
-    "{!r} stays although newer feedback contradicts it, because more experts support it. Edit or "
-    "remove it if that is wrong."
+OUTWEIGHED = (
+    "{!r} stays although newer feedback would retire or reword it, because at least as many other "
+    "experts support it. Edit or remove it if that is wrong."
 )
 
 
@@ -114,29 +114,49 @@ def authors_by_episode(view: MemoryView) -> dict[str, str | None]:
     }
 
 
-def count_experts(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> int:
-    """Count the authors of episodes; unnamed ones are one."""
-    return len({authors.get(key, key) for key in episode_ids})
+def experts_of(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> set[str | None]:
+    """Return the authors of episodes; unnamed ones are one."""
+    return {authors.get(key, key) for key in episode_ids}
 
 
-async def drop_outnumbered(
+def outweighs(
+    authors: Mapping[str, str | None], older: Iterable[str], newer: Iterable[str]
+) -> bool:
+    """Return whether the sources of a guideline outweigh newer ones that contradict it.
+
+    Each expert counts for the newest that they said.
+    """
+    against = experts_of(authors, newer)
+    return len(experts_of(authors, older) - against) >= len(against)
+
+
+async def protect_outweighing(
     io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation]
 ) -> tuple[Sequence[GuidelineOperation], list[str]]:
-    """Drop retirements of guidelines that more experts support; returns a warning for each."""
-    if all(operation.action != "retire" for operation in operations):
+    """Keep guidelines that outweigh the feedback behind an operation; return warnings.
+
+    A text that should replace such a guideline is added as a guideline of its own.
+    """
+    if all(operation.action not in ("retire", "revise") for operation in operations):
         return operations, []
     view = await access.refresh(io)
     authors, by_id = authors_by_episode(view), {each.id: each for each in view.guidelines}
     kept, warnings = [], []
     for operation in operations:
         target = by_id.get(operation.guideline_id or "")
-        if operation.action == "retire" and target is not None:
-            supporters = count_experts(authors, target.episode_ids)
-            if count_experts(authors, operation.episode_ids) < supporters:
-                warnings.append(OUTNUMBERED.format(target.text))
-                continue
-        kept.append(operation)
-    return kept, warnings
+        if (
+            operation.action not in ("retire", "revise")
+            or target is None
+            or normalize_text(operation.text or "") == normalize_text(target.text)
+            or not outweighs(authors, target.episode_ids, operation.episode_ids)
+        ):
+            kept.append(operation)
+            continue
+        warnings.append(OUTWEIGHED.format(target.text))
+        if operation.text:
+            changes = {"action": "add", "guideline_id": None, "before": None}
+            kept.append(operation.model_copy(update=changes))
+    return kept, [*dict.fromkeys(warnings)]
 
 
 async def commit_lesson(

@@ -27,6 +27,11 @@ ModelError = ChatModelError | ModelAnswerError
 _MAX_SOURCES = 3  # of a question
 _MAX_NEW_SHARE = 0.15  # of a text's words, with which it still repeats the criterion
 
+_EXCESS = (
+    "The model answered with {} operations and not with at most {}: those after these were left "
+    "out."
+)
+
 # The prompt's labels of feedback, which a guideline never needs.
 _EXPERT_LABEL = re.compile(r"\bexpert(['\u2019]s|s['\u2019]) (value|reason)\b", re.IGNORECASE)
 _OPEN_QUESTION = re.compile(r"(what|which|who|whom|whose|when|where|why|how)\b", re.IGNORECASE)
@@ -69,7 +74,10 @@ def read_distilled(
     """
     read = _read_questions if prompt.is_for_questions else _read_operations
     shown_cases, accepted, rejected = _shown_cases(prompt), [], dict[str, tuple[str, str]]()
-    for operation in read(answer, prompt, shown_cases):
+    operations, most = read(answer, prompt, shown_cases), prompt.max_operations
+    if len(operations) > most and not drop_rejected:
+        raise ValueError(f"it has {len(operations)} operations: give at most {most}")
+    for operation in operations[:most]:
         if reason := _rejection_reason(operation, prompt, shown_cases):
             rejected.setdefault(operation.text or "", reason)
         else:
@@ -79,9 +87,12 @@ def read_distilled(
     if is_unusable and not drop_rejected:
         first = next(iter(rejected.values()), ('it has no text in "questions"', ""))
         raise ValueError(": ".join(filter(None, first)))
+    warnings = [not_kept(text, reason) for text, (reason, _) in rejected.items()]
+    if len(operations) > most:
+        warnings.append(_EXCESS.format(len(operations), most))
     return DistillResult(
         accepted,
-        [not_kept(text, reason) for text, (reason, _) in rejected.items()],
+        warnings,
         {episode.id: episode.word for episode in prompt.episodes.values()},
         prompt.truncated_ids,
     )

@@ -188,13 +188,14 @@ async def test_guideline_of_more_experts_outlasts_newer_feedback_and_the_report_
     await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob"), said(3, OLD_B)])
     newer = [said(4, NEW_A, author="cy"), said(5, NEW_B, author="cy")]
     report = await align(bench, newer, alignment(bench, batch_size=1), "u")
-    assert sources(await bench.guidelines()) == {OLD_A: 2, NEW_A: 1, NEW_B: 1}
+    assert sources(await bench.guidelines()) == {OLD_A: 2, OLD_B: 1, NEW_A: 1, NEW_B: 1}
     sides = [
         (conflict["first"]["experts"], conflict["second"]["experts"])
         for conflict in report["conflicts"]
     ]
     assert sides == [(2, 1), (1, 1)]
-    [warning] = report["warnings"]
-    assert warning.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
+    first, second = report["warnings"]
+    assert first.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
+    assert second.startswith(f"C2: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
     memory = bench.memory(model=bench.server.chat_model())
-    assert memory.consolidate()["warnings"] == [warning]
+    assert memory.consolidate()["warnings"] == [first, second]

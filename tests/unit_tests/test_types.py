@@ -130,6 +130,17 @@ def test_an_empty_cell_is_not_there(nothing: Any) -> None:
     assert (value.value, value.rationale) == (True, None)
 
 
+@pytest.mark.parametrize("given", ["20240531", " 20240531", 20240531, 20240531.0, "20240531.0"])
+def test_compact_date_is_a_date(given: Any) -> None:
+    assert feedback(given_at=given).given_at.isoformat() == "2024-05-31T00:00:00+00:00"
+
+
+@pytest.mark.parametrize("given", ["2024", "20241399", 45_000, "20240531100000", "9" * 5_000])
+def test_number_that_is_no_time_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"^given_at: .{1,45} is no date: write it as 2024"):
+        parse_feedback({**SAID, "given_at": given})
+
+
 def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:
     assert feedback(value=1.0).value == 1
     assert parse_feedback({**SAID, "id": 7.0}).id == "7"  # of a column that has gaps

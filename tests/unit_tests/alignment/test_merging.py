@@ -137,7 +137,9 @@ def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
 )  # fmt: skip
 def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> None:
     proposals = [add("A", *first)], [add("B", *second)]
-    merged = merge([], *proposals, found=relations(contradictions=[(1, 0), (0, 1)]))
+    authors = dict.fromkeys([*first, *second], "ann")
+    found = relations(contradictions=[(1, 0), (0, 1)])
+    merged = merge([], *proposals, found=found, authors=authors)
     [conflict] = merged.conflicts
     assert (conflict.first.text, conflict.second.text) == ("A", "B")
     assert list(stands(after([], merged))) == [newer]
@@ -148,7 +150,7 @@ def conflict(number: int, first: str, second: str, newer: Any = "second") -> Con
         ConflictSide(guideline_id=item, text=f"Rule {item}.", episode_ids=["e1"])
         for item in (first, second)
     ]
-    return Conflict(id=f"C{number}", first=sides[0], second=sides[1], newer=newer)
+    return Conflict(id=f"C{number}", first=sides[0], second=sides[1], newer=newer, default=newer)
 
 
 def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None]:
@@ -179,10 +181,12 @@ EXPERTS: dict[str, str | None] = {
         ({"e11": None}, {TEN.text, "Never."}),
         ({"e11": "ann"}, {TEN.text, "Never."}),
         (dict.fromkeys(TEN.episode_ids, "cy") | {"e11": "cy"}, {"Never."}),
-        (dict.fromkeys(TEN.episode_ids, None) | {"e11": "cy"}, {"Never."}),
+        (dict.fromkeys(TEN.episode_ids, None) | {"e11": None}, {"Never."}),
+        (dict.fromkeys(TEN.episode_ids, "ann") | {"e11": "cy"}, {TEN.text, "Never."}),
+        (dict.fromkeys(TEN.episode_ids, None) | {"e11": "cy"}, {TEN.text, "Never."}),
     ],
 )
-def test_newer_feedback_of_fewer_experts_settles_nothing(
+def test_newer_feedback_of_as_many_experts_settles_nothing(
     authors: dict[str, str | None], stays: set[str]
 ) -> None:
     for proposal, found in (
@@ -197,6 +201,32 @@ def test_newer_feedback_of_fewer_experts_settles_nothing(
     merged = merge([TEN], [retire(TEN, None, "e11")], authors={**EXPERTS, **authors})
     assert set(stands(after([TEN], merged))) == stays & {TEN.text}
     assert [TEN.text in text for text in merged.warnings] == [True] * (len(stays) - 1)
+
+
+ADDED = {TEN.text: set(TEN.episode_ids), "Never.": {"e11", "e12"}}
+REVISED = {"Never.": {*TEN.episode_ids, "e11", "e12"}}
+
+
+@pytest.mark.parametrize(
+    ("authors", "left"),
+    [
+        ({"e11": "cy", "e12": "cy"}, ADDED),
+        ({"e11": "cy", "e12": "di"}, ADDED),
+        ({"e11": "ann", "e12": "ann"}, ADDED),
+        ({"e11": "ann", "e12": "bob"}, REVISED),
+        ({"e11": "ann", "e12": "cy"}, REVISED),
+        (dict.fromkeys(TEN.episode_ids, "cy") | {"e11": "cy", "e12": "cy"}, REVISED),
+    ],
+)
+def test_new_words_of_as_many_experts_are_a_guideline_of_their_own(
+    authors: dict[str, str | None], left: dict[str, set[str]]
+) -> None:
+    merged = merge([TEN], [revise(TEN, "Never.", "e11", "e12")], authors={**EXPERTS, **authors})
+    assert stands(after([TEN], merged)) == left
+    assert len(merged.warnings) == len(left) - 1
+    same = merge([TEN], [revise(TEN, TEN.text, "e11")], authors={**EXPERTS, **authors})
+    assert stands(after([TEN], same)) == {TEN.text: {*TEN.episode_ids, "e11"}}
+    assert same.warnings == []
 
 
 def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None:

@@ -160,7 +160,11 @@ def test_a_comma_that_may_separate_thousands_is_left_to_be_refused(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("given", "date"),
-    [("45291.5", "2023-12-31T12:00:00+00:00"), ("1700000000", "2023-11-14T22:13:20+00:00")],
+    [
+        ("45291.5", "2023-12-31T12:00:00+00:00"),
+        ("1700000000", "2023-11-14T22:13:20+00:00"),
+        ("20240531", "2024-05-31T00:00:00+00:00"),
+    ],
 )
 def test_dates_as_numbers(tmp_path: Path, given: str, date: str) -> None:
     rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{given}\n")
