@@ -294,9 +294,8 @@ def test_scale_in_words_is_no_guideline(form: str) -> None:
 
 def test_what_does_teach_is_left_alone() -> None:
     said = "Rude: it names no detail of this case that does not matter to the rule."
-    given = prompt(
-        episode("Go away.", rationale=said), guidelines=[guideline("a", SORRY), guideline("b")]
-    )
+    rules = [guideline("a", SORRY), guideline("b")]
+    given = prompt(episode("Go away.", rationale=said), guidelines=rules, max_operations=6)
     answer = operations(
         add("Go away is not polite."),
         add(SORRY),  # stands already: it gets one more source
