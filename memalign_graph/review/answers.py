@@ -17,7 +17,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import remember
 from memalign_graph.review import threads
-from memalign_graph.review.tasks import CasePayload, Reviewer, feedback_of
+from memalign_graph.review.tasks import CasePayload, Reviewer, answers_another, feedback_of
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +141,8 @@ class Answers:
         pending = threads.cases_of(thread, case["criteria"]).values()
         if run and any(each["kind"] == "question" for each in pending):
             return "good", "Your answer is taken. A question about your comment waits now."
+        if run and not failed and answers_another(case, reply):
+            return "good", f"{_STORED}."
         if failed or not threads.has_learned_from(thread, case, reply):
             return "warn", f"{problem}: your answer is kept, and learned from with the next one."
         learned = (thread.get("values") or {}).get("learned") or {}

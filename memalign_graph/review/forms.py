@@ -85,8 +85,7 @@ def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) 
     if kind == "question":
         if not texts.get("rationale"):
             raise InvalidInputError("Write a sentence, or skip the case.")
-        is_own = case["said"].get("author") in (None, author)
-        return {"rationale": texts["rationale"], **({"author": author} if is_own else {})}
+        return {"rationale": texts["rationale"], "author": author}
     reply: dict[str, Any] = {}
     for name, criterion in criteria_of(case).items():
         prefix = f"{name}." if kind == "panel" else ""

@@ -104,6 +104,12 @@ def _goal(inputs: Any) -> str:
     return visible(headline(questions[-1] if questions else inputs, _HEADLINE_CHARS))
 
 
+def answers_another(case: CasePayload, reply: Mapping[str, Any]) -> bool:
+    """Return whether a reply answers the question about another expert's comment."""
+    said = case.get("said") or {}
+    return case["kind"] == "question" and said.get("author") not in (None, reply.get("author"))
+
+
 def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:
     """Return the feedback in a reply, by criterion."""
     feedback: dict[str, Feedback] = {}
@@ -112,7 +118,12 @@ def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedba
         answer = reply.get(name) if case["kind"] == "panel" else reply
         if case["kind"] == "question":
             earlier = Feedback.model_validate({**case["said"], **about})
-            feedback[name] = merge_clarification(earlier, " ".join(case["asked"]), reply)
+            question = " ".join(case["asked"])
+            if answers_another(case, reply):
+                fields = {**reply, **about, "rationale": f"{question}\n{reply['rationale']}"}
+                feedback[name] = Feedback.model_validate(fields)
+            else:
+                feedback[name] = merge_clarification(earlier, question, reply)
         elif answer:
             fields = {"author": reply.get("author"), **answer, **about}
             feedback[name] = Feedback.model_validate(fields)

@@ -16,7 +16,13 @@ from langgraph_sdk.errors import (
 )
 
 from memalign_graph.interrupts import CASE_KEYWORD, JUDGMENT_ID
-from memalign_graph.review.tasks import CasePayload, ReviewTask, feedback_of, make_task
+from memalign_graph.review.tasks import (
+    CasePayload,
+    ReviewTask,
+    answers_another,
+    feedback_of,
+    make_task,
+)
 
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
@@ -109,7 +115,7 @@ async def resume(
         reply = await newest_reply()
         if reply is None:
             return None
-        answer = {interrupt_id: _with_judgment_ids(case, reply)}
+        answer = {interrupt_id: _for_thread(case, reply)}
         with suppress(ConflictError):  # the thread has another run in flight
             run = await client.runs.create(
                 thread_id,
@@ -124,8 +130,13 @@ async def resume(
     return None
 
 
-def _with_judgment_ids(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
-    """Name the judgment in a reply, so that the thread refuses a reply to an earlier one."""
+def _for_thread(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
+    """Name the judgment in a reply, so that the thread refuses a reply to an earlier one.
+
+    What one expert says about another's comment is feedback of its own: the thread goes on without.
+    """
+    if answers_another(case, reply):
+        return {"type": "approve"}
     ids = {name: judgment["id"] for name, judgment in case.get("judgments", {}).items()}
     if case["kind"] == "review":
         return {**reply, JUDGMENT_ID: next(iter(ids.values()))}

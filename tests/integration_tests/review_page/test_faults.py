@@ -21,6 +21,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.review import ReviewQueue, create_review_app
+from memalign_graph.review.forms import parse_form
 from memalign_graph.review.requests import SignIn
 from memalign_graph.review.tasks import Reviewer
 from memalign_graph.review.threads import resume
@@ -40,21 +41,30 @@ COLD: Any = {"value": False, "rationale": "Too cold."}
 People = tuple[Threads, Reviewer, Reviewer]
 
 
-async def test_a_clarifying_question_completes_the_answer(office: Office) -> None:
+@pytest.mark.parametrize("who", ["ann", "bob"])
+async def test_answer_to_a_clarifying_question_is_the_words_of_who_answers(
+    office: Office, who: str
+) -> None:
     server, queue = Threads(office, clarify=True), office.queue()
-    ann, bob = (Reviewer(name, True, client=server) for name in ("ann", "bob"))
+    ann, answering = (Reviewer(name, True, client=server) for name in ("ann", who))
     office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
     first = await server.start("Wait.")
     [notice] = await office.reply(queue, ann, first, value=False, rationale="Too cold.")
     assert "A question about your comment waits" in notice
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
     question = await server.question(server.ids[0])
-    task = await queue.open(bob, question)
+    task = await queue.open(answering, question)
     assert task is not None
-    await queue.answer(bob, question, task.case, {"rationale": "No greeting."})
-    await queue.answers.drain()
-    assert [text.partition(":")[0] for _, text in queue.answers.take_notices("bob")] == ["Learned"]
+    reply = parse_form(task.case, {"rationale": "No greeting."}, who)
+    [notice] = await office.reply(queue, answering, question, task.case, **reply)
+    assert notice.startswith("Learned:" if who == "ann" else "Your answer is kept")
     joined = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
+    if who == "bob":
+        assert await office.said() == {
+            ("ann", "Wait."): (False, "Too cold."),
+            ("bob", "Wait."): (None, "What is cold in it?\nNo greeting."),
+        }
+        return
     assert await office.said() == {("ann", "Wait."): (False, joined)}
     # A late second answer is joined to the comment and does not replace it.
     [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
