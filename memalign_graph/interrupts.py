@@ -178,9 +178,9 @@ RATIONALE_SCHEMA = {"type": "string", "description": "Why, in your own words."}
 _WANTED = "What the value should be."
 
 
-def judgment_id_schema(judgment: Judgment) -> dict[str, Any]:
+def judgment_id_schema(judgment_id: str) -> dict[str, Any]:
     text = "The judgment that is answered. Do not change it: an answer to another one is refused."
-    return {"type": "string", "const": judgment.id, "description": text}
+    return {"type": "string", "const": judgment_id, "description": text}
 
 
 _REVIEW_SHAPES = (
@@ -255,7 +255,7 @@ def review_form(
             "value": {"description": _WANTED, **value},
             "rationale": RATIONALE_SCHEMA,
             "author": AUTHOR_SCHEMA,
-            JUDGMENT_ID: judgment_id_schema(judgment),
+            JUDGMENT_ID: judgment_id_schema(judgment.id),
         },
         case=case_payload("review", [criterion], example, [judgment]),
         read=lambda reply: parse_review(
@@ -289,19 +289,24 @@ def parse_review(
 
     Without a judgment a reply is a value or a comment on the case; `why_none` gives the reason.
     """
-    named: list[Any] = []
-    reply = _without_judgment_ids(from_json_text(reply), named)
-    waiting_id = None if judgment is None else judgment.id
-    if others := [judgment_id for judgment_id in named if judgment_id != waiting_id]:
-        raise ValueError(
-            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
-            f"{waiting_id or 'none'}. Open the case again."
-        )
+    reply = check_judgment_id(reply, None if judgment is None else judgment.id)
     parsed = parse_reply(reply, _REVIEW_SHAPES)
     if judgment is None and parsed.kind not in ("text", "object", "ignore"):
         raise ValueError(f"{why_none}: give a `value`, a `rationale` or both.")
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
     return _read_feedback(parsed, criterion, shown, _REVIEW_SHAPES)
+
+
+def check_judgment_id(reply: Any, waiting_id: str | None) -> Any:
+    """Return a reply without its `judgment_id`; a `ValueError` if it names another judgment."""
+    named: list[Any] = []
+    reply = _without_judgment_ids(from_json_text(reply), named)
+    if others := [judgment_id for judgment_id in named if judgment_id != waiting_id]:
+        raise ValueError(
+            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
+            f"{waiting_id or 'none'}. Open the case again."
+        )
+    return reply
 
 
 def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:

@@ -456,6 +456,7 @@ def _judgments(state: State) -> dict[str, Judgment]:
 
 PanelReply = dict[str, dict[str, Any]]
 _RATIONALE = "_rationale"
+_RESERVED = ("author", "type", "decisions", interrupts.JUDGMENT_ID)
 _SHOWN_GUIDELINES = 5
 _SHAPES = (
     "reply with an object by criterion, such as {'NAME': {'value': ..., 'rationale': ...}}, of "
@@ -467,7 +468,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InvalidInputError(f"criteria: two have the name {name!r}. Rename one of them.")
-        if name in ("author", "type", "decisions") or f"{name}{_RATIONALE}" in names:
+        if name in _RESERVED or f"{name}{_RATIONALE}" in names:
             raise InvalidInputError(
                 f"criteria: the name {name!r} is reserved for the review form. Choose another."
             )
@@ -494,10 +495,13 @@ def panel_form(
         if judgment is None:
             parts += [f"### {name}: not judged", _quote(errors.get(name) or "")]
             continue
-        schemas[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment)
+        schemas[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(judgment.id)
         args |= {name: judgment.value, f"{name}{_RATIONALE}": judgment.rationale}
         fields |= {name: {**instructions, **value}, f"{name}{_RATIONALE}": {"type": "string"}}
         parts += _describe(criterion, judgment, guidelines.get(name, ()))
+    if ids := _joined_ids(judgments):
+        args[interrupts.JUDGMENT_ID] = ids
+        fields[interrupts.JUDGMENT_ID] = interrupts.judgment_id_schema(ids)
     parts.append("Change what is wrong. What you do not change is not stored.")
     return interrupts.Form(
         action="review_panel",
@@ -520,6 +524,7 @@ def read_panel(
 
     Without judgments, since its expert has seen none, a reply is values and comments on the case.
     """
+    reply = interrupts.check_judgment_id(reply, _joined_ids(judgments or {}))
     parsed = interrupts.parse_reply(reply, _SHAPES)
     if parsed.kind == "ignore":
         return None
@@ -543,6 +548,11 @@ def read_panel(
     if not feedback:
         raise ValueError(f"the reply has no feedback on any criterion: {_SHAPES}.")
     return feedback
+
+
+def _joined_ids(judgments: Mapping[str, Judgment]) -> str | None:
+    """Return the ids of a form's judgments as one text; None without judgments."""
+    return " ".join(sorted(judgment.id for judgment in judgments.values())) or None
 
 
 def _replies_by_criterion(

@@ -278,6 +278,15 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("review", {**SAID, "judgment_id": 3}, "the answer is to the judgment 3, but the pending"),
     ("panel", {"grade": {**SAID, **OTHER}}, "grade: `judgment_id`: the answer is to the"),
     ("panel without grade", {"grade": {**SAID, **NAMED}}, "but the pending one is none"),
+    *(
+        ("panel", reply, f"the answer is to the judgment {OTHER['judgment_id']!r}, but the pending")
+        for reply in (
+            edit(grade="Poor", **OTHER),
+            inbox_edit(grade="Poor", **OTHER),
+            {"type": "accept", "args": {"action": "x", "args": OTHER}},
+            {"grade": SAID, **OTHER},
+        )
+    ),
     ("review", {"type": "reject", "args": ""}, "the message of 'reject' is empty: reply with text"),
     ("clarify", respond(" "), "or approve to continue without an answer"),
     ("clarify of ann", {**ONLY_WORDS, "author": "bob"}, "'ann' wrote this comment and is asked"),

@@ -42,6 +42,7 @@ NO_PANEL: list[tuple[Any, str]] = [
     ([TONE, criterion("tone", GRADES)], "criteria: two have the name 'tone'"),
     ([criterion("author")], "criteria: the name 'author' is reserved"),
     ([TONE, criterion("type")], "criteria: the name 'type' is reserved"),
+    ([criterion("judgment_id")], "criteria: the name 'judgment_id' is reserved"),
     ([criterion("a"), criterion("a_rationale")], "criteria: the name 'a' is reserved"),
     ([criterion("a_rationale"), criterion("a")], "criteria: the name 'a' is reserved"),
 ]
