@@ -38,8 +38,8 @@ as first judged, and `spoke`: the id of the last human message that the model an
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
 _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
-# langgraph-supervisor's prefix of the tool with which a worker hands back.
-_HANDOFF_BACK = "transfer_back_to_"
+# langgraph-supervisor marks so the messages with which a worker hands back.
+_HANDOFF_BACK = "__is_handoff_back"
 
 NO_ANSWER = "There is no answer to judge: write one."
 
@@ -184,10 +184,9 @@ def last_answer(messages: Sequence[Any]) -> list[BaseMessage]:
 
 def _hands_back(message: Any) -> bool:
     """Return whether a message only hands a worker's result back to its supervisor."""
-    if isinstance(message, ToolMessage):
-        return (message.name or "").startswith(_HANDOFF_BACK)
-    calls = _calls(message)
-    return bool(calls) and all(call["name"].startswith(_HANDOFF_BACK) for call in calls)
+    return isinstance(message, AIMessage | ToolMessage) and bool(
+        message.response_metadata.get(_HANDOFF_BACK)
+    )
 
 
 def _calls(message: Any) -> list[ToolCall]:

@@ -259,11 +259,12 @@ async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench) ->
 
 def test_fallback_replaces_the_answer_before_a_handoff_back() -> None:
     call = {"name": "transfer_back_to_boss", "args": {}, "id": "1", "type": "tool_call"}
+    mark = {"__is_handoff_back": True}
     written: Any = [
         HumanMessage(QUESTION),
         AIMessage("Wait."),
-        AIMessage("Transferring back to boss", tool_calls=[call]),
-        ToolMessage("Done.", tool_call_id="1", name="transfer_back_to_boss"),
+        AIMessage("Transferring back to boss", tool_calls=[call], response_metadata=mark),
+        ToolMessage("Done.", tool_call_id="1", response_metadata=mark),
     ]
     messages: Any = add_messages([], written)
     update: Any = fallback_messages(read_turn(messages, {}), LATER)

@@ -31,10 +31,15 @@ FOUND = ToolMessage("In Kiel.", tool_call_id="1")
 CRITIQUE = critique_message("Too cold.", "quality_gate")
 FOUND_IT = ("Where is it?", "In Kiel.")
 BACK = {"name": "transfer_back_to_boss", "args": {}, "id": "2", "type": "tool_call"}
+MOVING = [AIMessage("", tool_calls=[BACK]), ToolMessage("Moved.", tool_call_id="2")]
+MARK = {"__is_handoff_back": True}
 HANDS_BACK = [
-    AIMessage("Transferring back to boss", tool_calls=[BACK]),
+    AIMessage("Transferring back to boss", tool_calls=[BACK], response_metadata=MARK),
     ToolMessage(
-        "Successfully transferred back to boss", tool_call_id="2", name="transfer_back_to_boss"
+        "Successfully transferred back to boss",
+        tool_call_id="2",
+        name="transfer_back_to_boss",
+        response_metadata=MARK,
     ),
 ]
 
@@ -139,6 +144,7 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 FIND = {"id": "1", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+MOVE = {"name": "transfer_back_to_boss", "arguments": "{}"}
 STEPS = [
     {**assistant("I look it up."), "tool_calls": [FIND]},
     {"role": "tool", "tool_call_id": "1", "content": "In Kiel."},
@@ -174,6 +180,15 @@ SEEN: dict[str, tuple[list[Any], Any, Any]] = {
         [SystemMessage("S"), SUMMARY, ASKED, CALLING, FOUND, AIMessage("Kiel."), *HANDS_BACK],
         "Where is it?",
         [*STEPS, "Kiel."],
+    ),
+    "tool-named-like-a-handoff": (
+        [ASKED, *MOVING, AIMessage("Done.")],
+        "Where is it?",
+        [
+            {**assistant(""), "tool_calls": [{**FIND, "id": "2", "function": MOVE}]},
+            {"role": "tool", "tool_call_id": "2", "content": "Moved."},
+            "Done.",
+        ],
     ),
     "gate-called-as-a-tool": (
         [
