@@ -64,7 +64,8 @@ async def distill_comments(
         if is_placeholder(comment) or not split_words(comment):
             result.warnings.append(not_kept(text, "a comment without a word gives no rule"))
             continue
-        is_accepted = _level(episode, access.criterion.scale) == 1
+        level = _level(episode, access.criterion.scale)
+        is_accepted = None if level is None else level == 1
         wordings = await _wordings(io, access, chat, comment)
         question = await _choose(
             io, access, chat, episode, wordings, [*texts], is_accepted=is_accepted
@@ -72,6 +73,8 @@ async def distill_comments(
         if question is None:
             answer = "yes" if is_accepted else "no"
             why = f"no question made from it is answered {answer} on the case that it comes from"
+            if is_accepted is None:
+                why += ", and without a value it is not clear whether the expert accepts the case"
             result.warnings.append(not_kept(text, why))
             continue
         text = texts.setdefault(question, text)
@@ -152,18 +155,19 @@ async def _choose(
     wordings: Sequence[str],
     standing: Sequence[str],
     *,
-    is_accepted: bool,
+    is_accepted: bool | None,
 ) -> str | None:
     """Return the question that separates the case best from others; None if none does.
 
     The others are cases that experts valued otherwise, and the case as the expert wants it. A
     standing question has to separate them, and is preferred to new ones that are little better.
+    A comment without a value may be praise: no question made from it is turned around.
     """
     questions = list(dict.fromkeys([*standing, *wordings]))
     answers = await _answers(io, chat, episode.example, questions)
     if answers is None:
         return wordings[0] if wordings else None
-    others = await _other_examples(io, access, chat, episode, is_accepted=is_accepted)
+    others = await _other_examples(io, access, chat, episode, is_accepted=bool(is_accepted))
     compared = [await _answers(io, chat, example, questions) or {} for example in others]
 
     def contrast(question: str, average: Callable[[list[float]], float] = fmean) -> float:
@@ -175,7 +179,7 @@ async def _choose(
         return -difference if is_accepted else difference
 
     def is_as_valued(question: str) -> bool:
-        return (answers[question] >= YES_THRESHOLD) == is_accepted
+        return (answers[question] >= YES_THRESHOLD) == bool(is_accepted)
 
     new = [each for each in wordings if each in answers]
     working = [
@@ -192,7 +196,9 @@ async def _choose(
     if supported or working:
         chosen = max(supported, key=least.__getitem__) if supported else max(working, key=contrast)
         answer = answers[chosen]
-    elif about_fault := [each for each in new if contrast(each) < 0 and not is_as_valued(each)]:
+    elif is_accepted is not None and (
+        about_fault := [each for each in new if contrast(each) < 0 and not is_as_valued(each)]
+    ):
         turned = min(about_fault, key=contrast)
         chosen, answer = turn_around(turned), 1 - answers[turned]
     else:

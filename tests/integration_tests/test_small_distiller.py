@@ -271,6 +271,17 @@ async def test_a_value_without_a_comment_makes_no_guideline(bench: Bench) -> Non
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
+@pytest.mark.parametrize("others", [0.9, 0.3])
+async def test_praise_without_a_value_is_not_turned_around(bench: Bench, others: float) -> None:
+    """Also not if the outputs that the model rewrites lose what the expert praises."""
+    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.9, others)})
+    graph = bench.review_graph(distill_model=small(bench))
+    given = await bench.review(graph, {"rationale": "Good: it says sorry first."})
+    assert await bench.guidelines() == []
+    [warning] = given["learned"]["warnings"]
+    assert "without a value it is not clear whether the expert accepts the case" in warning
+
+
 async def test_wordings_that_are_no_questions_are_asked_for_once_more(bench: Bench) -> None:
     bench.server.responder = Distiller(("How are you?", "Do the outputs have a zorp?"))
     await bench.review(bench.review_graph(distill_model=small(bench)), COLD)

@@ -137,7 +137,7 @@ def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
 )  # fmt: skip
 def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> None:
     proposals = [add("A", *first)], [add("B", *second)]
-    authors = dict.fromkeys([*first, *second], "ann")
+    authors: dict[str, str | None] = dict.fromkeys([*first, *second], "ann")
     found = relations(contradictions=[(1, 0), (0, 1)])
     merged = merge([], *proposals, found=found, authors=authors)
     [conflict] = merged.conflicts
