@@ -52,6 +52,8 @@ _REJECTION = "User rejected the tool call for `{}` with reason: "
 """What precedes the person's message in the message that the model gets."""
 _MAX_VALUE_CHARS, _MAX_CHANGE_CHARS = 1_000, 4_000
 """The maximum lengths of a value, and of all changes, in the comment that an edit makes."""
+_REFUSED = {"memalign": "refused"}
+"""The artifact of the message in place of a refused call's result."""
 
 
 class Approval(Settings):
@@ -91,16 +93,26 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     last message, and in nothing that the user wrote. The words of an argument's name show that it
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
-    questions = [place for place, message in enumerate(messages) if is_question(message)]
-    since = questions[-1] if questions else 0
-    written = [messages[place].text.casefold() for place in questions]
-    results = [message for message in messages[since:] if isinstance(message, ToolMessage)]
-    returned = [message.text.casefold() for message in results]
+    written = [message.text.casefold() for message in messages if is_question(message)]
+    returned = [message.text.casefold() for message in _results(messages)]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written)
         for value in map(str.casefold, values)
     )
+
+
+def _was_refused(tool: str, messages: Sequence[Any]) -> bool:
+    """Return whether a call of a tool was refused since the user's last message."""
+    return any(
+        message.name == tool and message.artifact == _REFUSED for message in _results(messages)
+    )
+
+
+def _results(messages: Sequence[Any]) -> list[ToolMessage]:
+    """Return the results of tools since the user's last message."""
+    since = max((at for at, message in enumerate(messages) if is_question(message)), default=0)
+    return [message for message in messages[since:] if isinstance(message, ToolMessage)]
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:
@@ -286,6 +298,9 @@ class CallJudge:
         forced = ["always_ask"] if never_runs or is_named else []
         if repeats_tool_text(call["args"], messages or ()):
             forced.append("untrusted_text")
+        if _was_refused(call["name"], messages or ()):
+            # A model that tries arguments until one passes is not what the bound was measured on.
+            forced.append("refused_before")
         return {"inputs": example.inputs, "outputs": example.outputs, "forced": forced}
 
     async def _rule(self, io: IO, case: dict[str, Any]) -> StateUpdate:
@@ -310,7 +325,9 @@ class CallJudge:
         broken = ruling.content["broken"]
         critique = critique_text(self.criterion, rule, judgment, None, broken, "call")
         text = f"The call of `{call['name']}` was refused and did not run. {critique}"
-        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error")
+        return ToolMessage(
+            text, name=call["name"], tool_call_id=call["id"], status="error", artifact=_REFUSED
+        )
 
     async def learn(self, io: IO, ruling: Ruling, decision: Any) -> None:
         """Learn from a decision: the call that runs, or the `ToolMessage` in its place.

@@ -174,7 +174,8 @@ LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
     (
         "docs/confidence.md",
         ("reason",),
-        {*get_args(types.ReviewReason)} - {"always_ask", "untrusted_text", "judged_wrong"},
+        {*get_args(types.ReviewReason)}
+        - {"always_ask", "untrusted_text", "judged_wrong", "refused_before"},
     ),
     ("docs/confidence.md", ("`decide`",), {f'"{mode}"' for mode in get_args(types.Decide)}),
     (

@@ -129,6 +129,30 @@ async def test_a_call_is_refused_with_the_critique_where_that_is_wanted(
 
 
 @BOTH_MODES
+@IN_MEMORY
+async def test_after_a_refusal_calls_of_its_tool_are_asked_about_for_the_rest_of_the_turn(
+    bench: Bench, mode: str
+) -> None:
+    """A model may try other arguments until the judge passes them."""
+    await trust_judge(bench, verdict=False, value=False)
+    bench.server.rules = always(False)
+    shop, _, refused = await start(bench, mode, CALL, "Sorry.", on_fail="refuse")
+    memory = bench.memory(CRITERION)
+    memory.forget([episode.id for episode in memory.episodes()], purge=True)
+    await trust_judge(bench)
+    bench.server.rules = always(True)
+    retry = calls("refund", order="A7", amount=19)
+    graph = agent(bench, shop, retry, retry, "Done.", on_fail="refuse", interrupt_mode=mode)
+    asked = await bench.invoke(graph, {"messages": refused["messages"][:-1]}, "retry")
+    assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
+    reviews = [kept.judgment.review for kept in memory.judgments(waiting=True)]
+    assert [review.reasons for review in reviews if review and review.asks] == [["refused_before"]]
+    later = [*refused["messages"], *ask()["messages"]]
+    await bench.invoke(graph, {"messages": later}, "later")
+    assert shop.ran == [("A7", 19)]
+
+
+@BOTH_MODES
 async def test_a_refusal_waits_until_the_judge_is_known_to_be_right(
     bench: Bench, mode: str
 ) -> None:
