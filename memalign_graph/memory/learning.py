@@ -131,16 +131,21 @@ def outweighs(
 
 
 async def protect_outweighing(
-    io: IO, access: MemoryAccess, operations: Sequence[GuidelineOperation]
+    io: IO,
+    access: MemoryAccess,
+    operations: Sequence[GuidelineOperation],
+    unstored: Mapping[str, str | None] | None = None,
 ) -> tuple[Sequence[GuidelineOperation], list[str]]:
     """Keep guidelines that outweigh the feedback behind an operation; return warnings.
 
-    A text that should replace such a guideline is added as a guideline of its own.
+    A text that should replace such a guideline is added as a guideline of its own. `unstored` are
+    the authors of episodes that are not in memory.
     """
     if all(operation.action not in ("retire", "revise") for operation in operations):
         return operations, []
     view = await access.refresh(io)
-    authors, by_id = authors_by_episode(view), {each.id: each for each in view.guidelines}
+    authors = {**authors_by_episode(view), **(unstored or {})}
+    by_id = {each.id: each for each in view.guidelines}
     kept, warnings = [], []
     for operation in operations:
         target = by_id.get(operation.guideline_id or "")

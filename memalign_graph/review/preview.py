@@ -14,6 +14,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import normalize_text
 from memalign_graph.memory.index import Vector
+from memalign_graph.memory.learning import protect_outweighing
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.models import BaseChatModel
@@ -133,8 +134,10 @@ async def proposed_guidelines(
     texts = {guideline.id: guideline.text for guideline in active}
     known = {*map(normalize_text, texts.values())}
     result = await distill_episodes(io, access, model, [Episode.from_feedback(feedback)], active)
+    author = {feedback.episode_id: feedback.author or feedback.id}
+    operations, _ = await protect_outweighing(io, access, result.operations, author)
     proposals: list[Shown] = []
-    for operation in result.operations:
+    for operation in operations:
         action: str = operation.action
         if action == "retire":
             text = texts[str(operation.guideline_id)]

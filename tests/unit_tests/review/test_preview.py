@@ -114,15 +114,19 @@ def test_the_preview_says_why_it_predicts_no_changes() -> None:
     assert "verdicts decide" in changes(memory_of(*settled(errs=False)), "odd 1", True)[1]
 
 
-def test_proposed_guidelines_are_not_stored(server: LoopbackServer) -> None:
+@pytest.mark.parametrize("author", ["ann", "bob"])
+def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str) -> None:
     memory = memory_of(told("warm 1", True, rationale="Short."))
     learn(memory, op("add", *memory.episodes(), text="Be brief."))
     given = memory.access, server.chat_model(max_retries=0)
-    feedback, version = Feedback(example=Example(**CASE), **COLD), memory.version()
+    feedback = Feedback(example=Example(**CASE), author=author, **COLD)
+    version = memory.version()
     rule = {"action": "add", "text": "Say sorry first.", "question": "Does it say sorry first?"}
     server.script(operations({**rule, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
-    assert run_sync(proposed_guidelines(SYNC, *given, feedback)) == [gone, rule]
+    # The guideline of another expert stays.
+    expected = [gone, rule] if author == "ann" else [rule]
+    assert run_sync(proposed_guidelines(SYNC, *given, feedback)) == expected
     with pytest.raises(ChatModelError):
         run_sync(proposed_guidelines(SYNC, *given, feedback))
     assert run_sync(proposed_guidelines(SYNC, *given, judged("warm 1", True, True))) == []
