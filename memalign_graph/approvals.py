@@ -23,8 +23,7 @@ try:
     from langchain.agents.middleware.types import PrivateStateAttr
 except ImportError as error:
     raise ImportError(
-        "Approvals need langchain 1.4.7 or newer: pip install 'memalign-graph[agents]' "
-        "'langchain>=1.4.7'."
+        "Approvals need langchain 1.4.7 or newer: pip install 'memalign-graph[agents]'."
     ) from error
 
 _STATE_KEY = "memalign_approvals"

@@ -109,6 +109,10 @@ def run(arguments: Sequence[str]) -> int:
     def stop(*_: object) -> None:  # as Ctrl-C, which asyncio handles
         nonlocal stopped
         stopped = Status.TERMINATED
+        if (
+            signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        ):  # as a script's `memalign ... &` has it
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     if sys.stdin is None:  # it was closed, as by `<&-`

@@ -49,7 +49,7 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
         problem = "is no SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
         exists = not is_file or path.exists()
-        problem = "has no memory: `memalign align` makes one" if exists else "does not exist"
+        problem = f"{'has no memory' if exists else 'does not exist'}: `memalign align` makes one"
     if problem:
         raise InvalidInputError(f"{option}: {redacted_location(location)} {problem}.")
 

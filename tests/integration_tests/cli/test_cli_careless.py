@@ -77,7 +77,10 @@ def test_a_database_of_something_else(shell: Shell) -> None:
 @pytest.mark.parametrize("command", ["review", "rate", "align --pending", "memory list"])
 def test_a_memory_that_does_not_exist(shell: Shell, command: str) -> None:
     ran = shell.run(*command.split(), "-c", "tone.yaml")
-    assert (ran.status, ran.error) == (2, "--memory: memalign.db does not exist.")
+    assert (ran.status, ran.error) == (
+        2,
+        "--memory: memalign.db does not exist: `memalign align` makes one.",
+    )
     assert not (shell.folder / "memalign.db").exists()
 
 

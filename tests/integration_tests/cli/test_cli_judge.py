@@ -97,7 +97,10 @@ def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
 
 def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: Shell) -> None:
     ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
-    assert (ran.status, ran.error) == (2, "--memory: typo.db does not exist.")
+    assert (ran.status, ran.error) == (
+        2,
+        "--memory: typo.db does not exist: `memalign align` makes one.",
+    )
     assert shell.server.chats == []
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,18 @@ def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -
         assert " ".join(["Usage: memalign", *command]) in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("memalign-graph 0.")
+
+
+def test_a_command_that_a_script_put_into_the_background_ends_on_sigterm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stopped(_: str) -> str:
+        signal.raise_signal(signal.SIGTERM)
+        return "0"
+
+    monkeypatch.setattr("importlib.metadata.version", stopped)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts `memalign ... &`
+    try:
+        assert main(["--version"]) == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
