@@ -20,6 +20,8 @@ from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
+ALWAYS_ASKED = {"always_ask", "untrusted_text"}
+"""The reasons to ask about a tool call that no verdict outweighs."""
 MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a memory
 
 
@@ -39,6 +41,8 @@ class EvidenceCase:
     """The present judge's, given without these experts' feedback in the prompt."""
     judged_at: datetime
     """The time of the feedback on that verdict."""
+    is_always_asked: bool = False
+    """Whether that verdict could not have spared the question."""
 
 
 def load_cases(
@@ -79,12 +83,15 @@ def _case_of(
     if not values:
         return None
     ids, verdict, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
+    is_always_asked = False
     for row in reversed(rows):
         past = row.past_verdict
         if past is not None and is_present(past) and set(ids).isdisjoint(past.shown):
             value = value_or_none(past.verdict, scale)
             if value is not None:
                 verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
+                reasons = (past.review or {}).get("reasons") or ()
+                is_always_asked = not ALWAYS_ASKED.isdisjoint(reasons)
     return EvidenceCase(
         vector_key=rows[0].vector_key,
         vector=vector,
@@ -94,6 +101,7 @@ def _case_of(
         value=consensus(values, scale) if values[1:] else values[0],
         verdict=verdict,
         judged_at=judged_at,
+        is_always_asked=is_always_asked,
     )
 
 

@@ -161,7 +161,8 @@ def _past_decisions(
 ) -> dict[str, list[tuple[float, float]]]:
     """Return past decisions by class: the confidence, and the share that agrees.
 
-    Near-duplicates of one class count as one decision, with their means.
+    Near-duplicates of one class count as one decision, with their means. Calls that are always
+    asked about do not count: they say nothing of the calls that may run.
     """
     calibration = model.calibration(kind, decides=decides)
     if calibration is None:
@@ -169,8 +170,12 @@ def _past_decisions(
     names = map(model.encoding.class_name, calibration.values)
     groups = model.regression.groups[calibration.rows].tolist()
     by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
-    for name, group, decision in zip(names, groups, calibration.decisions, strict=True):
-        by_group[name, group].append(decision)
+    cases = [model.cases[row] for row in calibration.rows]
+    for name, group, decision, case in zip(
+        names, groups, calibration.decisions, cases, strict=True
+    ):
+        if not case.is_always_asked:
+            by_group[name, group].append(decision)
     by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (name, _), decisions in by_group.items():
         confidence, share = np.mean(decisions, axis=0).tolist()

@@ -1,5 +1,6 @@
 """Helpers for tests of approvals: tools that record their calls, agents, and a trusted judge."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,7 @@ from langchain_core.tools import BaseTool, tool
 
 from memalign_graph import ApprovalMiddleware, Criterion, Example, Feedback, Judgment
 from memalign_graph.call_judge import call_example
+from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.conftest import Bench, Graph
 from tests.integration_tests.agents.support import AgentModel, AgentReply, calls
 from tests.integration_tests.gates.support import models
@@ -124,7 +126,9 @@ def results(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(message.status, message.text) for message in messages]
 
 
-async def trust_judge(bench: Bench, *, verdict: bool = True, value: bool = True) -> None:
+async def trust_judge(
+    bench: Bench, *, verdict: bool = True, value: bool = True, asked: Sequence[ReviewReason] = ()
+) -> None:
     """Have experts agree with 20 verdicts of the judge that the middleware asks."""
     judgment = Judgment.model_validate(
         (await bench.invoke(bench.judge_graph(CRITERION, **models(bench)), CASE, "teach"))[
@@ -135,6 +139,7 @@ async def trust_judge(bench: Bench, *, verdict: bool = True, value: bool = True)
     for number in range(20):
         example = refund_case(THINGS[number % len(THINGS)], f"B{number}", 10 + number)
         own = {"id": uuid4().hex, "example_id": example.id, "value": verdict, "evidence": None}
+        own["review"] = ReviewChoice(asks=True, reasons=list(asked))
         judged = judgment.model_copy(update=own)
         given.append(Feedback(example=example, value=value, judgment=judged))
     memory = bench.memory(CRITERION)

@@ -59,6 +59,15 @@ class WithId(Calls):
         return Raw(200, body, raw.content_type)
 
 
+@pytest.mark.parametrize("reason", ["always_ask", "untrusted_text"])
+async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
+    bench: Bench, reason: Any
+) -> None:
+    await trust_judge(bench, asked=[reason, "too_little_feedback"])
+    shop, _, asked = await start(bench, "batched", CALL)
+    assert (questions(asked), shop.ran) == ([REFUND], [])
+
+
 @BOTH_MODES
 @IN_MEMORY
 async def test_a_tool_that_no_one_may_approve_never_runs_without_a_question(
