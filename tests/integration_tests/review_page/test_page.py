@@ -263,4 +263,5 @@ def test_forms_write_what_the_graphs_read() -> None:
     case = case_payload("conflicts", criteria[:1], conflicts=conflicts)
     assert parse_form(case, {"C1": "second"}, "ann") == {"C1": "second"}
     case = case_payload("question", criteria[:1], asked=["What is cold?"], said={"author": "bob"})
-    assert parse_form(case, {"rationale": "No greeting."}, "ann") == {"rationale": "No greeting."}
+    answer = {"rationale": "No greeting.", "author": "ann"}
+    assert parse_form(case, {"rationale": "No greeting."}, "ann") == answer
