@@ -48,8 +48,8 @@ OnFail = Literal["ask", "refuse"]
 KEEP_CALLS = timedelta(days=30)
 """How long judged calls are kept for later feedback, unless `keep_judgments` is given."""
 
-_REJECTION = "User rejected the tool call for `{}` with reason: "
-"""What precedes the person's message in the message that the model gets."""
+_REJECTION = "User rejected the tool call for `{}`"
+"""The beginning of what the model gets if a person rejects a call; a reason may follow."""
 _MAX_VALUE_CHARS, _MAX_CHANGE_CHARS = 1_000, 4_000
 """The maximum lengths of a value, and of all changes, in the comment that an edit makes."""
 _REFUSED = {"memalign": "refused"}
@@ -103,9 +103,12 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
 
 
 def _was_refused(tool: str, messages: Sequence[Any]) -> bool:
-    """Return whether a call of a tool was refused since the user's last message."""
+    """Return whether the judge or a person refused a tool's call since the user's last message."""
+    rejection = _REJECTION.format(tool)
     return any(
-        message.name == tool and message.artifact == _REFUSED for message in _results(messages)
+        message.artifact == _REFUSED or message.text.startswith(rejection)
+        for message in _results(messages)
+        if message.name == tool and message.status == "error"
     )
 
 
@@ -343,7 +346,9 @@ class CallJudge:
         comment = difference(call, decision) if is_edit else ""
         if is_message:
             # Without a reason, the message names the call's id, which may be a model's text.
-            before, _, reason = decision.text.partition(_REJECTION.format(call["name"]))
+            before, _, reason = decision.text.partition(
+                f"{_REJECTION.format(call['name'])} with reason: "
+            )
             comment = "" if before else reason
         shared = {
             # A decision that is read again has the same id, and is stored once.

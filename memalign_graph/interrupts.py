@@ -198,7 +198,7 @@ REASONS: Mapping[str, str] = {
     "untrusted_text": "it repeats an address, an amount or an identifier that a tool returned and "
     "the user did not write",
     "judged_wrong": "the judge says that the call is wrong",
-    "refused_before": "the judge refused another call of this tool since the user's last message",
+    "refused_before": "another call of this tool was refused since the user's last message",
 }
 
 

@@ -46,7 +46,7 @@ ReviewReason = Literal[
     "always_ask",  # the application requires it
     "untrusted_text",  # it repeats an address, amount or identifier that only a tool returned
     "judged_wrong",  # the value does not pass
-    "refused_before",  # a call of the same tool was refused in this turn
+    "refused_before",  # a call of the same tool was refused or rejected in this turn
 ]
 
 Probabilities = dict[str, float]

@@ -13,6 +13,7 @@ from tests.integration_tests.approvals.support import (
     CRITERION,
     IN_MEMORY,
     REFUND,
+    REJECT,
     Shop,
     agent,
     answers,
@@ -150,6 +151,21 @@ async def test_after_a_refusal_calls_of_its_tool_are_asked_about_for_the_rest_of
     later = [*refused["messages"], *ask()["messages"]]
     await bench.invoke(graph, {"messages": later}, "later")
     assert shop.ran == [("A7", 19)]
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_after_a_rejection_calls_of_its_tool_are_asked_about_for_the_rest_of_the_turn(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench)
+    retry = calls("refund", order="A7", amount=19)
+    options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
+    shop, graph, asked = await start(bench, mode, CALL, retry, "Done.", **options)
+    asked = await bench.resume(graph, answers(asked, REJECT))
+    assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
+    reviews = [it.judgment.review for it in bench.memory(CRITERION).judgments(waiting=True)]
+    assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
 
 
 @BOTH_MODES
