@@ -20,7 +20,7 @@ from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
-ALWAYS_ASKED = {"always_ask", "untrusted_text"}
+ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before"}
 """The reasons to ask about a tool call that no verdict outweighs."""
 MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a memory
 

@@ -59,7 +59,7 @@ class WithId(Calls):
         return Raw(200, body, raw.content_type)
 
 
-@pytest.mark.parametrize("reason", ["always_ask", "untrusted_text"])
+@pytest.mark.parametrize("reason", ["always_ask", "untrusted_text", "refused_before"])
 async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
     bench: Bench, reason: Any
 ) -> None:
