@@ -174,9 +174,15 @@ class MemoryLocation:
             )
             if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
-                memories = ", ".join(sorted(".".join(head[:-1]) for head in heads)) or "none"
+                location = redacted_location(self.memory)
+                if not heads:
+                    raise InvalidInputError(
+                        f"--memory: {location}: nothing was learned yet. Learn from experts with "
+                        "`memalign review`, or from a file with `memalign align`."
+                    )
+                memories = ", ".join(sorted(".".join(head[:-1]) for head in heads))
                 raise InvalidInputError(
-                    f"--memory: {redacted_location(self.memory)} has no memory for namespace "
+                    f"--memory: {location} has no memory for namespace "
                     f"{self.namespace!r} and criterion {self.criterion.criterion.name!r}. It has: "
                     f"{memories}. Check --namespace and --criterion."
                 )

@@ -122,6 +122,12 @@ def test_a_file_without_this_memory_names_those_it_has(shell: Shell) -> None:
     assert not (shell.folder / "x").exists()
 
 
+def test_a_file_with_nothing_but_judgments_names_how_to_learn(shell: Shell) -> None:
+    shell.settings(judge={"keep_judgments": 30})
+    assert shell.judge({"inputs": "Where is it?", "outputs": "No idea."}).status == 0
+    assert "nothing was learned yet. Learn from experts with" in shell.memory("list").error
+
+
 def test_the_criterion_may_come_from_the_environment(shell: Shell, monkeypatch: object) -> None:
     shell.align(ANN)
     ran = shell.run("memory", "list")
