@@ -14,7 +14,7 @@ from statistics import fmean
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence.check_value import share_of_scale
+from memalign_graph.evidence.check_anchors import share_of_scale
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id

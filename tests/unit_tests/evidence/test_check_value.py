@@ -1,26 +1,22 @@
 """What the answers to checks say of a value: thresholds, failed checks, votes of similar cases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from math import exp
 from typing import Any
 
 import pytest
-from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
     Boolean,
     Categorical,
-    Criterion,
     Guideline,
     JudgeMemory,
     Numeric,
     Pairwise,
 )
+from memalign_graph.evidence.check_anchors import AnchoredCheck, anchor_checks
 from memalign_graph.evidence.check_value import (
-    AnchoredCheck,
     add_checks,
-    anchor_checks,
     check_vote,
     combine_probabilities,
     explain_checks,
@@ -31,31 +27,12 @@ from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson, record_check_answers
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
+from tests.unit_tests.evidence.check_worlds import asked_memory, probability
 
 NUMBERS = Numeric(minimum=0, maximum=1)
 CHOICES = Categorical(choices=("poor", "fair", "good"), ordered=True)
 COLORS = Categorical(choices=("red", "blue"))
-QUESTION, ASKED = "Does it say sorry?", "sorry:model"
-
-
-def probability(odds: float) -> float:
-    return 1 / (1 + exp(-odds))
-
-
-def asked_memory(
-    values: Sequence[Value], answers: Sequence[float], scale: Scale | None = None
-) -> JudgeMemory:
-    """A memory whose cases were asked one check."""
-    criterion = Criterion(name="tone", instructions="Is it kind?", scale=scale or Boolean())
-    memory = JudgeMemory(InMemoryStore(), criterion, embeddings=lambda texts: [[1.0]] * len(texts))
-    feedback = [
-        {"inputs": f"Case {number}", "outputs": "Yes.", "value": value, "rationale": "So."}
-        for number, value in enumerate(values)
-    ]
-    ids = [episode.example_id for episode in memory.remember(feedback)] if feedback else []
-    by_id = dict(zip(ids, answers, strict=True))
-    run_sync(record_check_answers(SYNC, memory.access, {ASKED: by_id}))
-    return memory
+QUESTION, ASKED = "Does it say sorry?", "0:model"
 
 
 def anchor_of(memory: JudgeMemory, guideline: Guideline, answer: float) -> AnchoredCheck:
@@ -74,7 +51,7 @@ def anchored(
 ) -> AnchoredCheck:
     """A check of a new case, by a guideline of one case; other cases were asked it, too."""
     cases = [*([source] if source else []), *((v, p) for p, v in (others or {}).items())]
-    memory = asked_memory([value for value, _ in cases], [share for _, share in cases], scale)
+    memory = asked_memory([value for value, _ in cases], [[share for _, share in cases]], scale)
     if source:
         first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
         operation = GuidelineOperation(
@@ -112,121 +89,6 @@ def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
     assert anchored(probability(middle * 1.1), source, others).check.held is True
 
 
-def answered_guideline(source_odds: float, met_odds: Sequence[float]) -> list[AnchoredCheck]:
-    """The check of a new case, whose guideline comes from one case; experts accepted others."""
-    answers = [probability(odds) for odds in (source_odds, *met_odds)]
-    memory = asked_memory([False, *[True] * len(met_odds)], answers)
-    first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
-    operation = GuidelineOperation(
-        action="add", text="Say sorry.", question=QUESTION, episode_ids=[first.id]
-    )
-    run_sync(commit_lesson(SYNC, memory.access, [operation], {first.id: first.word}))
-    [guideline] = memory.guidelines()
-    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=0.1)
-    view = memory.access.view
-    return anchor_checks(view, Boolean(), [check], {guideline.id: guideline}, ())
-
-
-@pytest.mark.parametrize("count", [12, 40])
-def test_a_check_that_accepted_cases_fail_is_not_used(count: int) -> None:
-    assert answered_guideline(1.35, [1.1 + number / 1000 for number in range(count)]) == []
-
-
-def test_few_accepted_cases_that_fail_a_check_shrink_its_weight() -> None:
-    [check] = answered_guideline(1.35, [1.1, 1.2])
-    assert check.check.held is False
-    assert check.odds == -3
-    assert check.weight == pytest.approx((4 / 6) ** 2)  # of the check, and of all together
-
-
-@pytest.mark.parametrize("count", [0, 1, 12, 40])
-def test_a_check_that_accepted_cases_meet_has_its_full_weight(count: int) -> None:
-    [check] = answered_guideline(-0.5, [1.5 + number / 1000 for number in range(count)])
-    assert (check.odds, check.weight) == (-3, 1)
-
-
-def checks_of(
-    values: Sequence[Value],
-    answers: Sequence[Sequence[float]],
-    own: Sequence[float],
-    scale: Scale | None = None,
-    *,
-    by_hand: bool = False,
-) -> list[AnchoredCheck]:
-    """Several checks of a new case: the n-th guideline comes from the n-th case in memory.
-
-    `answers` has a row for each check and a column for each case, and `own` the new case's answers.
-    """
-    memory = asked_memory(values, [0.5] * len(values), scale)
-    episodes = sorted(memory.episodes(), key=lambda each: int(str(each.example.inputs)[5:]))
-    for number, row in enumerate(answers):
-        by_id = {e.example_id: share for e, share in zip(episodes, row, strict=True)}
-        run_sync(record_check_answers(SYNC, memory.access, {f"{number}:model": by_id}))
-    guidelines = {
-        str(number): memory.add_guideline(f"Rule {number}.").model_copy(
-            update={"question": "?", "episode_ids": [] if by_hand else [episodes[number].id]}
-        )
-        for number in range(len(answers))
-    }
-    checks = [
-        Check(guideline_id=str(number), asked=f"{number}:model", held=None, probability=share)
-        for number, share in enumerate(own)
-    ]
-    return anchor_checks(memory.access.view, memory.access.criterion.scale, checks, guidelines, ())
-
-
-def mostly_met(number: int, cases: int, failed: int) -> list[float]:
-    """A check that its source fails, and every n-th of the other cases."""
-    return [0.1 if case == number or case % failed == number else 0.9 for case in range(cases)]
-
-
-def test_checks_of_which_each_accepted_case_fails_one_are_not_used_together() -> None:
-    """Each alone tells accepted cases from its source well; the worst of them tells nothing."""
-    count, cases = 5, 45
-    values = [number >= count for number in range(cases)]
-    answers = [mostly_met(number, cases, count) for number in range(count)]
-    [alone] = checks_of(values, answers[:1], [0.1])
-    assert alone.weight > 0.5
-    assert checks_of(values, answers, [0.1] * count) == []
-
-
-def test_checks_that_accepted_cases_meet_keep_their_weight_together() -> None:
-    count, cases = 5, 45
-    values = [number >= count for number in range(cases)]
-    answers = [[0.1 if case == n else 0.9 for case in range(cases)] for n in range(count)]
-    assert {check.weight for check in checks_of(values, answers, [0.1] * count)} == {1}
-
-
-def test_a_check_keeps_its_weight_where_rejected_cases_have_other_faults() -> None:
-    values, answers = [False] * 20 + [True] * 20, [[0.05, *[0.95] * 39]]
-    [check] = checks_of(values, answers, [0.05])
-    assert (check.odds, check.weight) == (-3, 1)
-    # But a case that meets it is not good for that.
-    [check] = checks_of(values, answers, [0.95])
-    assert check.odds > 0
-    assert check.weight < 0.4
-
-
-def test_a_guideline_by_hand_that_accepted_and_rejected_cases_fail_alike_loses_its_weight() -> None:
-    values, answers = [True, True, False, False] * 10, [[0.05, 0.95] * 20]
-    [useless] = checks_of(values, answers, [0.05], by_hand=True)
-    assert useless.weight < 0.4
-    [telling] = checks_of(values, [[0.95, 0.95, 0.05, 0.05] * 10], [0.05], by_hand=True)
-    assert telling.weight == 1
-
-
-@pytest.mark.parametrize(
-    ("scale", "low", "others"), [(NUMBERS, 0.2, [0.7, 0.8]), (CHOICES, "poor", ["fair", "fair"])]
-)
-def test_a_useless_check_is_not_used_where_nobody_gives_the_best_value(
-    scale: Scale, low: Value, others: list[Value]
-) -> None:
-    values = [low, *others * 10]
-    assert checks_of(values, [[0.3] * 21], [0.3], scale) == []
-    [telling] = checks_of(values, [[0.3, *[0.9] * 20]], [0.3], scale)
-    assert telling.weight == 1
-
-
 def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
     """A weight of 0 would leave the judge's own value, also on numbers."""
     check = anchored(0.2, (0.0, 0.2), scale=NUMBERS)
@@ -238,7 +100,7 @@ def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
 @pytest.mark.parametrize("values", [[False] * 20, [True] * 20, [*[False] * 20, True]])
 def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
     """Experts who comment on bad cases alone do not say that all cases are bad."""
-    assert vote_of(asked_memory(values, [0.5] * len(values)), {ASKED: 0.5})[1] == 0
+    assert vote_of(asked_memory(values, [[0.5] * len(values)]), {ASKED: 0.5})[1] == 0
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(1, 0.34), (40, 0.3 + 0.2 * 40 / 44)])
@@ -254,7 +116,7 @@ def test_without_an_anchor_accepted_cases_say_where_it_would_be(
 @pytest.mark.parametrize("number", range(6))
 def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int) -> None:
     """Whichever of their episodes has the smaller id; in the threshold and in the vote."""
-    memory = asked_memory([], [])
+    memory = asked_memory([], [[]])
     case = {"inputs": f"Case {number}", "outputs": "Yes."}
     [episode, _] = memory.remember(
         [
@@ -329,25 +191,25 @@ def test_the_rationale_names_failed_checks_alone() -> None:
 
 
 def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> None:
-    few, many = (asked_memory([False, True] * n, [0.1, 0.9] * n) for n in (3, 20))
+    few, many = (asked_memory([False, True] * n, [[0.1, 0.9] * n]) for n in (3, 20))
     (shares, weight), (_, larger) = (vote_of(memory, {ASKED: 0.12}) for memory in (few, many))
     assert shares["false"] > 0.8
     assert (weight, larger) == (pytest.approx(6 / 14), pytest.approx(40 / 48))
 
 
 def test_checks_that_tell_nothing_of_the_values_have_no_weight() -> None:
-    memory = asked_memory([False, True] * 10, [0.1, 0.1, 0.9, 0.9] * 5)
+    memory = asked_memory([False, True] * 10, [[0.1, 0.1, 0.9, 0.9] * 5])
     assert vote_of(memory, {ASKED: 0.1})[1] == 0
 
 
 def test_a_rare_value_counts_as_much_as_a_frequent_one_in_the_weight_of_a_vote() -> None:
     """Alike checks have mostly the frequent value: the vote would always say that."""
-    memory = asked_memory([True] * 18 + [False] * 2, [0.5] * 20)
+    memory = asked_memory([True] * 18 + [False] * 2, [[0.5] * 20])
     assert vote_of(memory, {ASKED: 0.5})[1] == 0
 
 
 def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vote() -> None:
-    memory = asked_memory([False, True], [0.1, 0.9])
+    memory = asked_memory([False, True], [[0.1, 0.9]])
     shares, _ = vote_of(memory, {ASKED: 0.1, "new": 0.7})
     assert shares["false"] > 0.8
     assert vote_of(memory, {"new": 0.7}) is None
