@@ -48,6 +48,7 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
         episode(outputs, rationale=lessons[0]),
         guidelines=[guideline("a", lessons[1])],
         criterion=Criterion(name="tone", instructions=instructions),
+        max_operations=9,
     )
 
 
