@@ -14,12 +14,16 @@ from typing import Any
 
 import faiss  # noqa: F401 - imported before anything is timed
 import langgraph.store.sqlite  # noqa: F401 - the same
+import openai.resources.chat
+import openai.resources.embeddings  # noqa: F401 - the same
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.graph import StateGraph
 
+import memalign_graph.evidence.deciding
+import memalign_graph.nodes.align  # noqa: F401 - the same
 from benchmarks import plan
 from benchmarks.plan import Job, Results
 from memalign_graph import (
