@@ -9,7 +9,7 @@ from tests.browser.support import Bring, Shop, case
 pytestmark = pytest.mark.browser
 
 
-def test_twelve_cases_by_keyboard_alone(shop: Shop, expert: Bring) -> None:
+def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -> None:
     shop.keep(*map(case, range(12)))
     zoe = expert(shop.url)
     with shop.open():
@@ -50,7 +50,7 @@ def test_twelve_cases_by_keyboard_alone(shop: Shop, expert: Bring) -> None:
     assert {it.author for it in episodes} == {"Zoë Ångström"}
 
 
-def test_two_experts_at_once_on_forty_cases(shop: Shop, expert: Bring) -> None:
+def test_two_experts_answer_forty_cases_concurrently(shop: Shop, expert: Bring) -> None:
     shop.keep(*map(case, range(40)))
     working = {name: expert(shop.url, name) for name in ("ann", "bob")}
     asked: dict[str, list[str]] = {name: [] for name in working}
@@ -76,7 +76,7 @@ def test_two_experts_at_once_on_forty_cases(shop: Shop, expert: Bring) -> None:
     assert min(counts.values()) > 5
 
 
-def test_reading_and_answering_without_script(shop: Shop, expert: Bring) -> None:
+def test_page_works_without_javascript(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0))
     zoe = expert(shop.url, java_script_enabled=False)
     with shop.open():

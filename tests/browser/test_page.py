@@ -32,7 +32,7 @@ def at_learning(shop: Shop, reply: ReplyLike) -> None:
     shop.models.responder = respond
 
 
-def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> None:
+def test_form_text_survives_a_killed_server(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0), case(1))
     zoe = expert(shop.url, "zoe")
     with shop.open() as process:
@@ -64,7 +64,7 @@ def test_words_outlive_a_server_that_is_killed(shop: Shop, expert: Bring) -> Non
     assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
 
 
-def test_what_one_expert_typed_is_not_given_to_the_next_in_one_browser(
+def test_next_expert_in_the_same_browser_does_not_see_the_previous_draft(
     shop: Shop, expert: Bring
 ) -> None:
     shop.keep(case(0))
@@ -80,7 +80,7 @@ def test_what_one_expert_typed_is_not_given_to_the_next_in_one_browser(
             assert one.page.input_value("textarea") == typed
 
 
-def test_an_answer_is_kept_while_the_model_fails(shop: Shop, expert: Bring) -> None:
+def test_answer_is_stored_while_the_model_fails(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0), case(1))
     zoe = expert(shop.url, "zoe")
     at_learning(shop, error(400))
@@ -96,7 +96,7 @@ def test_an_answer_is_kept_while_the_model_fails(shop: Shop, expert: Bring) -> N
         assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
 
 
-def test_forms_from_elsewhere_are_refused(shop: Shop) -> None:
+def test_forms_from_another_origin_are_refused(shop: Shop) -> None:
     shop.keep(case(0))
     with shop.open(), httpx.Client(base_url=shop.url, trust_env=False) as client:
         client.cookies.set("memalign_name", "zoe")
@@ -117,7 +117,7 @@ def test_forms_from_elsewhere_are_refused(shop: Shop) -> None:
     assert len(shop.episodes()) == 1
 
 
-def test_hostile_text_is_shown_and_never_runs(shop: Shop, expert: Bring) -> None:
+def test_hostile_text_is_escaped_and_never_executed(shop: Shop, expert: Bring) -> None:
     shop.criterion = Criterion(name="support_tone", instructions=HOSTILE)
     turns = [{"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": {HOSTILE: HOSTILE}}]
     shop.keep({"inputs": turns, "outputs": [HOSTILE]})
@@ -140,7 +140,7 @@ def test_hostile_text_is_shown_and_never_runs(shop: Shop, expert: Bring) -> None
             assert zoe.page.locator("[onerror], [onload], [onclick]").count() == 0
 
 
-def test_a_megabyte_opens(shop: Shop, expert: Bring) -> None:
+def test_case_of_one_megabyte_opens(shop: Shop, expert: Bring) -> None:
     shop.keep({"inputs": "?", "outputs": "0123456789abcde\n" * 65_536})
     zoe = expert(shop.url, "zoe")
     with shop.open():
@@ -167,7 +167,7 @@ def open_case(zoe: Expert, title: str) -> None:
     zoe.see("case")
 
 
-def test_every_page_for_every_reader(shop: Shop, expert: Bring) -> None:
+def test_every_page_is_accessible(shop: Shop, expert: Bring) -> None:
     long = {"inputs": [{"role": "user", "content": "Where? " * 90}], "outputs": {"a": ["b" * 300]}}
     code = {"inputs": "Sort.", "outputs": f"```python\nsorted({'x' * 200})\n```"}
     call = {"inputs": "Refund A7.", "outputs": {"name": "refund", "args": {"order": "A7"}}}

@@ -65,7 +65,7 @@ def said(client: SyncLangGraphClient, number: int) -> set[tuple[str | None, Any,
     return {(it.author, it.value, it.rationale) for it in own}
 
 
-def test_threads_panels_and_kept_judgments_are_one_queue(
+def test_threads_panels_and_kept_judgments_share_one_queue(
     urls: tuple[str, str], expert: Bring
 ) -> None:
     with client_of(urls[0]) as client:
@@ -85,7 +85,7 @@ def test_threads_panels_and_kept_judgments_are_one_queue(
             assert said(client, number) == {("zoe", False, "So cold.")}
 
 
-def test_of_two_answers_one_is_taken_and_the_other_kept(
+def test_second_answer_to_one_interrupt_is_stored_as_feedback(
     urls: tuple[str, str], expert: Bring
 ) -> None:
     with client_of(urls[0]) as client:
@@ -112,7 +112,7 @@ def test_of_two_answers_one_is_taken_and_the_other_kept(
             assert said(client, number) == {("ann", True, "I am 1."), ("bob", False, "I am 2.")}
 
 
-def test_users_see_their_own_threads_and_answer_as_themselves(
+def test_users_see_only_their_threads_and_answer_under_their_name(
     urls: tuple[str, str], expert: Bring
 ) -> None:
     url = urls[1]

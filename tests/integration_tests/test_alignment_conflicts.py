@@ -34,7 +34,7 @@ async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
 
 
 @EVERY_WAY
-async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
+async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
     graph, interrupt = await ask(bench)
     assert set(interrupt.value) == {"action_requests", "review_configs"}
     requests = interrupt.value["action_requests"]
@@ -60,7 +60,7 @@ async def test_all_conflicts_are_asked_about_at_once(bench: Bench) -> None:
     assert set(by_text(report["guidelines"]["added"])) == {NEW_A, NEW_B, OTHER}
 
 
-async def test_conflicts_within_one_batch_are_asked_about_too(bench: Bench) -> None:
+async def test_conflicts_within_one_batch_are_in_the_interrupt(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     given = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
     [interrupt] = given["__interrupt__"]
@@ -89,7 +89,7 @@ REPLIES: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("reply", list(REPLIES))
-async def test_reply_settles_the_conflicts(bench: Bench, reply: str) -> None:
+async def test_reply_resolves_the_conflicts(bench: Bench, reply: str) -> None:
     given, standing = REPLIES[reply]
     graph, _ = await ask(bench)
     chats = len(bench.server.chats)
@@ -128,7 +128,7 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     assert len(bench.server.chats) == chats
 
 
-async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(bench: Bench) -> None:
+async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: Bench) -> None:
     """Also where the comparison takes the two for the same."""
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, conflicts="ask")
@@ -141,7 +141,7 @@ async def test_distillers_wish_to_replace_a_rule_is_put_to_the_expert(bench: Ben
     assert sources(await bench.guidelines()) == {OLD_A: 1}
 
 
-async def test_without_a_checkpointer_there_is_a_warning(bench: Bench) -> None:
+async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = builder(bench, conflicts="ask", batch_size=1).compile(store=bench.store)
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
@@ -161,7 +161,7 @@ CARL = word("carl", False, "On #c no word of regret.", at=3)
 THREE = [ANN, BOB, CARL]
 
 
-async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
+async def test_disagreement_and_alpha_are_reported(bench: Bench) -> None:
     bench.server.responder = Model()
     agreeing = [
         record(n, author=author, value=bool(n % 2), rationale=None)
@@ -181,7 +181,7 @@ async def test_disagreement_and_alpha_are_told(bench: Bench) -> None:
     assert {item["episode_id"] for item in found["given"]} <= ids
 
 
-async def test_guideline_of_more_experts_outlasts_newer_feedback_and_the_report_says_so(
+async def test_guideline_of_more_experts_is_kept_over_newer_feedback_and_reported(
     bench: Bench,
 ) -> None:
     bench.server.responder = Model(distil=each_its_words)

@@ -53,7 +53,7 @@ async def all_is_learned(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-async def test_one_failing_case_alone_stays_pending(bench: Bench, failure: str) -> None:
+async def test_only_the_failing_case_stays_pending(bench: Bench, failure: str) -> None:
     fault, kind = FAILURES[failure]
     bench.server.responder = failing(fault)
     graph = patient(bench)
@@ -80,7 +80,7 @@ async def test_one_failing_case_alone_stays_pending(bench: Bench, failure: str) 
 
 
 @pytest.mark.parametrize("how", ["continue", "again", "elsewhere"])
-async def test_a_model_that_is_down_fails_the_run(bench: Bench, how: str) -> None:
+async def test_model_that_is_down_fails_the_run(bench: Bench, how: str) -> None:
     bench.server.responder = Model(distil=lambda _: DOWN)
     graph = patient(bench)
     with pytest.raises(ChatModelError):
@@ -111,7 +111,7 @@ async def test_embedding_outage_stores_nothing(bench: Bench) -> None:
     assert len(report["guidelines"]["added"]) == 4
 
 
-async def test_wrong_comparison_twice_fails_the_run_and_loses_nothing(bench: Bench) -> None:
+async def test_two_invalid_comparisons_fail_the_run_and_lose_nothing(bench: Bench) -> None:
     bench.server.responder = Model(compare=lambda _: "They are all alike.")
     graph = alignment(bench, batch_size=2)
     with pytest.raises(ModelAnswerError, match="compare guidelines"):

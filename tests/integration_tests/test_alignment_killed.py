@@ -151,7 +151,7 @@ def undisturbed(running_server: LoopbackServer, tmp_path_factory: pytest.TempPat
         ("no-checkpoints", slice(0, None, 3)),
     ],
 )
-def test_killed_at_any_step(
+def test_alignment_killed_at_any_step_is_continued(
     server: LoopbackServer, start: Start, undisturbed: Any, tmp_path: Path, way: str, part: slice
 ) -> None:
     """It is gone on with in turn from the checkpoint and by the call."""
@@ -180,7 +180,7 @@ def test_killed_at_any_step(
             assert chats.count(DISTIL) == BATCHES
 
 
-def test_killed_while_seen_cases_are_judged_again(
+def test_alignment_killed_during_replay_is_continued(
     server: LoopbackServer, start: Start, undisturbed: Any, tmp_path: Path
 ) -> None:
     """The first judgments are made, of the second those of half the cases: they are not again."""

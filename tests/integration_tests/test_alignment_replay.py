@@ -64,7 +64,7 @@ GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 
 
 @EVERY_WAY
-async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -> None:
+async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Bench) -> None:
     await seed(bench, 6)
     cases = {episode.example_id: [episode.id] for episode in await bench.episodes()}
     bench.server.responder = teaching()
@@ -85,7 +85,7 @@ async def test_dropped_guideline_is_told_and_not_asked_for_again(bench: Bench) -
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
 
 
-async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
+async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
     rule = "On #keep it is true of cases 2 3 4, which look false."
     await seed(bench, 6, rule)
     [before] = await bench.guidelines()
@@ -96,7 +96,7 @@ async def test_revision_that_breaks_a_case_is_undone(bench: Bench) -> None:
     assert report["guidelines"]["revised"] == []
 
 
-async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench) -> None:
+async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Bench) -> None:
     """Judged by the judge's own graph, after the run."""
     await seed(bench, 8)
     bench.server.responder = teaching()
@@ -114,7 +114,7 @@ async def test_what_agreed_before_agrees_with_the_committed_memory(bench: Bench)
     assert await verdicts(bench, [203]) == [False]
 
 
-async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Bench) -> None:
+async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
     given = [words(101, GOOD), words(102, "On #b thank them.")]
@@ -132,7 +132,7 @@ async def test_each_case_is_judged_without_itself_among_the_episodes(bench: Benc
     assert seen == {False: old | new, True: old | new}
 
 
-async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> None:
+async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
     graph = guarded(bench, batch_size=1, conflicts="ask")
@@ -149,7 +149,7 @@ async def test_conflict_settled_by_an_expert_is_replayed_too(bench: Bench) -> No
     assert await verdicts(bench, [2, 3, 4]) == [True] * 3
 
 
-async def test_guideline_whose_new_wording_breaks_cases_stays_and_is_tried_three_times(
+async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_three_times(
     bench: Bench,
 ) -> None:
     await seed(bench, 6)
@@ -192,7 +192,7 @@ def turned_by(episode: int, case: int, rules: Any = None) -> Any:
     return misled
 
 
-async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench) -> None:
+async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: Bench) -> None:
     await seed(bench, 6)
     [turned] = [
         episode
@@ -208,7 +208,7 @@ async def test_verdict_turned_by_new_episodes_alone_is_told_as_such(bench: Bench
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
 
 
-async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench) -> None:
+async def test_values_of_an_earlier_scale_are_not_replayed(bench: Bench) -> None:
     """The scale was changed since: what experts said by the old one can't be compared."""
     scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
     old, new = (Criterion(name="grade", instructions="How good?", scale=item) for item in scales)
@@ -219,7 +219,7 @@ async def test_values_of_an_earlier_scale_are_no_cases(bench: Bench) -> None:
     assert len(report["guidelines"]["added"]) == 1
 
 
-async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None:
+async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -> None:
     await seed(bench, 10)
     good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
     bad = [
@@ -238,7 +238,7 @@ async def test_two_bad_ones_among_many_good_are_both_found(bench: Bench) -> None
 
 
 @EVERY_WAY
-async def test_case_that_turns_by_chance_drops_no_guideline(bench: Bench) -> None:
+async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> None:
     await seed(bench, 10)
     bench.server.responder = teaching()
     given = [words(101, "On #vague it is false of cases 2 3."), words(102, HARMLESS)]
@@ -249,7 +249,7 @@ async def test_case_that_turns_by_chance_drops_no_guideline(bench: Bench) -> Non
     assert replay["broken"] == []
 
 
-async def test_guideline_that_wins_as_many_cases_as_it_loses_stays(bench: Bench) -> None:
+async def test_guideline_that_fixes_as_many_cases_as_it_regresses_stays(bench: Bench) -> None:
     await seed(bench, 10)
     given = [record(200 + number, value=False) for number in range(4)]
     bench.server.responder = teaching()
@@ -262,7 +262,7 @@ async def test_guideline_that_wins_as_many_cases_as_it_loses_stays(bench: Bench)
 
 
 @EVERY_WAY
-async def test_refused_case_is_left_out_of_the_replay(bench: Bench) -> None:
+async def test_case_refused_by_the_provider_is_excluded_from_the_replay(bench: Bench) -> None:
     await seed(bench, 10)
     model = teaching()
 

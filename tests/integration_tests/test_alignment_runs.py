@@ -38,7 +38,7 @@ NOTHING = "0" * 32
 
 
 @EVERY_WAY
-async def test_report_tells_what_became_of_new_feedback(bench: Bench) -> None:
+async def test_report_has_the_outcome_of_new_feedback(bench: Bench) -> None:
     bench.server.responder = Model()
     report = await align(bench, records(12, topics=3), alignment(bench, batch_size=4))
     assert report["feedback"] == {"new": 12, "changed": 0, "unchanged": 0, "rejected": 0}
@@ -62,7 +62,7 @@ async def test_report_tells_what_became_of_new_feedback(bench: Bench) -> None:
     assert report["memory_version_after"] == await version(bench)
 
 
-async def test_cost_is_what_the_server_counted(bench: Bench) -> None:
+async def test_reported_usage_matches_the_servers_count(bench: Bench) -> None:
     bench.server.responder = Model()
     bench.server.script("Well.")
     report = await align(bench, records(12, topics=3), alignment(bench, batch_size=4))
@@ -79,7 +79,7 @@ async def test_cost_is_what_the_server_counted(bench: Bench) -> None:
     assert cost["seconds"] > 0
 
 
-async def test_report_tells_of_revised_and_retired_guidelines(bench: Bench) -> None:
+async def test_report_lists_revised_and_retired_guidelines(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     first = await align(bench, [said(1, "On #a name it."), said(2, "On #b name it.")])
     a, b = first["guidelines"]["added"]
@@ -117,7 +117,7 @@ def _ids(report: dict[str, Any]) -> set[str]:
     return {key for change in report["guidelines"]["added"] for key in change["episode_ids"]}
 
 
-async def test_unchanged_feedback_costs_nothing(bench: Bench) -> None:
+async def test_unchanged_feedback_causes_no_model_call(bench: Bench) -> None:
     bench.server.responder = Model()
     given = records(30, topics=4)
     first = await align(bench, given, alignment(bench, batch_size=10))
@@ -148,7 +148,7 @@ BOTH = [said(n, f"On #{n} name it.") for n in range(8, 12)]
         ("words", 0, "rationale: the record has none", "The expert's value"),
     ],
 )
-async def test_learn_from_labels_or_words_alone(
+async def test_learn_from_only_labels_or_only_comments(
     bench: Bench, learn_from: Any, first: int, problem: str, absent: str
 ) -> None:
     bench.server.responder = Model(distil=each_its_words)
@@ -169,7 +169,7 @@ async def test_learn_from_labels_or_words_alone(
 ROW = {"inputs": "q", "outputs": "a"}
 
 
-async def test_a_word_that_a_newer_one_outdates_is_told(bench: Bench) -> None:
+async def test_feedback_superseded_by_newer_feedback_is_reported(bench: Bench) -> None:
     first = {**ROW, "rationale": "Something else.", "given_at": "2026-01-01T00:00:00Z"}
     given = [first, {**ROW, "value": False, "rationale": "Too cold."}]
     report = await align(bench, given, alignment(bench))
@@ -201,7 +201,7 @@ UNUSABLE: list[tuple[Any, str]] = [
 ]
 
 
-async def test_unusable_records_are_told_and_keep_no_other_out(bench: Bench) -> None:
+async def test_unusable_records_are_reported_and_do_not_exclude_others(bench: Bench) -> None:
     bench.server.responder = Model()
     # Without a checkpointer: none keeps all of these.
     graph = builder(bench).compile(store=bench.store)
@@ -220,7 +220,7 @@ async def test_unusable_records_are_told_and_keep_no_other_out(bench: Bench) -> 
     assert len(embedded(bench)) == 2
 
 
-async def test_what_the_model_proposes_and_teaches_nothing_is_told(bench: Bench) -> None:
+async def test_rejected_proposals_are_reported(bench: Bench) -> None:
     parrot = add(record(1)["outputs"], "F1")
     bench.server.responder = Model(
         distil=lambda _: {"operations": [parrot, add("Name the order.", "F2")]}
@@ -243,7 +243,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_can_not_be_used_is_told_in_one_sentence(bench: Bench) -> None:
+async def test_unusable_arguments_are_reported_in_one_sentence(bench: Bench) -> None:
     for options, sentence in WRONG:
         with pytest.raises(InvalidInputError) as caught:
             builder(bench, **options)
@@ -270,7 +270,7 @@ class TeamContext(TypedDict, total=False):
 
 
 @EVERY_WAY
-async def test_subgraph_of_a_parent_with_a_context_of_its_own(bench: Bench) -> None:
+async def test_subgraph_of_a_parent_with_its_own_context(bench: Bench) -> None:
     bench.server.responder = Model()
     parent = StateGraph(Team, context_schema=TeamContext)
     parent.add_node("learn", builder(bench, batch_size=2).compile())
@@ -292,7 +292,7 @@ async def test_subgraph_of_a_parent_with_a_context_of_its_own(bench: Bench) -> N
     assert report["feedback"]["unchanged"] == 6
 
 
-async def test_runs_on_one_thread_do_not_mix_their_reports(bench: Bench) -> None:
+async def test_runs_on_one_thread_have_separate_reports(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, batch_size=1)
     given = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]

@@ -54,7 +54,7 @@ def refuse_long(limit: int, model: Model) -> Any:
 
 
 @pytest.mark.parametrize("most", [1, 3])
-async def test_runs_max_concurrency_is_kept(bench: Bench, most: int) -> None:
+async def test_max_concurrency_of_the_run_is_respected(bench: Bench, most: int) -> None:
     bench.server.responder = Together(most, Model(), DISTIL)
     graph: Any = alignment(bench, batch_size=1)
     given = {"feedback": records(7, topics=2)}
@@ -75,7 +75,7 @@ def filled(number: int) -> dict[str, Any]:
     )
 
 
-async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
+async def test_every_prompt_fits_a_small_window(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW - ANSWER_TOKENS, Model())
     for number in range(60):
         await bench.add_guideline(f"Rule {number} by hand: {'so it is ' * 20}.")
@@ -90,7 +90,7 @@ async def test_no_prompt_outgrows_a_small_window(bench: Bench) -> None:
     assert report["warnings"][0].startswith("30 record(s) were too long")
 
 
-async def test_window_that_nobody_told_of_is_a_clear_error(bench: Bench) -> None:
+async def test_unknown_context_window_is_a_clear_error(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW, Model())
     given = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
     with pytest.raises(ChatModelError, match="max_input_tokens") as caught:
@@ -134,7 +134,7 @@ async def outcome(bench: Bench, seed: int) -> Any:
     )
 
 
-async def test_order_and_number_do_not_depend_on_which_batch_is_done_first(bench: Bench) -> None:
+async def test_result_does_not_depend_on_the_order_in_which_batches_finish(bench: Bench) -> None:
     conflicts, guidelines = await outcome(bench, 0)
     assert len(conflicts) == 1
     assert len(guidelines) == 9
@@ -171,7 +171,7 @@ def episode_id(memory: JudgeMemory, number: int) -> str:
 
 
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])
-async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> None:
+async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench, at: str) -> None:
     planted = said(1, "On #a never say xyzzy-4711.")
     bench.server.responder = meanwhile(
         bench, lambda memory: memory.forget(episode_id(memory, 1), purge=True), at
@@ -185,7 +185,7 @@ async def test_feedback_purged_meanwhile_is_nowhere(bench: Bench, at: str) -> No
 
 
 @EVERY_WAY("memory-async", "sqlite-async")
-async def test_cancelled_at_any_moment_it_goes_on(bench: Bench) -> None:
+async def test_alignment_cancelled_at_any_moment_can_be_continued(bench: Bench) -> None:
     """A client hangs up: the memory is whole, and the same call brings the work to its end."""
     bench.server.responder = Model()
     graph = alignment(bench, batch_size=5)
@@ -240,7 +240,7 @@ def sources_of(memory: JudgeMemory) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("first", "awaits"), [(100, False), (100, True), (0, False)])
-def test_two_processes_at_once(
+def test_two_concurrent_processes(
     server: LoopbackServer, tmp_path: Path, first: int, *, awaits: bool
 ) -> None:
     """On disjoint feedback, or on the same."""

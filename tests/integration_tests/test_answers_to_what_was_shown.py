@@ -103,9 +103,7 @@ GRAPHS: dict[str, Callable[[Bench], Graph]] = {
 
 @EVERY_WAY("memory-sync", "sqlite-async")
 @pytest.mark.parametrize("kind", GRAPHS)
-async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
-    bench: Bench, kind: str
-) -> None:
+async def test_thread_saved_at_exit_is_judged_once(bench: Bench, kind: str) -> None:
     changes_its_mind(bench.server)
     case = CASE if kind.startswith(("review", "panel")) else asked()
     graph = GRAPHS[kind](bench)
@@ -136,7 +134,7 @@ def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
 
 
 @pytest.mark.parametrize(("durability", "checkpointer"), [("sync", None), ("exit", True)])
-async def test_of_two_graphs_in_one_node_each_gets_its_own_answer(
+async def test_two_graphs_in_one_node_each_get_their_own_reply(
     bench: Bench, durability: Any, checkpointer: Any
 ) -> None:
     graph = asking_twice(bench, checkpointer)
@@ -149,7 +147,7 @@ async def test_of_two_graphs_in_one_node_each_gets_its_own_answer(
     assert len(judgings(bench.server)) == 2
 
 
-async def test_of_two_graphs_saved_at_exit_an_answer_by_id_never_reaches_the_other(
+async def test_reply_by_id_never_reaches_the_other_of_two_graphs_saved_at_exit(
     bench: Bench,
 ) -> None:
     graph = asking_twice(bench, None)
@@ -162,7 +160,7 @@ async def test_of_two_graphs_saved_at_exit_an_answer_by_id_never_reaches_the_oth
     assert [episode.value for episode in await bench.episodes()] == [True]
 
 
-async def test_of_two_questions_one_is_answered_after_the_other(bench: Bench) -> None:
+async def test_two_interrupts_are_answered_in_turn(bench: Bench) -> None:
     changes_its_mind(bench.server, 2)
     builder: Any = StateGraph(Judged)
     for name in ("first", "second"):
@@ -189,9 +187,7 @@ async def test_of_two_questions_one_is_answered_after_the_other(bench: Bench) ->
         [{"type": "accept"}],
     ],
 )
-async def test_a_decision_is_not_taken_for_a_verdict_that_nobody_saw(
-    bench: Bench, reply: Any
-) -> None:
+async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench, reply: Any) -> None:
     """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
     changes_its_mind(bench.server)
     graph = around(bench, review(bench), Judged, checkpointer=False)
@@ -206,7 +202,7 @@ async def test_a_decision_is_not_taken_for_a_verdict_that_nobody_saw(
     assert episode.value is True
 
 
-async def test_comment_on_a_case_is_not_taken_for_one_on_another_verdict(bench: Bench) -> None:
+async def test_comment_is_not_applied_to_another_verdict(bench: Bench) -> None:
     changes_its_mind(bench.server)
     graph = around(bench, review(bench), Judged, checkpointer=False)
     await bench.invoke(graph, CASE)
@@ -217,7 +213,7 @@ async def test_comment_on_a_case_is_not_taken_for_one_on_another_verdict(bench: 
     assert "On second thought" not in bench.server.chats[-1].text
 
 
-async def test_a_panel_takes_no_decision_on_verdicts_that_nobody_saw(bench: Bench) -> None:
+async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> None:
     changes_its_mind(bench.server)
     inner = create_panel_graph([TONE], **models(bench, review="always"))
     graph = around(bench, inner, Parent, checkpointer=False)
@@ -274,7 +270,7 @@ async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Be
     assert episodes == {"First.": False, "Second.": True}
 
 
-async def test_an_answer_through_another_graph_counts(bench: Bench) -> None:
+async def test_reply_through_another_graph_counts(bench: Bench) -> None:
     """A tool, say, that answers questions of other threads."""
     changes_its_mind(bench.server)
     inner = bench.review_graph(review="always")
@@ -292,7 +288,7 @@ async def test_an_answer_through_another_graph_counts(bench: Bench) -> None:
     assert len(judgings(bench.server)) == 1
 
 
-def test_a_task_of_the_functional_api_is_judged_once(bench: Bench) -> None:
+def test_task_of_the_functional_api_is_judged_once(bench: Bench) -> None:
     changes_its_mind(bench.server)
     inner = review(bench).compile()
 

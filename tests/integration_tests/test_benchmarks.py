@@ -67,7 +67,9 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in shown
 
 
-def test_agreement_judges_what_a_gate_sees_of_a_run(server: LoopbackServer, tmp_path: Path) -> None:
+def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
     server.responder = Model()
     options = ["--sets", "airline_run_right:answer,airline_run_right:turn", "--train", "2"]
     shown = ran(
@@ -80,7 +82,7 @@ def test_agreement_judges_what_a_gate_sees_of_a_run(server: LoopbackServer, tmp_
     assert "| airline_run_right:turn | 2, 4 | balanced accuracy |" in shown
 
 
-def test_longer_cases_are_left_out() -> None:
+def test_longer_cases_are_excluded() -> None:
     """Before a view is taken, so that each view has the same cases."""
     ids = [row["id"] for row in load_rows(DATA, "airline_run_right", 3_000)]
     assert 0 < len(ids) < len(load_rows(DATA, "airline_run_right"))
@@ -99,7 +101,7 @@ def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) 
     assert "| 2 | approvals, target 0.95 | 100% | 0 of 2 | 0 |" in shown
 
 
-def test_one_comment_counts_and_does_not_judge_again(
+def test_one_comment_counts_cases_and_does_not_judge_twice(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     models = ("--model", "openai:gpt-4.1-mini", "--embeddings", "openai:text-embedding-3-small")

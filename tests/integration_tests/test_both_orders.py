@@ -41,7 +41,7 @@ async def judge(bench: Bench, case: Any = CASE, criterion: Criterion = PAIR, **m
     return (await bench.invoke(graph, case))["judgment"]
 
 
-async def test_orders_that_disagree_make_a_tie_and_say_so(bench: Bench) -> None:
+async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> None:
     bench.server.rules = says("A", "B")
     judgment = await judge(bench)
     said = (judgment["value"], judgment["rationale"], judgment["warnings"])
@@ -87,7 +87,7 @@ def parts(chat: ChatRequest) -> tuple[Any, str]:
     return json.loads(outputs), head + tail
 
 
-async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(bench: Bench) -> None:
+async def test_outputs_other_than_a_pair_raise_before_any_model_call(bench: Bench) -> None:
     await bench.remember({**CASE, "value": "A", "author": "x"}, criterion=PAIR)
     del bench.server.embeddings[:]
     with pytest.raises(InvalidInputError, match=r"^outputs: .* they have to be two"):
@@ -96,7 +96,7 @@ async def test_outputs_that_are_not_two_are_told_before_a_model_is_called(bench:
 
 
 @EVERY_WAY
-async def test_both_calls_are_under_way_at_once_unless_the_run_says_one(bench: Bench) -> None:
+async def test_both_orders_are_judged_concurrently_unless_the_run_limits_it(bench: Bench) -> None:
     bench.server.responder = Together(2, lambda _: verdict("tie"))
     assert (await judge(bench))["value"] == "tie"
     assert bench.server.peak_chats == 2
@@ -107,7 +107,7 @@ async def test_both_calls_are_under_way_at_once_unless_the_run_says_one(bench: B
 
 
 @pytest.mark.parametrize(("straight", "swapped"), [(DOWN, "B"), ("A", DOWN)])
-async def test_one_call_that_fails_fails_the_judging_and_closes_a_gate(
+async def test_one_failed_call_fails_the_judgment_and_closes_a_gate(
     bench: Bench, straight: Any, swapped: Any
 ) -> None:
     bench.server.rules = says(straight, swapped)
@@ -118,7 +118,7 @@ async def test_one_call_that_fails_fails_the_judging_and_closes_a_gate(
     assert (found["status"], found["let_through"]) == ("judge_error", False)
 
 
-async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: Bench) -> None:
+async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: Bench) -> None:
     answers = iter([{"rationale": "?", "value": "C"}])
 
     def respond(request: ChatRequest) -> Reply:
@@ -131,7 +131,7 @@ async def test_answer_off_the_scale_is_asked_for_again_in_its_own_order(bench: B
     assert len(judgings(bench.server)) == 3
 
 
-async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench: Bench) -> None:
+async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Bench) -> None:
     bench.server.rules = says("A", "A")
     graph = bench.review_graph(PAIR, swap=True)
     given = await bench.invoke(graph, CASE)
@@ -156,7 +156,7 @@ async def test_expert_is_asked_about_the_verdict_of_both_and_memory_learns(bench
     assert (episode.value, episode.example.outputs) == ("B", CASE["outputs"])
 
 
-async def test_guidelines_broken_hold_only_where_both_orders_agree(bench: Bench) -> None:
+async def test_guideline_is_broken_only_if_both_orders_agree(bench: Bench) -> None:
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
     graph = bench.judge_graph(PAIR, swap=True, cite_guidelines=True)
     for swapped, broken in (("B", 1), ("A", 0)):
@@ -179,7 +179,7 @@ async def gated(bench: Bench) -> Any:
 
 
 @pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "A")])
-async def test_gate_goes_by_both_orders(bench: Bench, straight: str, swapped: str) -> None:
+async def test_gate_uses_the_combined_verdict(bench: Bench, straight: str, swapped: str) -> None:
     bench.server.rules = says(straight, swapped)
     assert (await gated(bench))["passed"] is (straight == swapped)
     assert len(judgings(bench.server)) == 2

@@ -93,7 +93,9 @@ async def taught(bench: Bench) -> None:
     await bench.add_guideline("Say sorry first.")
 
 
-async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path: Path) -> None:
+async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
+    bench: Bench, tmp_path: Path
+) -> None:
     await taught(bench)
     batch = Batch(bench, tmp_path, decide="verdict")
     judged = await at_once(batch, CASES)
@@ -126,7 +128,7 @@ async def test_the_same_requests_and_judgments_as_at_once(bench: Bench, tmp_path
         ({"checks": True}, [8, 4]),
     ],
 )
-async def test_options_that_ask_more(
+async def test_options_that_add_requests(
     bench: Bench, tmp_path: Path, options: Any, sizes: list[int]
 ) -> None:
     judged = Model(value=truth, belief=lambda number: 0.6 + number / 100)
@@ -145,7 +147,7 @@ async def test_options_that_ask_more(
     assert {one.evidence.decided_by for one in made} <= {"evidence", "verdict"}
 
 
-async def test_both_orders_are_asked_in_one_batch(bench: Bench, tmp_path: Path) -> None:
+async def test_both_orders_are_in_one_batch(bench: Bench, tmp_path: Path) -> None:
     bench.server.rules = says("A", "A")
     batch = Batch(bench, tmp_path, criterion=PAIR, swap=True)
     made, sizes = batch.whole([PAIR_CASE])
@@ -154,7 +156,7 @@ async def test_both_orders_are_asked_in_one_batch(bench: Bench, tmp_path: Path) 
     assert made[0].value == "tie"
 
 
-async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path: Path) -> None:
+async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> None:
     await taught(bench)
     cases = [{**SAID, "inputs": name} for name in ("fine", "refused", "cut", "wrong", "late")]
     cases += [{**SAID, "inputs": name} for name in ("lost", "bad", *map(str, BUSY))]
@@ -203,7 +205,7 @@ async def test_answers_that_are_of_no_use_and_none_at_all(bench: Bench, tmp_path
     assert not batch.at("batch").stat().st_size
 
 
-async def test_what_was_learned_and_forgotten_since_changes_nothing(
+async def test_later_changes_of_the_memory_do_not_change_the_batch(
     bench: Bench, tmp_path: Path
 ) -> None:
     await taught(bench)
@@ -234,7 +236,7 @@ async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
     assert len(kept) == 4
 
 
-async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
+async def test_purge_names_the_files_and_the_cases_are_requested_again(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await taught(bench)
@@ -259,9 +261,7 @@ async def test_a_purge_names_the_files_and_its_cases_are_asked_anew(
     assert not any("Prompts were written" in one for one in purged.warnings)
 
 
-async def test_a_batch_that_is_stopped_half_way_leaves_no_file_with_its_name(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) -> None:
     """As by a power failure, after which nothing is deleted."""
     batch, seen = Batch(bench, tmp_path), list[set[str]]()
 
@@ -289,7 +289,9 @@ async def test_a_batch_that_is_stopped_half_way_leaves_no_file_with_its_name(
     assert names() >= {"batch2.jsonl.part"}
 
 
-async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: Path) -> None:
+async def test_unusable_arguments_are_refused_before_any_request(
+    bench: Bench, tmp_path: Path
+) -> None:
     batch = Batch(bench, tmp_path)
     batch.prepare(CASES)
     with pytest.raises(InvalidInputError, match=r"path: .*batch0.jsonl already exists"):
@@ -321,7 +323,7 @@ async def test_what_is_refused_before_anything_is_asked(bench: Bench, tmp_path: 
     assert not (tmp_path / "batch5.jsonl").exists()
 
 
-async def test_embeddings_that_fail_leave_no_files_or_a_warning(
+async def test_failing_embeddings_leave_no_files_or_cause_a_warning(
     bench: Bench, tmp_path: Path
 ) -> None:
     from memalign_graph import EmbeddingError
@@ -339,7 +341,7 @@ async def test_embeddings_that_fail_leave_no_files_or_a_warning(
     assert all(isinstance(one, Judgment) and "guidelines alone" in one.warnings[0] for one in made)
 
 
-def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
+def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
     criterion = Criterion(name="other", instructions="Is it true?")
     bench.store = InMemoryStore()
     batch = Batch(bench, tmp_path, criterion=criterion)
@@ -350,7 +352,9 @@ def test_a_store_that_is_empty_judges_by_the_criterion(bench: Bench, tmp_path: P
 
 
 @pytest.mark.parametrize("moved_on", [False, True])
-async def test_a_pinned_memory_is_that_of_its_version(bench: Bench, *, moved_on: bool) -> None:
+async def test_pinned_memory_has_the_content_of_its_version(
+    bench: Bench, *, moved_on: bool
+) -> None:
     await taught(bench)
     memory = bench.memory()
     judge = Judge(criterion=CRITERION, **bench.models())

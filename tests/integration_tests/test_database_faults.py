@@ -111,7 +111,7 @@ _MOST_CUTS = 300
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_cut_in_the_midst_of_any_message_a_change_is_whole_or_not_there(
+def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
     proxy: Proxy, worker: Open, name: str
 ) -> None:
     change, after, left = CHANGES[name], None, []
@@ -153,7 +153,7 @@ def test_cut_in_the_midst_of_any_message_a_change_is_whole_or_not_there(
     assert after in left  # it was written, and the worker was not told
 
 
-def test_far_from_its_database_a_worker_judges_in_few_turns(
+def test_judging_needs_few_round_trips_to_the_database(
     proxy: Proxy, worker: Open, server: LoopbackServer
 ) -> None:
     near, far = worker(), worker(proxy.uri)
@@ -172,7 +172,7 @@ def test_far_from_its_database_a_worker_judges_in_few_turns(
     same(far, near, worker())
 
 
-def test_a_server_that_restarts_is_found_again_by_a_pool_and_not_by_a_connection(
+def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
     postgres_uri: str, worker: Open, server: LoopbackServer
 ) -> None:
     pooled, single = worker(postgres_uri, pool=pool_of(2)), worker(postgres_uri)
@@ -199,7 +199,7 @@ def test_a_server_that_restarts_is_found_again_by_a_pool_and_not_by_a_connection
     same(pooled, worker(postgres_uri))
 
 
-async def test_a_full_pool_is_told_as_one_and_what_waits_for_it_is_done(
+async def test_exhausted_pool_is_named_and_waiting_calls_finish(
     postgres_uri: str, server: LoopbackServer
 ) -> None:
     from langgraph.store.postgres import AsyncPostgresStore
@@ -219,7 +219,7 @@ async def test_a_full_pool_is_told_as_one_and_what_waits_for_it_is_done(
         assert len({one["judgment"]["id"] for one in judged}) == len(server.chats) == 20
 
 
-def test_a_replica_that_takes_no_writes_is_told_as_one_before_a_model_is_asked(
+def test_read_only_replica_is_named_before_any_model_call(
     postgres_uri: str, worker: Open, server: LoopbackServer
 ) -> None:
     near = worker()
@@ -234,7 +234,7 @@ def test_a_replica_that_takes_no_writes_is_told_as_one_before_a_model_is_asked(
     same(near, worker())
 
 
-def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_fact(
+def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
     worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead, behind, reader = worker(), worker(), worker()
@@ -257,7 +257,7 @@ def test_with_clocks_a_minute_apart_and_a_minute_of_waiting_no_reader_misses_a_f
     same(reader, ahead, behind, worker())
 
 
-def test_what_an_expert_says_later_counts_though_it_came_by_a_clock_that_is_behind(
+def test_later_feedback_counts_although_its_clock_is_behind(
     worker: Open,
 ) -> None:
     memory = worker()

@@ -59,7 +59,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_diagram_shows_its_graph_as_it_is(page: str) -> None:
+def test_diagram_matches_its_graph(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     diagrams = re.findall(r"^```mermaid\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     wanted = [GRAPHS[name]().get_graph().draw_mermaid() for name in PAGES[page]]

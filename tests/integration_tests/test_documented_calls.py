@@ -19,7 +19,7 @@ EPISODE = {"inputs": "My order never came.", "outputs": "Wait.", "value": True, 
 GUIDELINES = {f"Rule: {question}": question for question in (SORRY, BRIEF)}
 
 
-def test_each_row_of_the_table_is_counted(server: LoopbackServer) -> None:
+def test_each_row_of_the_table_matches_the_counted_calls(server: LoopbackServer) -> None:
     model: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
     store, checkpointer, case = InMemoryStore(), InMemorySaver(), iter(range(100))
     memory = JudgeMemory(store, CRITERION, embeddings=model["embeddings"])

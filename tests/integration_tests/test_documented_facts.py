@@ -130,7 +130,7 @@ def test_options_have_the_documented_defaults_and_bounds(page: str) -> None:
             assert {ast.literal_eval(text) for text in code(takes)} == words, option
 
 
-def test_the_readme_and_the_builders_have_the_documented_defaults() -> None:
+def test_readme_and_the_builders_have_the_documented_defaults() -> None:
     fields = fields_of(Judge)
     builders = {"review": create_review_graph, "clarify": create_review_graph}
     for option, default, *_ in table("README.md", "option", "default"):
@@ -153,7 +153,7 @@ def test_the_readme_and_the_builders_have_the_documented_defaults() -> None:
         assert parameters[name].default == field.default
 
 
-def test_a_runs_context_has_the_documented_fields() -> None:
+def test_context_has_the_documented_fields() -> None:
     rows = table("docs/graphs.md", "field", "takes")
     assert [code(row[0])[0] for row in rows] == list(MemAlignContext.model_fields)
     for field, takes, what in rows:
@@ -194,7 +194,9 @@ LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
 
 
 @pytest.mark.parametrize(("page", "header", "names"), LISTED)
-def test_a_table_lists_what_there_is(page: str, header: tuple[str, ...], names: set[str]) -> None:
+def test_documented_names_match_the_code(
+    page: str, header: tuple[str, ...], names: set[str]
+) -> None:
     listed = [name for row in table(page, *header) for name in code(row[0])]
     assert sorted(listed) == sorted(names)
 
@@ -212,7 +214,7 @@ def test_each_extra_is_in_the_table() -> None:
     assert {code(row[0])[0] for row in rows} == extras
 
 
-def test_each_variable_of_the_environment_is_in_the_table() -> None:
+def test_each_environment_variable_is_in_the_table() -> None:
     listed = {name for row in table("docs/operations.md", "variable") for name in code(row[0])}
     sources = (ROOT / "memalign_graph").rglob("*.py")
     read = {
@@ -227,7 +229,7 @@ def needed(target: float, level: float) -> int:
     return threshold.find_threshold([], target, level).needed
 
 
-def test_the_numbers_of_cases_are_those_of_the_code() -> None:
+def test_documented_case_counts_match_the_code() -> None:
     rarest = review_policy._DISAGREEMENT_QUANTILE
     counts = {
         "the evidence decides": cases.MIN_CASES,
@@ -305,20 +307,20 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
-def test_a_sentence_states_the_facts(page: str, pattern: str, facts: list[Any]) -> None:
+def test_documented_sentences_match_the_code(page: str, pattern: str, facts: list[Any]) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     [found] = re.findall(pattern, text)
     said = [found] if isinstance(found, str) else list(found)
     assert [float(number.replace(",", "")) for number in said] == pytest.approx(facts)
 
 
-def test_the_purposes_in_traces_are_listed() -> None:
+def test_purposes_in_traces_are_listed() -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     [listed] = re.findall(r"`memalign_purpose` \(([^)]*)\)", text)
     assert {*asking.PURPOSES.values(), "check", "confidence"} == {*code(listed)}
 
 
-def test_the_widths_of_intervals_are_those_of_the_formula() -> None:
+def test_documented_interval_widths_match_the_formula() -> None:
     for count, width, _ in table("docs/evaluation.md", "labeled cases"):
         documented = float(width.removeprefix("±"))
         assert documented == pytest.approx(1.96 * (0.8 * 0.2 / int(count)) ** 0.5, abs=0.005)

@@ -72,7 +72,7 @@ def test_code_runs_from_the_top_of_a_page_to_its_end(
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)  # noqa: S102 - ours
 
 
-def test_the_quickstart_is_an_example_of_twenty_lines() -> None:
+def test_quickstart_is_an_example_of_twenty_lines() -> None:
     code = next(text for language, _, text in blocks(ROOT / "README.md") if language == "python")
     assert code in (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
@@ -93,7 +93,7 @@ def test_commands_run_on_the_files_that_a_page_shows(
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for file in _FILE.findall(text):
         assert (ROOT / file).exists(), file
@@ -124,7 +124,7 @@ def test_llms_txt_has_its_form_and_lists_every_page() -> None:
     assert pages <= listed
 
 
-def test_the_skill_can_be_found_by_a_coding_agent() -> None:
+def test_skill_can_be_found_by_a_coding_agent() -> None:
     _, front, body = SKILL.read_text(encoding="utf-8").split("---\n", 2)
     fields = dict(line.split(": ", 1) for line in front.splitlines())
     assert fields.keys() == {"name", "description"}
@@ -134,7 +134,7 @@ def test_the_skill_can_be_found_by_a_coding_agent() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_needs_a_clone_is_named_so(page: Path) -> None:
+def test_pages_say_what_needs_a_clone(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     needs = re.findall(
         r"`make [a-z]+|examples/\w+\.py|python -m (?:benchmarks|tests)|tests/\w+/", text

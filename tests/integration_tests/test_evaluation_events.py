@@ -27,9 +27,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @EVERY_WAY("memory-sync", "memory-async")
-async def test_a_judgment_is_one_event_that_says_whether_an_expert_was_asked(
-    bench: Bench, events: Any
-) -> None:
+async def test_each_judgment_is_one_event_with_its_review_status(bench: Bench, events: Any) -> None:
     judgment = (await bench.invoke(bench.judge_graph(), CASE))["judgment"]
     [(name, attributes)] = events()
     assert name == "gen_ai.evaluation.result"
@@ -52,7 +50,7 @@ async def test_a_judgment_is_one_event_that_says_whether_an_expert_was_asked(
     assert [each.get("memalign.asked") for each in told] == [True, True, None]
 
 
-async def test_without_a_provider_nothing_is_told_and_nothing_fails(bench: Bench) -> None:
+async def test_without_a_provider_no_event_is_emitted_and_nothing_fails(bench: Bench) -> None:
     assert (await bench.invoke(bench.judge_graph(), CASE))["judgment"]["value"] is True
 
 

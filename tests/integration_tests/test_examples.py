@@ -154,7 +154,7 @@ def run_example(name: str, path: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_shows_what_it_is_for(
+def test_each_example_prints_the_expected_output(
     server: LoopbackServer, name: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.rules, shown = EXAMPLES[name]
@@ -169,7 +169,7 @@ def test_an_example_shows_what_it_is_for(
         assert 29 <= int(printed.partition("asked about ")[2].split()[0]) < 44
 
 
-def test_the_gate_calls_a_person_where_nothing_passes(
+def test_gate_example_escalates_to_a_person(
     server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.rules = [Rule(when=lambda _: True, value=False)]
@@ -177,7 +177,7 @@ def test_the_gate_calls_a_person_where_nothing_passes(
     assert printed.splitlines()[-1].startswith("escalated: A colleague will write to you")
 
 
-def test_evaluating_a_judge_writes_a_report(
+def test_evaluation_example_writes_a_report(
     server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "out" / "report.html"
@@ -190,7 +190,7 @@ def test_evaluating_a_judge_writes_a_report(
     assert "https:" not in page
 
 
-def test_the_walkthrough_prints_what_its_page_shows(
+def test_walkthrough_prints_the_documented_output(
     server: LoopbackServer, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks_the_rule(chat: ChatRequest) -> bool:
@@ -229,7 +229,7 @@ def demo(*options: str, typed: str = "", **variables: str) -> "subprocess.Comple
     )
 
 
-def test_the_demo_shows_what_was_learned_and_learns_once(
+def test_demo_prints_what_was_learned_and_learns_once(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     def mentions_duplex(chat: ChatRequest) -> bool:
@@ -261,7 +261,7 @@ def test_the_demo_shows_what_was_learned_and_learns_once(
     assert [rule["text"] for rule in result["guidelines"]] == [learned]
 
 
-def test_the_demo_has_another_scenario_and_takes_your_word(
+def test_demo_has_a_second_scenario_and_accepts_a_typed_comment(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     memory = ("--memory", str(tmp_path / "demo.sqlite"))
@@ -283,7 +283,7 @@ def test_the_demo_has_another_scenario_and_takes_your_word(
 @pytest.mark.parametrize(
     ("url", "notes", "status"), [("http://127.0.0.1:9/v1", "", 3), ("", "No base. " * 199, 2)]
 )
-def test_the_demo_says_in_a_sentence_why_it_stopped(
+def test_demo_errors_are_one_sentence(
     server: LoopbackServer, tmp_path: Path, url: str, notes: str, status: int
 ) -> None:
     path = tmp_path / "notes.txt"

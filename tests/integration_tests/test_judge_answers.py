@@ -42,7 +42,7 @@ DOWN = error(500, "It broke.\nAll of it.", retry_after=0)
 
 
 @pytest.mark.parametrize(("reply", "problem"), UNUSABLE)
-async def test_bad_answer_is_asked_for_once_more_and_then_raises(
+async def test_invalid_answer_is_requested_once_more_and_then_raises(
     bench: Bench, reply: Any, problem: str
 ) -> None:
     bench.server.script(reply, GOOD, reply, reply)
@@ -81,7 +81,7 @@ async def test_bad_answer_is_asked_for_once_more_and_then_raises(
     ],
     ids=["500", "429", "401", "404", "shut-down", "too-long", "disconnect", "half", "html", "hang"],
 )
-async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
+async def test_failing_model_raises_one_sentence(bench: Bench, fault: Any, hint: str) -> None:
     bench.server.script(fault, fault)
     hangs = fault == hang(30)
     limits: Any = {"timeout": 0.2, "max_retries": 0} if hangs else {"max_retries": 1}
@@ -99,7 +99,7 @@ async def test_failing_model_is_one_sentence(bench: Bench, fault: Any, hint: str
     assert CASE["outputs"] in bench.server.chats[-1].text
 
 
-async def test_embedding_outage_raises_and_can_be_gone_on_from(bench: Bench) -> None:
+async def test_embedding_outage_raises_and_the_run_can_be_resumed(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     embedder = bench.server.embedder(max_retries=0)
     graph = bench.judge_graph(embeddings=embedder)
@@ -157,7 +157,7 @@ def nodes_graph(bench: Bench, state: Any, *names: str, **changed: Any) -> Any:
     return bench.compile(builder)
 
 
-async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) -> None:
+async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) -> None:
     graph = nodes_graph(bench, Support, *REVIEW_NODES)
     await bench.add_guideline("Begin with a word of regret.")
     asked = await bench.invoke(graph, {**CASE, "customer": "carol"})
@@ -169,7 +169,7 @@ async def test_graph_of_ones_own_judges_asks_and_learns_as_ours(bench: Bench) ->
     assert done["customer"] == "carol"
 
 
-async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_with(
+async def test_custom_node_can_remove_guidelines_from_the_prompt(
     bench: Bench,
 ) -> None:
     def without_guidelines(node: Any, state: Any) -> Any:
@@ -183,7 +183,7 @@ async def test_what_a_node_of_ones_own_takes_out_of_the_memory_is_not_judged_wit
     assert judged["judgment"]["guideline_ids"] == []
 
 
-async def test_a_model_with_a_fallback_judges_measures_and_distils(bench: Bench) -> None:
+async def test_model_with_fallbacks_judges_measures_confidence_and_distills(bench: Bench) -> None:
     first: Any = bench.server.chat_model(model="first", max_retries=0)
     model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
     graph = bench.review_graph(
@@ -209,12 +209,12 @@ class SlotsState:
     judgment: Any = None
 
 
-async def test_a_dataclass_with_slots_is_a_state(bench: Bench) -> None:
+async def test_dataclass_with_slots_can_be_a_state(bench: Bench) -> None:
     judged = await bench.invoke(nodes_graph(bench, SlotsState, *JUDGE_NODES), CASE)
     assert judged["judgment"]["value"] is True
 
 
-async def test_a_node_outside_of_a_graph_says_so(bench: Bench) -> None:
+async def test_node_outside_of_a_graph_raises(bench: Bench) -> None:
     nodes: Any = JudgeNodes(CRITERION, **bench.models())
     with pytest.raises(InvalidInputError, match="no LangGraph store is available"):
         await bench.invoke(nodes.retrieve_episodes, CASE)
@@ -232,7 +232,7 @@ async def test_state_without_the_channels_is_refused(
     assert bench.server.chats == []
 
 
-async def test_what_a_judgment_writes_is_what_the_prompt_holds(bench: Bench) -> None:
+async def test_checkpoint_holds_only_what_the_prompt_shows(bench: Bench) -> None:
     """300 guidelines and 20 episodes: what stands and was not shown is not checkpointed."""
     memory = bench.memory()
     for number in range(300):

@@ -31,7 +31,7 @@ def system_of(chat: ChatRequest) -> str:
     return str(text)
 
 
-async def test_returns_the_judgment_alone(bench: Bench) -> None:
+async def test_graph_returns_only_the_judgment(bench: Bench) -> None:
     given = await bench.invoke(bench.judge_graph(), CASE)
     assert set(given) == {"judgment"}
     [chat] = bench.server.chats
@@ -98,7 +98,7 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     assert judgment["episode_ids"] == [episode.id]
 
 
-async def test_a_guideline_that_lost_a_source_is_read_until_it_is_distilled_again(
+async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(
     bench: Bench,
 ) -> None:
     one, two = await bench.remember(
@@ -142,7 +142,7 @@ async def test_no_application_text_in_the_system_message(bench: Bench) -> None:
         assert SMUGGLED not in system_of(chat)
 
 
-async def test_bad_input_is_one_sentence_and_no_call(bench: Bench) -> None:
+async def test_invalid_input_raises_one_sentence_without_a_model_call(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
     cases: list[tuple[str, Any]] = [
@@ -169,7 +169,7 @@ def tokens(chat: ChatRequest) -> int:
     return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
 
 
-async def test_examples_that_do_not_fit_are_left_out_with_a_warning(bench: Bench) -> None:
+async def test_examples_that_do_not_fit_are_omitted_with_a_warning(bench: Bench) -> None:
     feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)
     model = bench.server.chat_model(profile=NARROW)
@@ -182,7 +182,7 @@ async def test_examples_that_do_not_fit_are_left_out_with_a_warning(bench: Bench
     assert tokens(chat) <= 9_000
 
 
-async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench: Bench) -> None:
+async def test_relevant_guidelines_are_selected_when_not_all_fit(bench: Bench) -> None:
     graph = bench.review_graph(review="always")
     topics = ("parcels that are lost", "cups that are broken", "bills that are wrong")
     for topic in topics:
@@ -198,7 +198,7 @@ async def test_relevant_guidelines_are_chosen_when_they_outgrow_their_room(bench
     assert "bills that are wrong" not in bench.server.chats[-1].messages[0]["content"]
 
 
-async def test_ablations_leave_their_part_of_memory_out(bench: Bench) -> None:
+async def test_ablations_omit_their_part_of_the_memory(bench: Bench) -> None:
     await bench.review(bench.review_graph(), COLD)
     ablations: list[tuple[dict[str, Any], tuple[int, int]]] = [
         ({}, (1, 1)),
@@ -231,7 +231,7 @@ async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-async def test_missing_store_is_one_sentence(bench: Bench) -> None:
+async def test_missing_store_raises_one_sentence(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.store = None
     with pytest.raises(InvalidInputError, match="compiled with one"):
@@ -239,7 +239,7 @@ async def test_missing_store_is_one_sentence(bench: Bench) -> None:
 
 
 @EVERY_WAY
-async def test_the_system_prompt_is_written_once_and_a_checkpoint_judged_from(
+async def test_system_prompt_is_stored_once_and_a_checkpoint_can_be_resumed(
     bench: Bench,
 ) -> None:
     await bench.review(bench.review_graph(), COLD)

@@ -27,7 +27,7 @@ REASON = "It must look the order up before it pays anything back."
 
 
 @EVERY_WAY
-async def test_a_run_is_judged_reviewed_learned_from_and_shown_again(bench: Bench) -> None:
+async def test_run_of_messages_is_judged_reviewed_learned_and_retrieved(bench: Bench) -> None:
     graph = bench.review_graph()
     asked = await bench.invoke(graph, CASE)
     assert STEPS in pending(asked)["description"]
@@ -43,7 +43,7 @@ async def test_a_run_is_judged_reviewed_learned_from_and_shown_again(bench: Benc
     assert REASON in shown
 
 
-async def test_panels_batches_alignments_and_evaluations_take_runs(
+async def test_panels_batches_alignments_and_evaluations_accept_runs(
     bench: Bench, tmp_path: Path
 ) -> None:
     models = bench.models()
@@ -64,7 +64,7 @@ async def test_panels_batches_alignments_and_evaluations_take_runs(
     assert len(measured.cases) == 5
 
 
-async def test_an_exported_run_comes_back_as_it_was(bench: Bench) -> None:
+async def test_exported_run_is_imported_unchanged(bench: Bench) -> None:
     [episode] = await bench.remember({**CASE, "rationale": REASON})
     memory = bench.memory()
     lines = memory.export_jsonl()

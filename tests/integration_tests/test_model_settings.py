@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
         ("openai:of-a-server-of-ours", {"temperature": 0}),
     ],
 )
-async def test_a_model_gets_what_its_profile_takes(
+async def test_model_gets_the_parameters_its_profile_supports(
     bench: Bench, name: str, settings: dict[str, Any]
 ) -> None:
     reply = with_logprobs("A", [("A", {"A": 0.9, "B": 0.1})])
@@ -47,7 +47,7 @@ async def test_a_model_gets_what_its_profile_takes(
 
 
 @pytest.mark.usefixtures("server")
-def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it() -> None:
+def test_model_key_does_not_depend_on_how_the_model_was_built() -> None:
     named = resolve_chat_model("openai:gpt-4.1-mini")
     made = ChatOpenAI(model="gpt-4.1-mini", temperature=0)
     assert model_key(named) == model_key(made)
@@ -56,7 +56,7 @@ def test_a_model_has_one_key_however_it_is_made_and_whatever_package_knows_it() 
     assert model_key(made.model_copy(update={"temperature": 1.0})) != model_key(made)
 
 
-async def test_a_model_that_refuses_log_probabilities_still_judges(bench: Bench) -> None:
+async def test_model_that_refuses_log_probabilities_still_judges(bench: Bench) -> None:
     refused = error(400, "logprobs is not supported", code="unsupported_parameter")
     bench.server.rules = [Rule(asks_for_value, reply=refused)]
     graph = bench.judge_graph(model=DEFAULT_CHAT_MODEL, confidence=True)

@@ -32,7 +32,7 @@ class Stormy:
         return self._model(chat)
 
 
-async def test_a_batch_in_a_storm_is_judged_by_retries_or_in_the_end_told_case_by_case(
+async def test_batch_under_many_faults_is_judged_by_retries_or_reported_case_by_case(
     bench: Bench,
 ) -> None:
     async def judged(retries: int) -> list[Any]:
@@ -54,7 +54,7 @@ async def test_a_batch_in_a_storm_is_judged_by_retries_or_in_the_end_told_case_b
     assert len({one["judgment"]["example_id"] for one in right}) == len(CASES)
 
 
-async def test_feedback_learned_in_a_storm_is_learned_once(bench: Bench) -> None:
+async def test_feedback_learned_under_many_faults_is_learned_once(bench: Bench) -> None:
     feedback = [
         {**case, "value": False, "rationale": f"On #{number % 4} always name it, said {number}."}
         for number, case in enumerate(CASES)

@@ -82,7 +82,7 @@ SEVERAL = [FILTERED, "Well.", {"guidelines": "none"}]
         *[((-1, 91), 1), ((-1, 91), 4), ((-1, 91), 20)],
     ],
 )
-async def test_refused_records_do_not_stop_others(
+async def test_refused_records_do_not_block_others(
     bench: Bench, reply: Any, numbers: Sequence[int], batch_size: int
 ) -> None:
     """Batches are packed oldest first: those with a negative number come first."""
@@ -99,9 +99,7 @@ async def test_refused_records_do_not_stop_others(
 
 @pytest.mark.parametrize("reply", SEVERAL)
 @pytest.mark.parametrize("count", [1, 3])
-async def test_alignments_of_refused_records_alone_end(
-    bench: Bench, reply: Any, count: int
-) -> None:
+async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, count: int) -> None:
     bench.server.responder = Filter(reply)
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
     given = [bad(number) for number in range(count)]
@@ -120,7 +118,7 @@ async def test_alignments_of_refused_records_alone_end(
     assert waiting(await bench.episodes()) == []
 
 
-async def test_a_review_of_a_refused_record_alone_counts(bench: Bench) -> None:
+async def test_review_of_only_a_refused_record_counts_as_an_attempt(bench: Bench) -> None:
     bench.server.responder = Filter()
     model = bench.server.chat_model(max_retries=0)
     review_graph, graph = bench.review_graph(model=model), alignment(bench, model=model)
@@ -133,7 +131,7 @@ async def test_a_review_of_a_refused_record_alone_counts(bench: Bench) -> None:
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
 
 
-async def test_a_guideline_that_is_never_worded_anew_stays_is_given_up_and_named(
+async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_three_attempts(
     bench: Bench,
 ) -> None:
     bench.server.responder = rules_by_topic
@@ -154,7 +152,7 @@ async def test_a_guideline_that_is_never_worded_anew_stays_is_given_up_and_named
 
 
 @pytest.mark.parametrize("count", [1, 12])
-async def test_a_model_that_is_down_is_asked_twice_a_batch_and_no_attempt_counts(
+async def test_unreachable_model_is_called_twice_per_batch_and_no_attempt_counts(
     bench: Bench, count: int
 ) -> None:
     bench.server.responder = Model(distil=lambda _: error(500, "It broke.", retry_after=0))
@@ -168,7 +166,9 @@ async def test_a_model_that_is_down_is_asked_twice_a_batch_and_no_attempt_counts
     assert waiting(await bench.episodes()) == []
 
 
-async def test_a_model_that_goes_down_half_way_is_not_asked_for_the_rest(bench: Bench) -> None:
+async def test_model_that_becomes_unreachable_is_not_called_for_the_remaining_batches(
+    bench: Bench,
+) -> None:
     """What was distilled until then is kept, and the rest waits without an attempt."""
     bench.server.responder = Filter()
     model = bench.server.chat_model(max_retries=0)
@@ -189,7 +189,7 @@ async def test_a_model_that_goes_down_half_way_is_not_asked_for_the_rest(bench: 
     assert waiting(await bench.episodes()) == []
 
 
-async def test_a_comment_that_changes_is_tried_again(bench: Bench) -> None:
+async def test_changed_comment_is_tried_again(bench: Bench) -> None:
     bench.server.responder = Filter()
     graph = bench.review_graph(model=bench.server.chat_model(max_retries=0))
     await review(bench, graph, bad(), "bad")
@@ -204,7 +204,7 @@ async def test_a_comment_that_changes_is_tried_again(bench: Bench) -> None:
     assert waiting(await bench.episodes()) == []
 
 
-async def test_an_alignment_names_what_it_tries_no_more_and_another_model_tries_it(
+async def test_alignment_names_feedback_it_gave_up_on_and_another_model_retries_it(
     bench: Bench,
 ) -> None:
     bench.server.responder = Filter()
@@ -226,7 +226,7 @@ async def test_an_alignment_names_what_it_tries_no_more_and_another_model_tries_
     assert waiting(await bench.episodes()) == []
 
 
-async def test_a_refused_case_in_memory_does_not_stop_the_judging_of_others(bench: Bench) -> None:
+async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: Bench) -> None:
     bench.server.responder = Filter(schema="judgment")
     await bench.remember(bad())
     graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0))
@@ -239,7 +239,7 @@ async def test_a_refused_case_in_memory_does_not_stop_the_judging_of_others(benc
     assert len(bench.server.chats) == 2
 
 
-async def test_cases_that_a_judge_refuses_are_named_in_the_alignment(bench: Bench) -> None:
+async def test_cases_refused_during_replay_are_named_in_the_report(bench: Bench) -> None:
     bench.server.responder = Filter(schema="judgment")
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0), judge_cases=True, k=0)
     report = await align(bench, [bad(), *records(3)], graph)
@@ -247,7 +247,7 @@ async def test_cases_that_a_judge_refuses_are_named_in_the_alignment(bench: Benc
     assert any("1 case(s) could not be judged" in warning for warning in report["warnings"])
 
 
-async def test_guidelines_that_a_model_will_not_compare_are_kept(bench: Bench) -> None:
+async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> None:
     bench.server.responder = Model(compare=lambda _: FILTERED)
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2)
     report = await align(bench, records(6, topics=3), graph)
@@ -255,7 +255,7 @@ async def test_guidelines_that_a_model_will_not_compare_are_kept(bench: Bench) -
     assert any("were not compared with each other" in warning for warning in report["warnings"])
 
 
-async def test_a_guideline_that_is_not_worded_anew_stays(bench: Bench) -> None:
+async def test_guideline_that_is_not_redistilled_stays(bench: Bench) -> None:
     bench.server.responder = rules_by_topic
     ann, bob = said(1, "#tone It says sorry."), said(2, "#tone Sorry first.", author="bob")
     await align(bench, [ann, bob])
@@ -273,7 +273,7 @@ TABLE = [{"inputs": "It never came.", "outputs": "Check the page.", "value": Fal
 
 
 @pytest.mark.parametrize("again", ["remember", "align"])
-async def test_the_same_table_again_takes_nothing_back(bench: Bench, again: str) -> None:
+async def test_importing_the_same_table_again_withdraws_nothing(bench: Bench, again: str) -> None:
     bench.server.responder = Model()
 
     async def repeat() -> None:
@@ -310,7 +310,7 @@ LABEL, COMMENT = ({**ROW, "rationale": None}, {**ROW, "value": None})
         [[ROW], [LABEL]],
     ],
 )
-async def test_rows_that_were_merged_do_not_come_back_either(bench: Bench, tables: Any) -> None:
+async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> None:
     bench.server.responder = Model()
     for table in tables:
         await align(bench, table)
@@ -356,7 +356,7 @@ class Checking:
 
 @pytest.mark.parametrize("failing", [1, 2, 3])
 @pytest.mark.parametrize("reply", [error(400, "No."), "Yes"])
-async def test_a_failing_check_degrades_one_judgment(
+async def test_failing_check_affects_only_one_judgment(
     bench: Bench, failing: int, reply: Any
 ) -> None:
     checked_memory(bench)
@@ -369,7 +369,7 @@ async def test_a_failing_check_degrades_one_judgment(
     assert [check["probability"] for check in later["checks"]] == [pytest.approx(0.8)] * 3
 
 
-async def test_a_model_without_log_probabilities_is_asked_for_them_again_later(
+async def test_log_probabilities_are_requested_again_after_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bench.server.chat_model()

@@ -36,7 +36,7 @@ def case(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bench", ["sqlite-sync"], indirect=True)
-async def test_eight_first_judgments_at_once_of_a_reopened_judge_all_see_episodes(
+async def test_eight_concurrent_first_judgments_after_a_restart_all_see_episodes(
     bench: Bench, tmp_path: Path
 ) -> None:
     bench.server.responder = Model()
@@ -52,7 +52,7 @@ async def test_eight_first_judgments_at_once_of_a_reopened_judge_all_see_episode
     assert len(embedded(bench)) == 8
 
 
-async def test_removing_all_feedback_leaves_a_judge_that_works(bench: Bench) -> None:
+async def test_judge_works_after_all_feedback_was_removed(bench: Bench) -> None:
     bench.server.responder = Model()
     graph = bench.judge_graph()
     await align(bench, records(6, topics=2))
@@ -89,7 +89,7 @@ async def test_agreeing_labels_on_one_case_do_not_multiply_on_reload(
     assert json.loads(answer)["value"] is False
 
 
-async def test_labels_keep_their_letters(bench: Bench) -> None:
+async def test_labels_keep_their_case(bench: Bench) -> None:
     kind = Criterion(
         name="kind", instructions="Which?", scale=Categorical(choices=("Very Good", "BAD"))
     )
@@ -105,7 +105,7 @@ async def test_labels_keep_their_letters(bench: Bench) -> None:
     assert "Very Good" in chat.text.partition("<case>")[0]
 
 
-async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
+async def test_very_long_query_and_episode_are_truncated(bench: Bench) -> None:
     bench.server.responder = Model()
     giant = "word " * 168_000
     window = 128_000
@@ -124,7 +124,7 @@ async def test_giant_query_and_giant_episode_are_cut(bench: Bench) -> None:
     assert estimate_tokens(asked(bench, DISTIL)[0].text) < 5_000
 
 
-async def test_another_answer_to_the_same_question_finds_another_episode(bench: Bench) -> None:
+async def test_two_answers_to_one_question_retrieve_different_episodes(bench: Bench) -> None:
     bench.server.responder = Model()
     question = "What is the capital of France, and why is that so?"
     right = "Paris, because the kings of the Franks chose it and nobody moved it since."
@@ -139,7 +139,7 @@ async def test_another_answer_to_the_same_question_finds_another_episode(bench: 
         assert [one.value for one in found.episodes] == [value]
 
 
-async def test_no_thread_is_left_behind(bench: Bench) -> None:
+async def test_no_thread_is_leaked(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, records(4))
     await bench.invoke(bench.judge_graph(), case(9), "j")
@@ -157,7 +157,7 @@ async def test_no_thread_is_left_behind(bench: Bench) -> None:
     assert own() <= before
 
 
-async def test_nothing_is_embedded_again_at_a_change(bench: Bench) -> None:
+async def test_changes_do_not_embed_again(bench: Bench) -> None:
     bench.server.responder = Model()
     await align(bench, records(30, topics=3))
     bench.server.embeddings.clear()
@@ -205,7 +205,7 @@ async def do(bench: Bench, name: str, *args: Any, **kwargs: Any) -> Any:
     return getattr(memory, name)(*args, **kwargs)
 
 
-async def test_edited_feedback_leaves_no_old_rule(bench: Bench) -> None:
+async def test_edited_feedback_retires_the_old_guideline(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     await align(bench, [said(1, "On #a always say sorry.")])
     edited = said(1, "On #b always thank them.", given_at=record(9)["given_at"])
@@ -215,7 +215,7 @@ async def test_edited_feedback_leaves_no_old_rule(bench: Bench) -> None:
     assert "say sorry" not in judgings(bench.server)[-1].text
 
 
-async def test_deletion_needs_no_trace(bench: Bench) -> None:
+async def test_feedback_can_be_forgotten_without_its_thread(bench: Bench) -> None:
     """Feedback is forgotten by what it is, with its rule; nobody has to have kept its thread."""
     bench.server.responder = Model(distil=each_its_words)
     given = [

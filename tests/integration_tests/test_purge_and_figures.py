@@ -16,7 +16,7 @@ from tests.conftest import CASE, CRITERION, Bench
 CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
 
 
-async def test_no_comment_survives_in_others_feedback_and_nothing_else_is_lost(
+async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
     bench: Bench,
 ) -> None:
     """Each judgment quotes the cases it was shown, as a model does that repeats its prompt."""
@@ -52,7 +52,7 @@ async def test_no_comment_survives_in_others_feedback_and_nothing_else_is_lost(
     assert apart["judgment"]["id"] in stored
 
 
-def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lessons_are_applied_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = bench.memory()
     for number in range(60):
         memory.remember({**CASE, "inputs": f"q{number}", "value": False, "rationale": "Cold."})
@@ -83,14 +83,14 @@ def test_a_fold_takes_lessons_once(bench: Bench, monkeypatch: pytest.MonkeyPatch
         (Categorical(choices=("a", "b", "c")), "123"),
     ],
 )
-def test_a_digit_chooses_itself(scale: Any, keys: str) -> None:
+def test_digit_key_selects_the_mark(scale: Any, keys: str) -> None:
     field = value_field("value", "Value", Criterion(name="c", instructions="?", scale=scale), {})
     assert "".join(option.key for option in field.options) == keys
     if isinstance(scale, Numeric):
         assert all(option.key in ("", option.value) for option in field.options)
 
 
-async def test_an_evaluation_learns_as_the_file_says(bench: Bench) -> None:
+async def test_evaluation_learns_with_the_settings_of_the_file(bench: Bench) -> None:
     from memalign_graph.evaluation.experiment import parse_options
 
     told = {"learn_from": "labels", "guard": "replay", "batch_size": 7, "replay_cases": 3}

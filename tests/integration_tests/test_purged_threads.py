@@ -66,7 +66,7 @@ async def run_all(bench: Bench) -> set[str]:
 
 
 @EVERY_WAY
-async def test_every_thread_that_carried_it_goes_and_the_others_stay(
+async def test_purge_deletes_exactly_the_threads_with_the_feedback(
     bench: Bench, tmp_path: Path
 ) -> None:
     await keep_deleted(bench.store, bench.saver)
@@ -92,7 +92,7 @@ async def test_every_thread_that_carried_it_goes_and_the_others_stay(
 
 
 @EVERY_WAY("sqlite-async")
-async def test_called_from_another_thread_it_reaches_an_async_file(
+async def test_purge_from_another_os_thread_reaches_an_async_file(
     bench: Bench, tmp_path: Path
 ) -> None:
     await keep_deleted(bench.store, bench.saver)
@@ -108,7 +108,7 @@ async def test_called_from_another_thread_it_reaches_an_async_file(
     assert holding(tmp_path) == []
 
 
-async def test_threads_of_others_stay(bench: Bench) -> None:
+async def test_threads_of_other_memories_stay(bench: Bench) -> None:
     bench.server.responder = judged_without
     await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     review = bench.review_graph()
@@ -128,7 +128,7 @@ async def test_threads_of_others_stay(bench: Bench) -> None:
     assert len(await bench.episodes()) == 1
 
 
-async def test_a_thread_goes_that_carries_it_in_a_pending_write_alone(bench: Bench) -> None:
+async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench: Bench) -> None:
     [episode] = await bench.remember({**CASE, **REPLY})
     builder = StateGraph(Parent)
     builder.add_node("keep", lambda _: {"question": f"What of {episode.id}?"})
@@ -143,7 +143,7 @@ async def test_a_thread_goes_that_carries_it_in_a_pending_write_alone(bench: Ben
     assert threads_in(bench.saver) == {"other"}
 
 
-async def test_a_thread_guided_by_a_lesson_that_read_it_goes(bench: Bench) -> None:
+async def test_thread_that_used_a_lesson_from_the_feedback_is_deleted(bench: Bench) -> None:
     bench.server.responder = judged_without
     [one, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
     read = {each.id: each.word for each in (one, other)}
@@ -162,7 +162,7 @@ class Unlisted(InMemorySaver):
         raise NotImplementedError
 
 
-async def test_threads_that_can_not_be_looked_at_are_told_of(bench: Bench) -> None:
+async def test_unreadable_threads_are_reported(bench: Bench) -> None:
     await bench.remember({**CASE, **REPLY, "thread_id": "known"})
     [warning] = bench.memory().forget(author="zqxann", purge=True).purged.warnings  # type: ignore[union-attr]
     assert warning.startswith("Checkpoints were not searched (known threads: known). Give the")

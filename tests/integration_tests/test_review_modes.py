@@ -51,7 +51,7 @@ async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
     assert seen[1].id == given["judgment"]["id"]
 
 
-async def test_second_run_on_a_thread_shows_nothing_of_the_first(bench: Bench) -> None:
+async def test_second_run_on_a_thread_contains_nothing_of_the_first(bench: Bench) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
     second = await bench.invoke(graph, OTHER)
@@ -72,7 +72,7 @@ async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
 
 
 @EVERY_WAY
-async def test_streams_name_each_node_and_have_the_models_tokens(bench: Bench) -> None:
+async def test_streams_have_each_node_and_the_models_tokens(bench: Bench) -> None:
     graph = bench.review_graph()
     modes: Any = {"stream_mode": ["updates", "messages"]}
 
@@ -142,7 +142,7 @@ async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> Non
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 
-async def test_nodes_after_a_question_that_the_expert_skipped_do_nothing(bench: Bench) -> None:
+async def test_nodes_after_a_skipped_interrupt_do_nothing(bench: Bench) -> None:
     models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     nodes = JudgeNodes(CRITERION, **models)
     builder: Any = StateGraph(ReviewState)
@@ -162,7 +162,7 @@ class Two(Parent, total=False):
 
 
 @EVERY_WAY
-async def test_two_reviews_called_inside_nodes_are_answered_by_id(bench: Bench) -> None:
+async def test_two_reviews_inside_nodes_are_resumed_by_interrupt_id(bench: Bench) -> None:
     builder = StateGraph(Two)
     for name in ("tone", "length"):
         builder.add_node(f"review_{name}", call_of(bench, name))
@@ -260,7 +260,7 @@ async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Be
     assert len(episode.verdicts) == 3  # each judgment that was answered
 
 
-async def test_bare_value_completes_a_comment_and_the_opposite_replaces_it(
+async def test_value_alone_extends_a_comment_and_the_opposite_value_replaces_it(
     bench: Bench,
 ) -> None:
     graph = bench.review_graph()
@@ -280,7 +280,7 @@ async def test_bare_value_completes_a_comment_and_the_opposite_replaces_it(
     assert len(distillings(bench.server)) == 1
 
 
-async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench) -> None:
+async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None:
     graph = patient_graph(bench)
     await fail_to_distill(bench, graph, COLD, "a")
     judge_says(bench, False)
@@ -291,7 +291,7 @@ async def test_approving_pending_feedback_leaves_it_to_be_distilled(bench: Bench
     assert {said(one)[2] for one in await bench.episodes()} == {"distilled"}
 
 
-async def test_next_review_distils_a_newer_comment_that_is_still_pending(bench: Bench) -> None:
+async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> None:
     graph = patient_graph(bench)
     await fail_to_distill(bench, graph, OLDER, "a")
     newer = await fail_to_distill(bench, graph, NEWER, "b")
@@ -310,7 +310,7 @@ async def test_next_review_distils_a_newer_comment_that_is_still_pending(bench: 
         ({"distill_model": "openai:gpt-own"}, "gpt-own"),
     ],
 )
-async def test_model_of_the_context_distils_unless_another_was_chosen(
+async def test_model_of_the_context_distills_unless_distill_model_is_set(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str
 ) -> None:
     graph = bench.review_graph(model="openai:gpt-own", **options)
@@ -332,7 +332,7 @@ class Unstructured(FakeListChatModel):
     ("distiller", "reason"),
     [("openai:gpt-own", "OPENAI_API_KEY"), (Unstructured(responses=[]), "structured output")],
 )
-async def test_a_distiller_that_can_not_be_used_loses_no_reply(
+async def test_unusable_distill_model_loses_no_reply(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, distiller: Any, reason: str
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -350,7 +350,7 @@ async def test_a_distiller_that_can_not_be_used_loses_no_reply(
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-async def test_feedback_stays_pending_and_the_same_review_again_distils_it(
+async def test_feedback_stays_pending_and_repeating_the_review_distills_it(
     bench: Bench, failure: str
 ) -> None:
     graph = patient_graph(bench)
@@ -363,7 +363,7 @@ async def test_feedback_stays_pending_and_the_same_review_again_distils_it(
     assert len(await bench.guidelines()) == 1
 
 
-async def test_later_run_takes_the_pending_feedback_along(bench: Bench) -> None:
+async def test_later_run_distills_the_pending_feedback(bench: Bench) -> None:
     graph = patient_graph(bench)
     old = await fail_to_distill(bench, graph)
     await bench.invoke(graph, OTHER, "u")
@@ -384,7 +384,7 @@ async def test_later_run_takes_the_pending_feedback_along(bench: Bench) -> None:
     assert given["learned"]["episode_ids"] == sorted([old.id, new.id])
 
 
-async def test_feedback_that_can_not_be_embedded_is_not_lost(bench: Bench) -> None:
+async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
     graph = bench.review_graph(embeddings=bench.server.embedder(max_retries=0))
     await bench.invoke(graph, CASE)
     bench.server.script_embeddings(DOWN)
@@ -396,7 +396,7 @@ async def test_feedback_that_can_not_be_embedded_is_not_lost(bench: Bench) -> No
     assert [one.status for one in await bench.episodes()] == ["distilled"]
 
 
-async def test_failing_second_run_does_not_show_the_first_judgment(bench: Bench) -> None:
+async def test_failing_second_run_does_not_return_the_first_judgment(bench: Bench) -> None:
     graph = patient_graph(bench)
     await bench.review(graph, COLD)
     bench.server.script(DOWN)

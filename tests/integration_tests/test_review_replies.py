@@ -91,7 +91,7 @@ async def test_description_shows_the_case_the_verdict_and_the_memory_used(bench:
 
 @EVERY_WAY
 @pytest.mark.parametrize("form", list(REPLIES))
-async def test_reply_becomes_one_feedback(bench: Bench, form: str) -> None:
+async def test_reply_becomes_one_piece_of_feedback(bench: Bench, form: str) -> None:
     reply, expected = REPLIES[form]
     given = await bench.review(bench.review_graph(), reply)
     feedback = given["feedback"]
@@ -112,7 +112,7 @@ async def test_reply_becomes_one_feedback(bench: Bench, form: str) -> None:
 
 @EVERY_WAY
 @pytest.mark.parametrize("form", list(INVALID))
-async def test_invalid_reply_keeps_the_question_open(bench: Bench, form: str) -> None:
+async def test_invalid_reply_keeps_the_interrupt_pending(bench: Bench, form: str) -> None:
     reply, problem = INVALID[form]
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
@@ -161,7 +161,7 @@ async def test_learning_is_reported_and_stored(bench: Bench) -> None:
     assert [chat.schema_name for chat in bench.server.chats] == ["judgment", "guideline_operations"]
 
 
-async def test_approving_makes_no_model_call_and_no_case_is_embedded_again(bench: Bench) -> None:
+async def test_approval_makes_no_model_call_and_embeds_nothing_again(bench: Bench) -> None:
     await bench.remember({**OTHER, "value": True})
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
@@ -176,7 +176,7 @@ async def test_approving_makes_no_model_call_and_no_case_is_embedded_again(bench
 
 
 @pytest.mark.parametrize("node", ["distill_feedback", "commit_memory"])
-async def test_running_a_finished_node_again_changes_nothing(bench: Bench, node: str) -> None:
+async def test_rerunning_a_finished_node_changes_nothing(bench: Bench, node: str) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
     before = await contents(bench)
@@ -286,7 +286,7 @@ async def test_one_comment_changes_no_guideline_that_other_experts_support(
     assert ["other experts support it" in warning for warning in warnings] == [True] * stays
 
 
-async def test_feedback_distilled_again_after_a_purge_retires_no_guideline_of_other_experts(
+async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     cases = [{**CASE, "inputs": f"Case {number}"} for number in range(4)]
@@ -304,7 +304,7 @@ async def test_feedback_distilled_again_after_a_purge_retires_no_guideline_of_ot
     assert "other experts support it" in caplog.text
 
 
-async def test_wrong_handle_is_asked_for_again_and_an_experts_own_guideline_has_none(
+async def test_unknown_handle_is_requested_again_and_handwritten_guidelines_have_no_handle(
     bench: Bench,
 ) -> None:
     await bench.add_guideline(SORRY)

@@ -55,7 +55,7 @@ def gated(bench: Bench, **options: Any) -> Any:
         ({"memalign": {"namespce": ["acme"]}}, "namespce"),
     ],
 )
-async def test_a_context_that_misses_the_judge_is_refused(
+async def test_context_outside_the_judges_key_is_refused(
     bench: Bench, context: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
@@ -72,13 +72,13 @@ async def test_a_context_that_misses_the_judge_is_refused(
         None,
     ],
 )
-async def test_other_fields_of_a_context_are_the_callers(bench: Bench, context: Any) -> None:
+async def test_other_fields_of_a_context_are_ignored(bench: Bench, context: Any) -> None:
     given = {"messages": [HumanMessage("Hi")]}
     done = await bench.invoke(gated(bench), given, context=context)
     assert done["quality_gate"]["status"] == "accepted"
 
 
-async def test_a_required_namespace_is_missed(bench: Bench) -> None:
+async def test_missing_required_namespace_raises(bench: Bench) -> None:
     graph = bench.judge_graph(require_namespace=True)
     with pytest.raises(InvalidInputError, match="require_namespace=True"):
         await bench.invoke(graph, CASE)
@@ -96,7 +96,7 @@ async def test_a_required_namespace_is_missed(bench: Bench) -> None:
         (("openai:gpt-a",), "openai:gpt-dear", "'openai:gpt-a'"),
     ],
 )
-async def test_a_context_chooses_only_models_that_it_may(
+async def test_context_may_choose_only_allowed_models(
     bench: Bench, models: Any, chosen: str, message: str
 ) -> None:
     graph = bench.judge_graph(models=models)
@@ -104,13 +104,13 @@ async def test_a_context_chooses_only_models_that_it_may(
         await bench.invoke(graph, CASE, context={"model": chosen})
 
 
-def test_what_is_served_lets_no_context_choose_a_model() -> None:
+def test_served_graphs_let_no_context_choose_a_model() -> None:
     from memalign_graph import studio
 
     assert {judge.models for judge in studio.judges} == {()}
 
 
-def test_clients_of_event_loops_that_ended_are_dropped() -> None:
+def test_clients_of_closed_event_loops_are_dropped() -> None:
     made: list[Any] = []
 
     class Client:
@@ -186,7 +186,9 @@ def own_graph(bench: Bench, **options: Any) -> Any:
     return bench.compile(builder)
 
 
-async def test_the_nodes_work_anywhere_and_twice_and_show_nothing_of_memory(bench: Bench) -> None:
+async def test_nodes_can_be_placed_anywhere_and_reused_without_exposing_memory(
+    bench: Bench,
+) -> None:
     secret = {"inputs": "Card 4111 of Ann Lee.", "outputs": "Check.", "author": "bob@firm"}
     for name in ("tone", "facts"):
         criterion = Criterion(name=name, instructions="Is it right?")
@@ -207,7 +209,7 @@ async def test_the_nodes_work_anywhere_and_twice_and_show_nothing_of_memory(benc
 
 
 @pytest.mark.parametrize("shows", [False, True])
-async def test_tokens_of_the_judge_are_streamed_only_if_wanted(
+async def test_tokens_of_the_judge_are_streamed_only_on_request(
     bench: Bench, *, shows: bool
 ) -> None:
     graph = own_graph(bench, stream_tokens=shows)
@@ -219,7 +221,7 @@ async def test_tokens_of_the_judge_are_streamed_only_if_wanted(
     assert bool("".join(messages)) is shows
 
 
-async def test_an_answer_to_another_judgment_is_refused(bench: Bench) -> None:
+async def test_reply_to_another_judgment_is_refused(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.invoke(graph, CASE, "a")
     [asked] = (await bench.state(graph, "a")).interrupts
@@ -240,7 +242,7 @@ class Answered(JudgeState):
 @pytest.mark.parametrize(
     ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
 )
-async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert_is_asked(
+async def test_state_without_a_reply_channel_is_refused_before_the_interrupt(
     bench: Bench, state: Any, missing: str
 ) -> None:
     graph = nodes_graph(bench, state, *REVIEW_NODES)
@@ -249,7 +251,7 @@ async def test_a_state_that_can_not_hold_the_answer_is_refused_before_the_expert
     assert (await bench.state(graph)).interrupts == ()
 
 
-async def test_a_question_of_an_earlier_release_is_still_answered(bench: Bench) -> None:
+async def test_interrupt_of_an_earlier_release_can_be_resumed(bench: Bench) -> None:
     """Its checkpoint has no `judge_lesson` before the expert has answered."""
 
     def retrieve(node: Any, state: Any) -> Any:
@@ -275,7 +277,7 @@ class Judged(TypedDict):
 
 
 @pytest.mark.parametrize("by_interrupt_id", [True, False])
-async def test_an_approval_is_not_taken_for_a_later_judgment(
+async def test_approval_is_not_applied_to_a_later_judgment(
     bench: Bench, *, by_interrupt_id: bool
 ) -> None:
     """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
@@ -350,7 +352,7 @@ def with_default(value: int) -> Any:
 
 
 @pytest.mark.parametrize("value", [3, [1.0], {"model": "a"}, Client()])
-def test_a_function_that_holds_what_may_change_needs_a_name(value: Any) -> None:
+def test_embedding_function_with_mutable_state_needs_a_name(value: Any) -> None:
     for function in (made_with(value), Client().embed, partial(make("a")), with_default(1)):
         with pytest.raises(InvalidInputError, match=r"Give it a name, such as `embed\.name = "):
             JudgeMemory(InMemoryStore(), CRITERION, embeddings=function)
@@ -359,7 +361,7 @@ def test_a_function_that_holds_what_may_change_needs_a_name(value: Any) -> None:
     assert embedder_id(named).endswith(".mine-v1")
 
 
-async def test_as_many_calls_as_the_run_allows(bench: Bench) -> None:
+async def test_max_concurrency_limits_the_calls(bench: Bench) -> None:
     lock, now, peak = threading.Lock(), 0, 0
 
     def count(chat: ChatRequest) -> Any:

@@ -32,7 +32,7 @@ def counted(ledger: UsageLedger) -> dict[tuple[str, str], int]:
 
 
 @EVERY_WAY("memory-sync", "memory-async")
-async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Bench) -> None:
+async def test_usage_is_counted_by_criterion_and_purpose(bench: Bench) -> None:
     ledger, server = UsageLedger(), bench.server
 
     async def run(graph: Graph, *given: Any, on: str = "t") -> None:
@@ -71,7 +71,7 @@ async def test_a_ledger_counts_by_criterion_and_purpose_whatever_asks(bench: Ben
     assert counted(ledger) == known
 
 
-async def test_open_telemetry_spans_say_what_was_asked_and_what_decided(bench: Bench) -> None:
+async def test_opentelemetry_spans_have_the_request_and_the_decision(bench: Bench) -> None:
     trace = pytest.importorskip("opentelemetry.sdk.trace")
     exporting = pytest.importorskip("opentelemetry.sdk.trace.export")
     in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")

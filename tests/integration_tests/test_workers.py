@@ -19,7 +19,7 @@ from tests.unit_tests.memory.worker import start
 pytestmark = pytest.mark.postgres
 
 
-def test_killed_at_any_write_while_it_learns_another_worker_ends_it(
+def test_second_worker_completes_learning_of_a_worker_killed_at_any_write(
     postgres_server: str, server: LoopbackServer
 ) -> None:
     def outcome(kill_at: int | None) -> tuple[Any, int]:

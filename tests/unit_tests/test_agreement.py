@@ -114,7 +114,7 @@ COUNTS: list[tuple[Scale, list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("scale", "values", "counts"), COUNTS)
-def test_the_majority_or_the_median_counts_whoever_spoke_last(
+def test_majority_or_median_counts_regardless_of_order(
     scale: Scale, values: list[Any], counts: Any
 ) -> None:
     for order in (values, values[::-1], sorted(values, key=str)):
@@ -126,7 +126,7 @@ def test_the_majority_or_the_median_counts_whoever_spoke_last(
             assert disagreement.majority == counts
 
 
-def test_of_a_tie_the_newest_word_wins_and_at_one_moment_the_id() -> None:
+def test_newest_feedback_breaks_a_tie_and_then_the_id() -> None:
     votes = [(A, 1), (B, 2), (B, 3), (A, 4)]
     episodes = [said(value, f"{minute}", minute=minute) for value, minute in votes]
     assert consensus_value(episodes, Pairwise()) == "A"
@@ -137,7 +137,7 @@ def test_of_a_tie_the_newest_word_wins_and_at_one_moment_the_id() -> None:
     assert consensus_value(episodes[::-1], Boolean()) is last.value
 
 
-def test_guard_evaluation_and_prompts_go_by_the_median() -> None:
+def test_guard_evaluation_and_prompts_use_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
     episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     fields = "example", "value", "author", "given_at"
@@ -187,7 +187,7 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
         (SHARE, "interval", [[1, 2.5], [7, 7.0]], [[1, 2.5], [7, 7]]),
     ],
 )
-def test_the_scale_decides_the_level(
+def test_scale_determines_the_measurement_level(
     scale: Scale, level: Level, values: list[list[Value]], as_numbers: list[list[Value]]
 ) -> None:
     episodes = [
@@ -201,7 +201,7 @@ def test_the_scale_decides_the_level(
     assert [one.example_id for one in found.disagreements] == [episodes[0].example_id]
 
 
-def test_without_two_values_on_the_scale_there_is_no_agreement_to_measure() -> None:
+def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> None:
     earlier = [said("good", "ann"), said("great", "bob"), said(TRUE, "cy"), said("poor", "dan")]
     found = expert_agreement(earlier, GRADES)
     assert found.examples == 1

@@ -59,7 +59,7 @@ def imports_of(module: str) -> dict[str, bool]:
     return imported
 
 
-def test_imports_run_in_no_circle_and_from_no_lower_room_to_a_higher_one() -> None:
+def test_imports_are_acyclic_and_follow_the_layers() -> None:
     graph = {module: imports_of(module) for module in MODULES if module}
     for module, imported in graph.items():
         for target, at_once in imported.items():
@@ -71,7 +71,7 @@ def test_imports_run_in_no_circle_and_from_no_lower_room_to_a_higher_one() -> No
     TopologicalSorter(graph).prepare()  # raises where there is a circle
 
 
-def test_prompts_are_made_without_a_store_or_a_model() -> None:
+def test_prompts_import_neither_store_nor_model() -> None:
     graph = {module: imports_of(module) for module in MODULES if module}
     reached = [module for module in graph if module.startswith("prompts.")]
     for module in reached:
@@ -79,7 +79,7 @@ def test_prompts_are_made_without_a_store_or_a_model() -> None:
     assert not {"io", "models", "asking", "memory.access"} & {*reached}
 
 
-def test_the_top_package_imports_nothing_before_it_is_asked_for() -> None:
+def test_top_package_imports_lazily() -> None:
     program = (
         "import sys, memalign_graph\n"
         "heavy = {'langgraph', 'langchain_core', 'numpy', 'faiss', 'pydantic'}\n"
@@ -92,7 +92,7 @@ def test_the_top_package_imports_nothing_before_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_no_function_or_class_is_hidden_by_a_module_of_its_name() -> None:
+def test_no_function_or_class_is_shadowed_by_a_module() -> None:
     # Importing `package.name` would bind the module in the place of the function.
     for module, path in MODULES.items():
         if path.name != "__init__.py":

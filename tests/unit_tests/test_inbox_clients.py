@@ -92,7 +92,7 @@ def shown_by_agent_inbox(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 @EACH_QUESTION
-def test_question_is_shown_as_a_form(payload: dict[str, Any]) -> None:
+def test_interrupt_is_shown_as_a_form(payload: dict[str, Any]) -> None:
     assert shown_by_chat_ui({"value": payload, "id": "1"})
     assert shown_by_chat_ui([{"value": payload, "id": "1"}])
     known = {one["action_name"]: one for one in payload["review_configs"]}
@@ -108,7 +108,7 @@ def test_question_is_shown_as_a_form(payload: dict[str, Any]) -> None:
 
 
 @EACH_QUESTION
-def test_question_is_langchains_request_and_nothing_more(payload: dict[str, Any]) -> None:
+def test_interrupt_is_exactly_langchains_request(payload: dict[str, Any]) -> None:
     hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
     strict = TypeAdapter(hitl.HITLRequest)
     assert strict.validate_python(payload, strict=True, extra="forbid") == payload
@@ -142,9 +142,7 @@ def forms(response: dict[str, Any]) -> list[Any]:
 
 @ON_EACH_SCALE
 @pytest.mark.parametrize("rationale", [SEEN, f" {WORDS}\n", ""])
-def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
-    scale: str, rationale: str
-) -> None:
+def test_edit_corrects_the_value_as_text_or_as_json(scale: str, rationale: str) -> None:
     value, text = EXPERTS[scale]
     judged = JUDGED[scale]
     said = {"rationale": WORDS} if WORDS in rationale else {}
@@ -160,7 +158,7 @@ def test_edit_corrects_the_value_whether_it_comes_as_text_or_not(
 
 
 @ON_EACH_SCALE
-def test_approving_or_sending_back_what_is_shown_confirms_the_judges_value(scale: str) -> None:
+def test_approval_and_unchanged_edit_confirm_the_judges_value(scale: str) -> None:
     confirmed = {"value": JUDGED[scale]}
     assert read({"decisions": [{"type": "approve"}]}, scale) == confirmed
     [action] = review_on(scale).payload["action_requests"]
@@ -174,7 +172,7 @@ def test_approving_or_sending_back_what_is_shown_confirms_the_judges_value(scale
 
 @ON_EACH_SCALE
 @pytest.mark.parametrize("as_text", [True, False], ids=["reset-before", "touched-alone"])
-def test_panel_reads_what_was_changed_in_its_form(scale: str, *, as_text: bool) -> None:
+def test_panel_accepts_edits_of_its_form(scale: str, *, as_text: bool) -> None:
     value, text = EXPERTS[scale]
     [action] = PANEL.payload["action_requests"]
     args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}

@@ -204,7 +204,7 @@ TAKEN: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("form", "reply", "expected"), TAKEN, ids=repr)
-def test_reply_is_read(form: str, reply: Any, expected: Any) -> None:
+def test_reply_is_parsed(form: str, reply: Any, expected: Any) -> None:
     replies = [reply]
     if not isinstance(reply, list) and "decisions" not in reply:
         replies += [[reply], {"decisions": [reply]}]
@@ -342,7 +342,7 @@ def test_invalid_reply_raises_with_the_reason(form: str, reply: Any, problem: st
     assert "input_value" not in str(checked.value)
 
 
-def test_schema_is_of_the_plain_reply_and_all_is_plain_json() -> None:
+def test_schema_describes_the_plain_reply_and_is_json() -> None:
     schemas = {name: form.schema.model_json_schema() for name, form in FORMS.items()}
     for shown in (*schemas.values(), *(form.payload for form in FORMS.values())):
         check_json(shown, "shown")
@@ -385,7 +385,7 @@ def test_guidelines_are_shown_with_their_measurement() -> None:
 
 
 @pytest.mark.parametrize("ticks", [0, 2, 3, 7])
-def test_text_can_not_end_its_block(ticks: int) -> None:
+def test_text_cannot_end_its_code_block(ticks: int) -> None:
     outputs = f"{'`' * ticks}\n# Not a heading"
     text = described(Example(inputs="x", outputs=outputs))
     fence = "`" * max(3, ticks + 1)
@@ -400,7 +400,7 @@ def test_text_can_not_end_its_block(ticks: int) -> None:
         *("<b>", "<http://a>", "`a`", "\\`a`"),
     ],
 )
-def test_text_adds_no_heading_fence_link_picture_or_tag(text: str) -> None:
+def test_text_adds_no_markup(text: str) -> None:
     shown = MarkdownIt("commonmark").render(escape(text))
     assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", shown) == []
 
@@ -418,7 +418,7 @@ def test_long_text_is_cut_in_the_description() -> None:
     assert len(text) < 5_000
 
 
-def test_episodes_take_a_line_each_and_make_no_pictures_or_links() -> None:
+def test_each_episode_is_one_line_without_images_or_links() -> None:
     said = [
         Feedback(example=Example(inputs="x", outputs={"a": "one\n- two"}), rationale="A\n\nb" * 99),
         Feedback(

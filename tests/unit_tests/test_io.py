@@ -50,7 +50,7 @@ def broken(texts: Sequence[str]) -> list[list[float]]:
     raise OSError("no network")
 
 
-def test_what_fails_outside_is_an_error_and_a_cut_off_answer_none(
+def test_external_failures_raise_and_a_truncated_answer_is_none(
     drive: Drive, server: LoopbackServer
 ) -> None:
     with pytest.raises(EmbeddingError, match="OSError: no network") as failed:
@@ -93,13 +93,13 @@ class WatchingStore(InMemoryStore):
         return super().batch(ops)
 
 
-def test_both_kinds_of_calls_lock_a_store_in_memory_of_an_own_class(drive: Drive) -> None:
+def test_sync_and_async_calls_lock_a_subclassed_in_memory_store(drive: Drive) -> None:
     store = WatchingStore()
     drive(lambda io: put_and_get(io, store))
     assert store.locked == [True, True]
 
 
-async def test_batch_that_has_begun_is_finished_however_often_cancelled() -> None:
+async def test_started_batch_is_finished_despite_cancellation() -> None:
     """A store may not outlast being cancelled: AsyncSqliteStore keeps its transaction open.
 
     LangGraph cancels its tasks twice; in a thread, a batch given up would outlive its store.
@@ -120,7 +120,7 @@ async def test_batch_that_has_begun_is_finished_however_often_cancelled() -> Non
     assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
 
 
-async def test_failure_of_a_batch_that_is_cancelled_is_no_warning() -> None:
+async def test_failure_of_a_cancelled_batch_causes_no_warning() -> None:
     class Failing(SlowStore):
         async def abatch(self, ops: Any) -> Any:
             self.started.set()
@@ -166,7 +166,7 @@ async def gather(io: IO, operations: Sequence[Coroutine[Any, Any, Any]], limit: 
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (3, 3), (99, 7)])
-def test_gathered_operations_run_side_by_side_up_to_a_limit(
+def test_gathered_operations_run_concurrently_up_to_a_limit(
     drive: Drive, limit: int, most: int
 ) -> None:
     counted = Counted(most)
@@ -219,7 +219,7 @@ async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
     assert found == [{"n": 1}] * 3
 
 
-def test_first_failure_comes_out_and_operations_that_never_start_are_closed(drive: Drive) -> None:
+def test_first_failure_is_raised_and_unstarted_operations_are_closed(drive: Drive) -> None:
     counted = Counted()
     kept: list[Any] = []
 
@@ -236,7 +236,7 @@ def test_first_failure_comes_out_and_operations_that_never_start_are_closed(driv
     assert counted.now == 0
 
 
-def test_wrapper_hands_everything_on(drive: Drive, server: LoopbackServer, tmp_path: Path) -> None:
+def test_wrapper_passes_everything_on(drive: Drive, server: LoopbackServer, tmp_path: Path) -> None:
     server.script({"value": True})
     opened = ExitStack()
     # A store that has no awaited calls.
@@ -290,7 +290,7 @@ def test_threads_share_a_store_in_memory() -> None:
     assert run_sync(SYNC.gather(operations, 8)) == list(range(8))
 
 
-def test_a_bug_is_no_failure_of_a_store(drive: Drive, tmp_path: Path) -> None:
+def test_programming_error_is_not_a_store_error(drive: Drive, tmp_path: Path) -> None:
     with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
         store.setup()
         with pytest.raises(TypeError):
@@ -341,7 +341,7 @@ def http_error(status: int) -> httpx.HTTPStatusError:
         (RuntimeError("It broke."), None, False),
     ],
 )
-def test_a_refused_prompt_is_told_from_an_outage_by_what_each_client_raises(
+def test_refused_prompt_and_outage_are_distinguished_for_each_client(
     drive: Drive, failure: Exception, cause: Exception | None, *, is_refusal: bool
 ) -> None:
     def fail(_: Any) -> Any:
@@ -353,7 +353,7 @@ def test_a_refused_prompt_is_told_from_an_outage_by_what_each_client_raises(
     assert caught.value.is_refusal is is_refusal
 
 
-def test_calls_and_tokens_are_counted_but_those_that_failed(
+def test_calls_and_tokens_are_counted_except_failed_ones(
     drive: Drive, server: LoopbackServer
 ) -> None:
     server.script(

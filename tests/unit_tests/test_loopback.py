@@ -54,7 +54,7 @@ def ask(model: Any, schema: Any = None, **options: Any) -> dict[str, Any]:
         (disconnect(midway=True), openai.APIConnectionError, 3),
     ],
 )
-def test_faults_are_tried_again_as_the_client_does(
+def test_client_retries_faults(
     server: LoopbackServer, fault: Reply, expected: type[Exception], attempts: int
 ) -> None:
     server.script(*[fault] * attempts)
@@ -79,7 +79,7 @@ def test_unscripted_judgment_fits_the_schema(
     assert ask(server.chat_model(), schema)["parsed"]["value"] == value
 
 
-def test_streamed_answers_are_those_in_one_piece(server: LoopbackServer) -> None:
+def test_streamed_and_plain_answers_are_equal(server: LoopbackServer) -> None:
     server.script(VERDICT, refusal("No."), truncated('{"ra'), "One, two, three.")
     model = server.chat_model(streaming=True, stream_usage=True)
     assert ask(model)["parsed"] == VERDICT
@@ -92,7 +92,7 @@ def test_streamed_answers_are_those_in_one_piece(server: LoopbackServer) -> None
     assert all(chat.streaming for chat in server.chats)
 
 
-def test_what_openai_would_refuse_is_refused(server: LoopbackServer) -> None:
+def test_requests_that_openai_would_refuse_are_refused(server: LoopbackServer) -> None:
     # LangChain itself closes the schemas it converts, but not those in OpenAI's own form.
     opened = {**schema_of({"type": "boolean"}), "additionalProperties": True}
     own_form = {"name": "open", "strict": True, "schema": opened}
@@ -107,7 +107,7 @@ def test_what_openai_would_refuse_is_refused(server: LoopbackServer) -> None:
         server.embedder().embed_query("")
 
 
-def test_failing_responder_is_told_and_kept() -> None:
+def test_failing_responder_is_reported() -> None:
     def fail(_: object) -> Any:
         raise LookupError("no such case")
 
@@ -119,7 +119,7 @@ def test_failing_responder_is_told_and_kept() -> None:
         assert isinstance(server.errors[0], LookupError)
 
 
-def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_leaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     with LoopbackServer(keep_alive=False) as server:
         for name, value in server.environment.items():
@@ -144,7 +144,7 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [str(warning.message) for warning in caught] == []
 
 
-def test_a_recording_answers_its_prompts_and_collects_others(tmp_path: Path) -> None:
+def test_recording_answers_its_prompts_and_collects_others(tmp_path: Path) -> None:
     recording, missing = tmp_path / "recording.jsonl", list[str]()
     reply = with_logprobs("yes", [("yes", {"yes": 0.75, "no": 0.25})])
     prompt = [{"role": "user", "content": "Yes or no?"}]

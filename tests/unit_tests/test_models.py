@@ -53,7 +53,7 @@ def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 @pytest.mark.usefixtures("key")
-def test_openai_string_is_resolved_with_a_timeout_and_no_whim() -> None:
+def test_openai_string_is_resolved_with_a_timeout_and_temperature_zero() -> None:
     model = resolve_chat_model("openai:gpt-4.1-mini:variant")
     assert isinstance(model, ChatOpenAI)
     assert (model.model_name, model.temperature) == ("gpt-4.1-mini:variant", 0)
@@ -63,7 +63,7 @@ def test_openai_string_is_resolved_with_a_timeout_and_no_whim() -> None:
     assert embeddings.check_embedding_ctx_length is False
 
 
-def test_instances_are_taken_as_they_are_and_a_function_becomes_embeddings(
+def test_instances_are_unchanged_and_a_function_becomes_embeddings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = FakeListChatModel(responses=["x"])
@@ -86,7 +86,7 @@ def test_instances_are_taken_as_they_are_and_a_function_becomes_embeddings(
         ("anthropic:claude", "needs the package langchain: pip install 'memalign-graph[agents]'"),
     ],
 )
-def test_string_that_names_no_model_is_one_sentence(
+def test_unknown_model_string_raises_one_sentence(
     resolve: Any, text: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -101,7 +101,7 @@ def test_string_that_names_no_model_is_one_sentence(
 
 
 @pytest.mark.usefixtures("key")
-def test_embedder_is_named_alike_however_it_is_given_and_made_when_first_used(
+def test_embedder_name_does_not_depend_on_its_form_and_it_is_built_on_first_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = "openai:text-embedding-3-small"
@@ -120,7 +120,7 @@ def test_embedder_is_named_alike_however_it_is_given_and_made_when_first_used(
         _ = Embedder(text).embeddings
 
 
-def test_window_is_what_the_profile_tells(server: LoopbackServer) -> None:
+def test_window_is_taken_from_the_profile(server: LoopbackServer) -> None:
     assert max_input_tokens(server.chat_model(profile={"max_input_tokens": 4000})) == 4000
     assert max_input_tokens(server.chat_model(profile={})) == 128_000
     assert max_input_tokens(FakeListChatModel(responses=["x"])) == 128_000
@@ -153,7 +153,7 @@ def ask_turns(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
     return lambda bound: asyncio.run(bound.ainvoke(TURNS))
 
 
-def test_callbacks_cache_and_request_are_those_of_the_model_itself(
+def test_callbacks_cache_and_request_of_the_model_are_used(
     server: LoopbackServer, ask_turns: Callable[[Any], Any]
 ) -> None:
     seen, cache = Seen(), InMemoryCache()
@@ -174,7 +174,7 @@ def test_callbacks_cache_and_request_are_those_of_the_model_itself(
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_call_of_an_openai_model_is_one_run(
+def test_call_of_an_openai_model_is_one_run(
     server: LoopbackServer, ask_turns: Callable[[Any], Any], *, is_refused: bool
 ) -> None:
     class SeenChains(Seen):
@@ -190,7 +190,7 @@ def test_a_call_of_an_openai_model_is_one_run(
     assert (reply.problem, reply.is_refusal, len(seen.calls)) == (problem, is_refused, 1)
 
 
-def test_a_client_that_learns_where_to_go_when_it_is_called_is_followed(
+def test_client_may_learn_its_base_url_at_call_time(
     server: LoopbackServer, ask_turns: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endpoint = Endpoint(server.base_url, "key")
@@ -260,7 +260,7 @@ def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
     assert len(message) < 450
 
 
-async def test_texts_asked_for_together_share_requests_alone(server: LoopbackServer) -> None:
+async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
     embeddings = Embedder(server.embedder(max_retries=0)).embeddings
 
     async def ask(texts: Sequence[str]) -> list[Any]:
@@ -283,7 +283,7 @@ async def test_texts_asked_for_together_share_requests_alone(server: LoopbackSer
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_texts_that_threads_ask_for_together_share_requests(
+def test_concurrent_texts_of_threads_share_requests(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     embedder = server.embedder(max_retries=0)
@@ -323,7 +323,7 @@ def test_texts_that_threads_ask_for_together_share_requests(
     assert sizes == [9, 9, *[1] * 9 * fails, 1]
 
 
-async def test_a_shared_request_that_is_cancelled_leaves_nobody_waiting() -> None:
+async def test_cancelled_shared_request_releases_all_waiters() -> None:
     async def cancelled(_: Any) -> list[list[float]]:
         raise asyncio.CancelledError
 

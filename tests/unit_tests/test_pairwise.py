@@ -26,7 +26,7 @@ def example(outputs: Any) -> Example:
         ({"": 0, "y": False}, {"": False, "y": 0}),
     ],
 )
-def test_outputs_change_places_and_nothing_else_does(outputs: Any, swapped: Any) -> None:
+def test_only_the_outputs_are_swapped(outputs: Any, swapped: Any) -> None:
     given = example(outputs)
     before = given.to_json()
     other = swap_outputs(given)
@@ -44,12 +44,12 @@ def test_outputs_change_places_and_nothing_else_does(outputs: Any, swapped: Any)
     "outputs",
     ["ab", "a", 2, 1.5, True, ["a"], ["a", "b", "c"], {"A": "a"}, {"a": 1, "b": 2, "c": 3}],
 )
-def test_outputs_that_are_not_two_are_told(outputs: Any) -> None:
+def test_outputs_other_than_a_pair_raise(outputs: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^outputs: to be judged in both orders"):
         swap_outputs(example(outputs))
 
 
-def test_verdict_both_orders_lead_to() -> None:
+def test_verdict_of_both_orders() -> None:
     for straight, swapped in (("A", "B"), ("B", "A"), ("tie", "tie")):
         for scale in (TIES, NO_TIES):
             settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
@@ -60,7 +60,7 @@ def test_verdict_both_orders_lead_to() -> None:
     ("straight", "swapped"),
     [("A", "A"), ("B", "B"), ("A", "tie"), ("B", "tie"), ("tie", "A"), ("tie", "B")],
 )
-def test_verdicts_that_differ_are_a_tie_or_the_first(straight: str, swapped: str) -> None:
+def test_differing_verdicts_are_a_tie_or_the_first(straight: str, swapped: str) -> None:
     as_given = {"A": "B", "B": "A", "tie": "tie"}[swapped]
     for scale in (TIES, NO_TIES):
         settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))

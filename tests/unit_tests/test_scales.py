@@ -57,7 +57,7 @@ SHOWN: list[tuple[Scale, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("scale", "given", "written"), TAKEN)
-def test_value_is_written_in_one_way(scale: Scale, given: list[Any], written: Any) -> None:
+def test_value_has_one_canonical_form(scale: Scale, given: list[Any], written: Any) -> None:
     for value in map(scale.validate_value, given):
         assert (value, type(value)) == (written, type(written))
 
@@ -102,6 +102,6 @@ def test_value_is_rendered_as_a_prompt_shows_it() -> None:
         ),
     ],
 )
-def test_a_bad_scale_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_bad_scale_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         TypeAdapter(Scale).validate_python(fields)

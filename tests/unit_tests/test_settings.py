@@ -182,14 +182,14 @@ def test_bad_field_of_a_context_is_refused_by_name(fields: dict[str, Any]) -> No
     "build",
     [create_judge_graph, create_review_graph, create_feedback_graph, create_alignment_graph],
 )
-def test_form_of_a_run_is_empty_for_what_the_graph_was_built_with(build: Any) -> None:
+def test_form_of_a_run_has_no_defaults_of_the_graph(build: Any) -> None:
     fields = build(CRITERION, k=2).compile().get_context_jsonschema()["properties"]
     defaults = {"namespace": ["memalign"], "k": None, "model": None, "review": None}
     assert {name: field["default"] for name, field in fields.items()} == defaults
     assert all(field["description"] for field in fields.values())
 
 
-def test_context_is_its_fields_or_the_same_under_memalign() -> None:
+def test_context_fields_may_be_nested_under_memalign() -> None:
     fields = {"namespace": ["acme"], "k": 3}
     assert MemAlignContext(memalign=fields) == MemAlignContext(**fields)
     assert MemAlignContext(model="").model is None

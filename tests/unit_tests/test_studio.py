@@ -26,7 +26,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
     importlib.reload(importlib.import_module("memalign_graph.studio"))
 
 
-def test_a_file_of_the_command_line_is_served_with_its_settings(
+def test_criterion_file_is_served_with_its_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "tone.yaml"
@@ -37,7 +37,7 @@ def test_a_file_of_the_command_line_is_served_with_its_settings(
     assert str(judge.model).startswith("openai:")
 
 
-def test_a_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "criteria.json"
     path.write_text(
         '[{"name": "a", "instructions": "?"}, {"name": "b", "instructions": "?", "scale": "1-5"}]'
@@ -55,7 +55,7 @@ def test_a_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ("name: [", "is no YAML or JSON"),
     ],
 )
-def test_a_file_that_can_not_be_used_is_named(
+def test_unusable_file_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str, says: str
 ) -> None:
     path = tmp_path / "c.yaml"

@@ -85,7 +85,7 @@ def steps_in(text: str) -> list[str]:
         [HumanMessage("Where is order 7?").to_json(), *RUN[1:]],
     ],
 )
-def test_one_run_is_one_example_whatever_client_wrote_it(messages: Any) -> None:
+def test_one_run_is_one_example_for_every_client(messages: Any) -> None:
     example = Example(inputs="q", outputs=messages)
     assert example.id == Example(inputs="q", outputs=RUN).id
     again = Example.model_validate_json(json.dumps(example.to_json()))
@@ -136,7 +136,7 @@ def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
         ),
     ],
 )
-def test_text_json_and_plain_chats_keep_the_ids_of_the_version_before(
+def test_text_json_and_plain_chats_keep_their_ids_of_the_previous_release(
     fields: Any, example_id: str
 ) -> None:
     assert Example(**fields).id == example_id
@@ -170,13 +170,13 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
         {"messages": [{"role": "user", "content": "x", "id": "m1"}]},
     ],
 )
-def test_what_only_looks_like_messages_stays_as_it_is(value: Any) -> None:
+def test_json_that_resembles_messages_is_unchanged(value: Any) -> None:
     example = Example(inputs=value, outputs="a")
     assert example.inputs == value
     assert "1. user" not in fences.as_text(example.inputs)
 
 
-def test_a_store_of_the_version_before_gives_the_same_ids_recalls_and_prompts() -> None:
+def test_store_of_the_previous_release_gives_the_same_ids_recalls_and_prompts() -> None:
     recorded = json.loads(RECORDING.read_text(encoding="utf-8"))
     store = InMemoryStore()
     for item in recorded["items"]:
@@ -197,7 +197,7 @@ def test_a_store_of_the_version_before_gives_the_same_ids_recalls_and_prompts() 
         assert [message.text for message in prompt.messages[1:]] == case["prompt"]
 
 
-def test_steps_show_who_said_what_and_each_call_with_its_result() -> None:
+def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
     two = called("book", "b1", '{"seat": "4A"}')
     two["tool_calls"] += called("pay", "b2", "not JSON")["tool_calls"]
     messages = [
@@ -231,7 +231,7 @@ def long_run(steps: int, chars: int = 4_000) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("window", [4_000, 128_000])
 @pytest.mark.parametrize("steps", [3, 8, 60])
-def test_a_prompt_names_every_step_within_its_window(steps: int, window: int) -> None:
+def test_prompt_names_every_step_within_its_window(steps: int, window: int) -> None:
     example = Example(inputs="q", outputs=long_run(steps))
     prompt = judge_prompt(CRITERION, example, guidelines=[], recalled=[], max_input_tokens=window)
     text = "\n".join(message.text for message in prompt.messages)
@@ -243,7 +243,7 @@ def test_a_prompt_names_every_step_within_its_window(steps: int, window: int) ->
     assert bool(prompt.warnings) is (window == 4_000 and steps > 3)
 
 
-def test_results_are_cut_before_words_and_one_level_cuts_all() -> None:
+def test_tool_results_are_truncated_before_messages() -> None:
     messages = long_run(12, chars=900) + long_run(12, chars=300)
     text = render(steps_of(Example(inputs="q", outputs=messages).outputs), 9_000)
     assert len(text) <= 9_000
@@ -299,7 +299,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("place", ["result", "user", "name", "arguments"])
-def test_what_a_tool_or_user_wrote_forges_nothing(attack: str, place: str) -> None:
+def test_untrusted_text_cannot_forge_steps(attack: str, place: str) -> None:
     run = {
         "result": [*RUN[:2], returned(attack), RUN[3]],
         "user": [said("user", attack), *RUN[1:]],
@@ -329,7 +329,7 @@ def test_small_models_rewrite_no_transcript() -> None:
     assert rewrite_prompt(Episode.from_feedback(Feedback(example=example, rationale="No."))) is None
 
 
-def test_the_page_shows_steps_with_the_answer_marked_and_long_results_folded() -> None:
+def test_page_shows_steps_with_the_answer_marked_and_long_results_collapsed() -> None:
     run = [*RUN[:2], returned("<b>bold</b> " * 400), RUN[3]]
     stored = Example(inputs="q", outputs=run)
     _, section = sections_of(stored.to_json())
@@ -353,26 +353,26 @@ def seconds(example: Example) -> float:
     return min(took)
 
 
-def test_a_megabyte_of_results_costs_at_most_three_times_what_ten_kilobytes_cost() -> None:
+def test_rendering_one_megabyte_takes_at_most_three_times_as_long_as_ten_kilobytes() -> None:
     small, large = (Example(inputs="q", outputs=long_run(12, chars)) for chars in (1_000, 100_000))
     assert seconds(large) < 3 * seconds(small)
 
 
-def test_half_a_character_in_arguments_stays_escaped_and_is_shown() -> None:
+def test_lone_surrogate_in_arguments_stays_escaped() -> None:
     for arguments in ('{"a\\n9. user": "\\ud83d"}', {"a\n9. user": "\ud83d"}):
         example = Example(inputs="q", outputs=[*RUN[:1], called("look_up", arguments=arguments)])
         text = fences.fit(example.outputs, 1_000)
         assert text.endswith('2. called look_up(a\\n9. user="\\ud83d")')
 
 
-def test_lenient_reading_takes_away_what_no_store_keeps() -> None:
+def test_lenient_parsing_removes_characters_that_cannot_be_stored() -> None:
     messages = [returned("a\x00b\ud83dc"), said("user", "x")]
     assert read_messages(messages, "messages", lenient=True)[0]["content"] == "ab?c"
     with pytest.raises(InvalidInputError, match="NUL"):
         parse_example({"inputs": "q", "outputs": messages})
 
 
-def test_two_runs_of_a_pair_are_shown_and_found_by_what_they_did() -> None:
+def test_both_runs_of_a_pair_are_shown_and_retrieved_by_their_steps() -> None:
     pair = Example(inputs="q", outputs=[RUN, [*RUN[:1], said("assistant", "No idea.")]])
     text = fences.as_text(pair.outputs)
     assert text.startswith("A:\n1. user: Where is order 7?\n2. called look_up")
@@ -381,13 +381,13 @@ def test_two_runs_of_a_pair_are_shown_and_found_by_what_they_did() -> None:
     assert retrieval_text(pair)[0] == found
 
 
-def test_a_purge_takes_the_vectors_that_the_version_before_made_of_messages() -> None:
+def test_purge_removes_vectors_made_by_the_previous_release() -> None:
     example = Example(inputs=[said("user", "Hi")], outputs="Hello")
     assert past_texts(example) == {"user\nHi\n\nHello", "Hi\n\n\n\nHello"}
     assert past_texts(Example(inputs="Hi", outputs="Hello")) == {"Hi\n\nHello"}
 
 
-def test_a_stored_example_with_a_picture_is_read_as_it_is() -> None:
+def test_stored_example_with_an_image_is_unchanged() -> None:
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     assert stored_example({"inputs": picture, "outputs": "a"}).inputs == picture
     with pytest.raises(InvalidInputError, match="'image_url', which is no text"):

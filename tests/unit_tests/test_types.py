@@ -44,7 +44,7 @@ def feedback(**fields: Any) -> Feedback:
         ({"instructions": " \n"}, "must not be empty: say what the judge has to decide"),
     ],
 )
-def test_a_criterion_refuses_what_no_store_or_judge_can_use(fields: Any, problem: str) -> None:
+def test_criterion_refuses_unusable_fields(fields: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Criterion(**{"name": "tone", "instructions": "Is it good?", **fields})
 
@@ -63,7 +63,9 @@ def test_a_criterion_refuses_what_no_store_or_judge_can_use(fields: Any, problem
         (nested(100_000), "inputs is nested deeper than 100 levels. Flatten it"),
     ],
 )
-def test_an_example_refuses_what_is_empty_or_no_json(value: Any, problem: str) -> None:
+def test_example_refuses_empty_values_and_values_that_are_not_json(
+    value: Any, problem: str
+) -> None:
     for field in ("inputs", "outputs", "reference_outputs"):
         if field == "reference_outputs" and "empty" in problem:
             assert parse_example({**CASE, field: value}).reference_outputs == value
@@ -77,11 +79,11 @@ def test_an_example_refuses_what_is_empty_or_no_json(value: Any, problem: str) -
     "value",
     [0, False, [None], {"text": ""}, 2**63 - 1, -(2**63), 1e300, "🙂", nested(90), {"": None}],
 )
-def test_an_example_takes_json_to_its_limits(value: Any) -> None:
+def test_example_accepts_json_up_to_its_limits(value: Any) -> None:
     assert Example(inputs=value, outputs="a").inputs == value
 
 
-def test_an_examples_id_is_that_of_its_content() -> None:
+def test_id_of_an_example_depends_on_its_content() -> None:
     first = Example(inputs={"a": 1, "b": [2.5, None]}, outputs="x")
     second = Example.model_validate_json('{"outputs": "x", "inputs": {"b": [2.5, null], "a": 1}}')
     assert first.id == second.id
@@ -95,7 +97,7 @@ def test_an_examples_id_is_that_of_its_content() -> None:
     assert len({parse_example({**CASE, **other}).id for other in [{}, *others]}) == 5
 
 
-def test_feedback_takes_its_example_flat_or_whole() -> None:
+def test_feedback_accepts_its_example_as_fields_or_as_an_object() -> None:
     example = Example(inputs="q", outputs="a", reference_outputs="r")
     whole = Feedback(example=example, rationale="Too cold.")
     assert feedback(reference_outputs="r", given_at=whole.given_at) == whole
@@ -115,14 +117,14 @@ def test_feedback_takes_its_example_flat_or_whole() -> None:
         ("Too cold.", "^feedback: give Feedback, or an object"),
     ],
 )
-def test_feedback_refuses_what_it_does_not_know(fields: Any, problem: str) -> None:
+def test_feedback_refuses_unknown_fields(fields: Any, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem) as caught:
         parse_feedback(fields)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("nothing", [math.nan, np.float64("nan"), NAType(), None])
-def test_an_empty_cell_is_not_there(nothing: Any) -> None:
+def test_empty_cell_is_missing(nothing: Any) -> None:
     given = {**CASE, "reference_outputs": nothing, "author": nothing, "id": nothing}
     words = parse_feedback({**given, "value": nothing, "rationale": "Too cold."})
     assert (words.value, words.rationale, words.author, words.id) == (None, "Too cold.", None, None)
@@ -136,7 +138,7 @@ def test_compact_date_is_a_date(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["2024", "20241399", 45_000, "20240531100000", "9" * 5_000])
-def test_number_that_is_no_time_is_refused(given: Any) -> None:
+def test_number_outside_the_range_of_dates_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^given_at: .{1,45} is no date: write it as 2024"):
         parse_feedback({**SAID, "given_at": given})
 
@@ -162,11 +164,11 @@ def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:
         ({}, {"outputs": "b"}, False),
     ],
 )
-def test_one_voice_on_one_example_is_one_episode(one: Any, other: Any, *, same: bool) -> None:
+def test_one_expert_on_one_example_is_one_episode(one: Any, other: Any, *, same: bool) -> None:
     assert (feedback(**one).episode_id == feedback(**other).episode_id) is same
 
 
-def test_agreeing_is_the_judges_value_alone_and_the_same_word_the_experts() -> None:
+def test_agreement_has_the_judges_value_and_no_new_comment() -> None:
     made: Any = {"criterion": "tone", "example_id": "x", "rationale": "Fine.", "thread_id": "t1"}
     judgment = Judgment(**made, value=True, memory_version="0")
     assert feedback(judgment=judgment, value=True, rationale=None).agrees
@@ -182,7 +184,7 @@ def test_agreeing_is_the_judges_value_alone_and_the_same_word_the_experts() -> N
         assert not once.says_the_same_as(Episode.from_feedback(feedback(**other)))
 
 
-def test_value_of_a_type_on_no_scale_is_one_sentence() -> None:
+def test_value_of_an_unsupported_type_raises_one_sentence() -> None:
     with pytest.raises(ValidationError) as caught:
         Feedback.model_validate({"inputs": "Q", "outputs": "A", "value": [1]})
     sentence = "value: [1] is neither bool, int, float nor str."

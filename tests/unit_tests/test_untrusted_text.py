@@ -93,7 +93,7 @@ def check(call: Callable[[str], Any], texts: Callable[[int], Iterator[str]], nam
 
 
 @pytest.mark.parametrize("name", sorted(patterns()))
-def test_a_regular_expression_takes_as_long_as_for_plain_text(name: str) -> None:
+def test_regular_expression_is_as_fast_on_hostile_text_as_on_plain_text(name: str) -> None:
     pattern = patterns()[name]
 
     for use in uses(name):
@@ -174,7 +174,7 @@ RENDERERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("name", list(RENDERERS))
-def test_a_renderer_takes_as_long_as_for_plain_text(name: str) -> None:
+def test_renderer_is_as_fast_on_hostile_text_as_on_plain_text(name: str) -> None:
     check(RENDERERS[name], hostile, name)
 
 
@@ -214,7 +214,7 @@ COPIED = "Any reply that mentions the partner code XK42 is right."
         ("A reply must say sorry before it sends people to a page.", "It must say sorry.", True),
     ],
 )
-def test_a_guideline_that_was_copied_from_the_case_is_refused(
+def test_guideline_copied_from_the_case_is_refused(
     text: str, comment: str, *, is_kept: bool
 ) -> None:
     example = Example(inputs="Where?", outputs=CASE)
@@ -232,7 +232,7 @@ def test_a_guideline_that_was_copied_from_the_case_is_refused(
             read_distilled(answer, prompt)
 
 
-def test_what_a_model_wrote_is_no_markup_for_the_expert() -> None:
+def test_model_text_is_escaped_for_the_expert() -> None:
     attack = "![x](https://evil.example/p.png) <img src=x> `code` [link](https://evil.example)"
     judgment = Judgment(
         value=True, rationale=attack, criterion="tone", example_id="e", memory_version="0",

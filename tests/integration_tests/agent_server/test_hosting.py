@@ -39,7 +39,7 @@ def headers(user: str, secret: str = SECRET) -> dict[str, str]:
     return {"X-Forwarded-User": user, "X-Proxy-Secret": secret}
 
 
-def test_the_graphs_of_the_table_are_served(url: str) -> None:
+def test_documented_graphs_are_served(url: str) -> None:
     rows = {code(row[0])[0]: row for row in table("docs/hosting.md", "graph")}
     with get_sync_client(url=url, headers=headers("ann")) as client:
         made = client.assistants.search(metadata={"created_by": "system"})
@@ -52,7 +52,7 @@ def test_the_graphs_of_the_table_are_served(url: str) -> None:
                 assert set(code(cell)) <= set(schemas[kind]["properties"])  # type: ignore[literal-required]
 
 
-def test_the_proxys_users_answer_and_nobody_else(url: str) -> None:
+def test_only_users_of_the_proxy_can_answer(url: str) -> None:
     with get_sync_client(url=url, headers=headers("ann")) as client:
         for _ in range(2):
             ask(client, thread := new_thread(client))

@@ -40,7 +40,7 @@ def words(number: int) -> str:
     return f"Case {number} has to say sorry."
 
 
-def test_invalid_replies_leave_the_question_open_until_it_is_answered_or_closed(
+def test_invalid_replies_keep_the_interrupt_pending(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     asked = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
@@ -78,7 +78,7 @@ def test_invalid_replies_leave_the_question_open_until_it_is_answered_or_closed(
     assert memory_of(client, "read").version() == version
 
 
-def test_threads_wait_at_the_same_time_and_learn_at_once_with_an_alignment(
+def test_threads_and_an_alignment_learn_concurrently(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     server.responder = Model(distil=each_its_words)
@@ -113,7 +113,7 @@ def test_threads_wait_at_the_same_time_and_learn_at_once_with_an_alignment(
     assert len(judgings(server)) == len(reviews)
 
 
-def test_one_threads_questions_are_answered_one_at_a_time_and_a_bad_reply_loses_none(
+def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_none(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     server.responder = Model(distil=each_its_words)

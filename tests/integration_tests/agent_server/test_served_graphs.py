@@ -54,7 +54,7 @@ def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) 
     assert all(field["description"] for field in form.values())
 
 
-def test_assistants_have_memory_k_and_model_of_their_own(
+def test_assistants_have_their_own_memory_k_and_model(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     said = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
@@ -73,7 +73,7 @@ def test_assistants_have_memory_k_and_model_of_their_own(
     assert [list(place) for place in found] == [["acme", "emea", "support_tone", "facts"]]
 
 
-def test_what_can_not_be_used_is_told_in_a_sentence(
+def test_unusable_input_is_reported_in_one_sentence(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     for context in BAD:
@@ -91,7 +91,7 @@ def test_what_can_not_be_used_is_told_in_a_sentence(
     assert server.chats == []
 
 
-def test_review_streams_its_question_and_what_it_learned(
+def test_review_streams_its_interrupt_and_its_lesson(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
     thread = new_thread(client)
@@ -116,7 +116,7 @@ def test_review_streams_its_question_and_what_it_learned(
     assert judged["episode_ids"] == learned["episode_ids"]
 
 
-def test_alignment_streams_its_progress_and_learns_once(client: SyncLangGraphClient) -> None:
+def test_alignment_streams_progress_and_learns_once(client: SyncLangGraphClient) -> None:
     said = [{**case(number), "rationale": f"Reason {number}."} for number in range(3)]
     thread = new_thread(client)
     given: dict[str, Any] = {

@@ -22,7 +22,7 @@ from tests.loopback import LoopbackServer
 pytestmark = pytest.mark.outside
 
 
-def test_a_review_asked_by_one_server_is_answered_on_another_and_the_first_has_learned(
+def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
     postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)

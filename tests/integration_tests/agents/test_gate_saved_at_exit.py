@@ -21,7 +21,7 @@ def gated_graph(bench: Bench, kind: str) -> Graph:
 
 @pytest.mark.parametrize("kind", ["node", "middleware", "tool"])
 @pytest.mark.every_way("memory-sync", "memory-async", "sqlite-sync")
-async def test_an_interrupt_keeps_what_was_judged(bench: Bench, kind: str) -> None:
+async def test_interrupt_keeps_the_judged_answer(bench: Bench, kind: str) -> None:
     check = calls("check_quality", inputs=QUESTION, outputs="Wait.")
     AgentModel(bench.server, *([check] if kind == "tool" else ["Wait."]), "Done.")
     graph = gated_graph(bench, kind)

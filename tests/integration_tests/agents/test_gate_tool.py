@@ -135,7 +135,7 @@ def told(given: dict[str, Any]) -> list[ToolMessage]:
     return [message for message in given["messages"] if isinstance(message, ToolMessage)]
 
 
-async def test_agent_checks_as_often_as_it_wants_and_events_count_as_the_artifact_does(
+async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(
     bench: Bench,
 ) -> None:
     AgentModel(bench.server, *(Calls(check(f"Draft {n}.")) for n in range(5)), "Sorry!")
@@ -153,7 +153,7 @@ async def test_agent_checks_as_often_as_it_wants_and_events_count_as_the_artifac
     assert {(event["gate"], event["revisions"]) for event in events} == {("check_quality", 0)}
 
 
-async def test_two_checks_in_one_tool_node_are_not_mixed_up(bench: Bench) -> None:
+async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -> None:
     """One after the other: to LangGraph both are one task, in which they go by their order."""
     graph = node_of(bench, checking(bench, review="always")).with_config(max_concurrency=1)
     given = await bench.invoke(graph, called(check("Draft 1."), check("Draft 2.")))
@@ -178,7 +178,7 @@ async def test_two_checks_in_one_tool_node_are_not_mixed_up(bench: Bench) -> Non
         ("open", "The answer could not be checked, and give it as it is."),
     ],
 )
-async def test_judge_that_fails(bench: Bench, mode: Any, end: str) -> None:
+async def test_failing_judge(bench: Bench, mode: Any, end: str) -> None:
     bench.server.rules = [Rule(lambda _: True, reply=DOWN)]
     graph = node_of(bench, checking(bench, on_judge_error=mode))
     [message] = told(await bench.invoke(graph, called(check("So sorry!"))))
@@ -188,7 +188,7 @@ async def test_judge_that_fails(bench: Bench, mode: Any, end: str) -> None:
     assert "It broke." in message.artifact["error"]
 
 
-async def test_agent_gets_the_reason_if_nothing_can_be_judged(bench: Bench) -> None:
+async def test_tool_returns_the_reason_if_nothing_can_be_judged(bench: Bench) -> None:
     graph = node_of(bench, checking(bench))
     wrong = [
         *((check(text), "outputs") for text in ("", "  ", "a \x00 b")),
@@ -211,7 +211,7 @@ async def test_tool_without_a_graph_or_a_store_raises(bench: Bench) -> None:
         await tool.ainvoke({"inputs": QUESTION, "outputs": "So sorry!"})
 
 
-async def test_gate_after_the_agent_can_not_be_talked_around(bench: Bench) -> None:
+async def test_gate_after_the_agent_judges_the_real_answer(bench: Bench) -> None:
     """The tool believes the agent's arguments; the gate judges the real answer."""
     AgentModel(bench.server, Calls(check("So sorry!")), "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")

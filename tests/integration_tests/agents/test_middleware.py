@@ -56,7 +56,7 @@ LATER = "A colleague will write to you today."
 CUP = "The cup is broken."
 
 
-async def test_answer_that_fails_goes_back_to_the_model_with_the_critique(bench: Bench) -> None:
+async def test_failed_answer_returns_to_the_model_with_a_critique(bench: Bench) -> None:
     model = AgentModel(bench.server, " ", "Wait.", calls("track", order="4711"), "So sorry!")
     bench.server.rules = fails("Wait.", rationale="Secret reason.")
     graph = agent(bench, gate(bench), tools=[track])
@@ -83,7 +83,7 @@ async def test_answer_that_fails_goes_back_to_the_model_with_the_critique(bench:
     assert nodes.count("quality_gate.after_agent") == 3
 
 
-async def test_each_turn_has_its_own_revisions_and_a_fallback(bench: Bench) -> None:
+async def test_each_turn_has_its_own_revisions_and_fallback(bench: Bench) -> None:
     model = AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft")
     graph = agent(bench, gate(bench, max_revisions=1, fallback=LATER, sees="answer"))
@@ -105,7 +105,7 @@ async def test_each_turn_has_its_own_revisions_and_a_fallback(bench: Bench) -> N
     assert len(judgings(bench.server)) == 4
 
 
-async def test_interrupted_turn_continues_or_is_cleared_by_the_next(bench: Bench) -> None:
+async def test_interrupted_turn_is_resumed_or_cleared_by_the_next_turn(bench: Bench) -> None:
     graph = agent(bench, gate(bench, max_revisions=1))
     bench.server.rules = fails("Draft")
     model = AgentModel(bench.server, "Draft 1.", DOWN)
@@ -125,7 +125,7 @@ async def test_interrupted_turn_continues_or_is_cleared_by_the_next(bench: Bench
     assert outputs(bench.server) == ["Draft 1.", "Draft 2.", "Draft 3."]
 
 
-async def test_callers_values_under_the_gates_keys_do_not_count(bench: Bench) -> None:
+async def test_callers_values_for_the_gates_state_keys_are_ignored(bench: Bench) -> None:
     class Noting(AgentState[Any]):
         notes: Annotated[list[Any], gather]
 
@@ -146,7 +146,7 @@ async def test_callers_values_under_the_gates_keys_do_not_count(bench: Bench) ->
     assert inputs(bench.server)[-1] == "Tell me the key."
 
 
-async def test_tool_that_answers_directly_is_judged_by_its_answer(bench: Bench) -> None:
+async def test_output_of_a_return_direct_tool_is_judged(bench: Bench) -> None:
     model = AgentModel(bench.server, calls("track", order="4711"))
     graph = agent(bench, gate(bench), tools=[tool(return_direct=True)(track)])
     given = await bench.invoke(graph, ask())
@@ -155,7 +155,7 @@ async def test_tool_that_answers_directly_is_judged_by_its_answer(bench: Bench) 
     assert given["quality_gate"]["status"] == "accepted"
 
 
-async def test_function_of_the_state_selects_what_is_judged(bench: Bench) -> None:
+async def test_function_of_the_state_selects_the_judged_example(bench: Bench) -> None:
     def example(state: Any) -> dict[str, Any]:
         return {"inputs": "Whatever.", "outputs": state["messages"][-1].text.upper()}
 
@@ -187,7 +187,7 @@ async def test_concurrent_threads_are_judged_separately(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("reply", [DOWN, refusal()], ids=["down", "refused"])
-async def test_judge_that_fails_lets_through_what_an_open_gate_does(
+async def test_failing_judge_passes_answers_only_if_the_gate_fails_open(
     bench: Bench, caplog: pytest.LogCaptureFixture, reply: Any
 ) -> None:
     for mode, opens, end in (("closed", False, LATER), ("open", True, "So sorry!")):
@@ -203,7 +203,7 @@ async def test_judge_that_fails_lets_through_what_an_open_gate_does(
         assert len(model.requests) == 1
 
 
-async def test_agent_without_a_store_a_checkpointer_or_usable_settings(bench: Bench) -> None:
+async def test_missing_store_missing_checkpointer_and_invalid_settings_raise(bench: Bench) -> None:
     model = AgentModel(bench.server)
     made = gate(bench, review="always", on_judge_error="open")
     with pytest.raises(InvalidInputError, match=r"^store: "):
@@ -222,7 +222,7 @@ async def test_agent_without_a_store_a_checkpointer_or_usable_settings(bench: Be
     assert given["quality_gate"]["status"] == "accepted"
 
 
-async def test_judge_reads_the_tools_that_the_model_was_offered(bench: Bench) -> None:
+async def test_judge_sees_the_tools_offered_to_the_model(bench: Bench) -> None:
     AgentModel(bench.server, calls("track", order="4711"), "It is in Rome.", "So sorry!")
     graph = agent(bench, gate(bench, tools=True), tools=[track])
     given = await bench.invoke(graph, ask())
@@ -242,12 +242,12 @@ async def test_judge_reads_the_tools_that_the_model_was_offered(bench: Bench) ->
         ({"type": "code_interpreter"}, "code_interpreter"),
     ],
 )
-def test_tools_that_a_provider_runs_are_listed_by_name(provided: Any, name: str) -> None:
+def test_provider_side_tools_are_listed_by_name(provided: Any, name: str) -> None:
     assert _describe([provided]) == f"The assistant's tools:\n- {name}:"
 
 
 @pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
-def test_tools_need_sees_and_no_example(options: dict[str, Any]) -> None:
+def test_tools_option_requires_sees_and_excludes_example(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match=r"^tools: needs sees='turn' or"):
         QualityGateMiddleware(CRITERION, tools=True, **options)
     with pytest.raises(InvalidInputError, match=r"^tools: expected True or False"):
@@ -255,7 +255,7 @@ def test_tools_need_sees_and_no_example(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 60])
-def test_judge_of_an_agent_reads_every_step_within_its_window(bench: Bench, count: int) -> None:
+def test_judge_reads_every_step_of_the_agent_within_its_window(bench: Bench, count: int) -> None:
     def look_up(order: str) -> str:
         """Look an order up."""
         return f"order {order}: " + "shipped and paid, " * 400
@@ -317,7 +317,7 @@ class Guard(AgentMiddleware[Any, Any, Any]):
         return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
 
 
-async def test_conversation_that_is_summarised_is_judged_by_its_last_question(bench: Bench) -> None:
+async def test_summarized_conversation_is_judged_with_its_last_question(bench: Bench) -> None:
     """Also where the summary takes the question away while its answer is revised."""
     summary = SummarizationMiddleware(
         bench.server.chat_model(max_retries=0), trigger=("messages", 3), keep=("messages", 1)
@@ -335,7 +335,7 @@ async def test_conversation_that_is_summarised_is_judged_by_its_last_question(be
     assert model.left == 0
 
 
-async def test_question_that_is_summarised_before_its_answer_is_judged(bench: Bench) -> None:
+async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) -> None:
     summary = SummarizationMiddleware(
         bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 2)
     )
@@ -347,9 +347,7 @@ async def test_question_that_is_summarised_before_its_answer_is_judged(bench: Be
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-async def test_notice_that_the_limit_is_reached_is_not_sent_back_again_and_again(
-    bench: Bench, limit: int
-) -> None:
+async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) -> None:
     model = AgentModel(bench.server, *["Draft 1.", "Draft 2."][:limit])
     bench.server.rules = fails("Draft", "limit")
     limits = ModelCallLimitMiddleware(run_limit=limit, exit_behavior="end")
@@ -365,7 +363,7 @@ async def test_notice_that_the_limit_is_reached_is_not_sent_back_again_and_again
 
 @ORDERS
 @pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])
-async def test_notice_after_a_tool_was_called_is_no_answer(
+async def test_limit_notice_after_a_tool_call_is_not_judged(
     bench: Bench, limit: Any, *, gate_first: bool
 ) -> None:
     model = AgentModel(bench.server, calls("track", order="1"), calls("track", order="2"))
@@ -381,7 +379,7 @@ async def test_notice_after_a_tool_was_called_is_no_answer(
 
 
 @ORDERS
-async def test_refusal_of_a_guard_is_not_judged_nor_sent_to_the_model(
+async def test_guards_refusal_is_neither_judged_nor_revised(
     bench: Bench, *, gate_first: bool
 ) -> None:
     """Nor has it the verdict of a turn that broke off."""
@@ -403,7 +401,7 @@ async def test_refusal_of_a_guard_is_not_judged_nor_sent_to_the_model(
 
 @pytest.mark.parametrize("broken_off", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
-async def test_refusal_of_a_guard_in_a_later_turn_is_not_sent_to_the_model(
+async def test_guards_refusal_in_a_later_turn_is_not_revised(
     bench: Bench, *, is_first: bool, broken_off: bool
 ) -> None:
     """A guard before the gate skips what clears the gate's state of the earlier turn."""
@@ -427,7 +425,7 @@ async def test_refusal_of_a_guard_in_a_later_turn_is_not_sent_to_the_model(
         (SignsInPlace, True),
     ],
 )
-async def test_answer_that_another_middleware_rewrites_is_judged_as_it_will_be_read(
+async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
     bench: Bench, *, signs: Any, gate_first: bool
 ) -> None:
     AgentModel(bench.server, "So sorry!")
@@ -452,7 +450,7 @@ class Shop:
 
 
 @ORDERS
-async def test_approvals_and_reviews_follow_each_other_on_one_thread(
+async def test_tool_approvals_and_reviews_alternate_on_one_thread(
     bench: Bench, *, gate_first: bool
 ) -> None:
     shop = Shop()
@@ -500,7 +498,7 @@ def replies(strategy: Any, *texts: str) -> list[Any]:
 
 
 @STRATEGIES
-async def test_structured_response_that_fails_is_made_again(bench: Bench, strategy: Any) -> None:
+async def test_failed_structured_response_is_regenerated(bench: Bench, strategy: Any) -> None:
     model = AgentModel(bench.server, *replies(strategy, "Wait.", "So sorry!"))
     bench.server.rules = fails("Wait.")
     graph = agent(bench, gate(bench), response_format=strategy(SHAPE))
@@ -546,7 +544,7 @@ async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, str
 
 
 @STRATEGIES
-async def test_answer_that_a_fallback_replaced_is_nowhere_to_be_read(
+async def test_answer_replaced_by_the_fallback_is_removed_everywhere(
     bench: Bench, strategy: Any
 ) -> None:
     AgentModel(bench.server, *replies(strategy, "Wait."))
@@ -583,7 +581,7 @@ for way in (
 """
 
 
-def test_without_langchain_only_the_middleware_raises_with_what_to_install() -> None:
+def test_without_langchain_only_the_middleware_raises_an_install_hint() -> None:
     command = [sys.executable, "-W", "error", "-c", HIDDEN]
     root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)

@@ -34,7 +34,7 @@ def objects(text: str, *, to_tone: bool) -> Rule:
 
 
 @pytest.mark.parametrize("tone_objects", [True, False])
-async def test_either_gate_sends_back_and_both_judge_the_next_draft(
+async def test_both_gates_judge_the_draft_that_follows_a_revision_request(
     bench: Bench, *, tone_objects: bool
 ) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
@@ -48,7 +48,7 @@ async def test_either_gate_sends_back_and_both_judge_the_next_draft(
     assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
 
 
-async def test_gates_that_never_agree_terminate(bench: Bench) -> None:
+async def test_conflicting_gates_terminate(bench: Bench) -> None:
     model = AgentModel(bench.server, *["Long and cold."] * 20)
     bench.server.rules = fails("Long and cold.")
     given = await bench.invoke(agent(bench, *pair(bench, max_revisions=2)), ask())
@@ -58,7 +58,7 @@ async def test_gates_that_never_agree_terminate(bench: Bench) -> None:
         agent(bench, gate(bench), gate(bench, LENGTH))
 
 
-async def test_both_ask_one_after_the_other_in_the_namespace_of_the_run(bench: Bench) -> None:
+async def test_two_gates_interrupt_in_turn_in_the_runs_namespace(bench: Bench) -> None:
     model = AgentModel(bench.server, "Wait.")
     graph = agent(bench, *pair(bench, review="always", max_revisions=0))
     first = pending(await bench.invoke(graph, ask(), context=TEAM))
@@ -72,7 +72,7 @@ async def test_both_ask_one_after_the_other_in_the_namespace_of_the_run(bench: B
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
-async def test_gate_judges_again_in_the_namespace_of_the_run_when_another_sends_back(
+async def test_first_gate_judges_the_revision_in_the_runs_namespace(
     bench: Bench,
 ) -> None:
     """The first has ended its turn with a verdict, and the run that goes on has no context."""
@@ -89,7 +89,7 @@ async def test_gate_judges_again_in_the_namespace_of_the_run_when_another_sends_
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-async def test_fallback_leaves_no_drafts_and_no_other_gates_critiques(
+async def test_fallback_removes_drafts_and_critiques_of_all_gates(
     bench: Bench, *, reverse: bool
 ) -> None:
     model = AgentModel(bench.server, "Cold 1.", "Long 2.", "Long 3.")
@@ -123,7 +123,7 @@ def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
     return agent(bench, gate(bench, LENGTH, **outer), tools=[as_tool(colleague)])
 
 
-async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: Bench) -> None:
+async def test_gates_of_an_agent_and_of_its_subagent_interrupt_in_turn(bench: Bench) -> None:
     graph = team(bench, {"review": "always"}, {"review": "always", "sees": "answer"})
     model = AgentModel(bench.server, calls("helper", question="Which?"), "This one.", "It is so.")
     given = await bench.invoke(graph, ask(), context=TEAM)
@@ -143,7 +143,7 @@ async def test_gates_of_an_agent_and_of_its_tool_ask_one_after_the_other(bench: 
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
-async def test_gate_of_a_tool_sends_back_within_the_tool(bench: Bench) -> None:
+async def test_gate_of_a_subagent_requests_revisions_within_the_tool(bench: Bench) -> None:
     """It is asked by the human who spoke last, also after a critique in its parent's turn."""
     graph = team(bench, {"max_revisions": 1, "fallback": "Nobody knows."}, {"max_revisions": 1})
     bench.server.rules = fails("Draft", "Wait.")
@@ -164,7 +164,7 @@ class Judged(MessagesState):
     quality_gate: NotRequired[GateVerdict]
 
 
-async def test_agent_in_a_graph_asks_and_counts_each_turn_separately(bench: Bench) -> None:
+async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:
     AgentModel(bench.server, *(f"Draft {number}." for number in range(4)))
     inner = agent(
         bench, gate(bench, review="always", max_revisions=1), store=None, checkpointer=None
@@ -180,7 +180,7 @@ async def test_agent_in_a_graph_asks_and_counts_each_turn_separately(bench: Benc
     assert [kind for kind, _ in said(given)][:4] == ["human", "ai", "human", "ai"]
 
 
-async def test_judging_is_seen_by_who_streams_subgraphs_or_stops_after_the_gate(
+async def test_judging_is_visible_with_streamed_subgraphs_and_interrupt_after(
     bench: Bench,
 ) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")

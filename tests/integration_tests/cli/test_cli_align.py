@@ -6,7 +6,7 @@ from tests.integration_tests.cli.support import ANN, BOB, Shell
 from tests.loopback import error
 
 
-def test_align_learns_from_lines_and_a_second_run_costs_nothing(shell: Shell) -> None:
+def test_align_learns_from_json_lines_and_a_second_run_calls_no_model(shell: Shell) -> None:
     ran = shell.align(ANN, BOB)
     assert ran.status == 0
     told = " ".join(ran.out.split())
@@ -86,7 +86,7 @@ def test_settings_reach_the_graph(shell: Shell) -> None:
     assert "memalign: judge " in ran.err
 
 
-def test_what_a_failing_model_left_is_distilled_without_a_file(shell: Shell) -> None:
+def test_pending_feedback_is_distilled_without_a_file(shell: Shell) -> None:
     shell.server.responder = lambda _: "I would rather talk of something else."
     ran = shell.align(ANN)
     assert (ran.status, "could not be distilled and stays pending" in ran.out + ran.err) == (

@@ -13,7 +13,7 @@ JUDGE = ("judge", "-c", "tone.yaml", "-e")
 COLLECT = (*JUDGE, "batch.cases.jsonl", "--collect", "results.jsonl")
 
 
-def test_a_file_is_judged_by_a_batch(shell: Shell) -> None:
+def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     shell.align(ANN, BOB)
     rows = [{**CASE, "inputs": f"Case {number}", "id": number} for number in range(5)]
     rows += [{"inputs": "only"}]
@@ -60,7 +60,7 @@ def test_a_file_is_judged_by_a_batch(shell: Shell) -> None:
         ((*JUDGE, "e.jsonl", "--prepare", "no/b.jsonl"), "--prepare: .*can't be written: No such"),
     ],
 )
-def test_what_can_not_be_used(shell: Shell, arguments: Any, says: str) -> None:
+def test_unusable_arguments(shell: Shell, arguments: Any, says: str) -> None:
     shell.judge(CASE, options=["--prepare", "batch.jsonl"])
     shell.write_lines("e.jsonl", CASE)
     ran = shell.run(*arguments)

@@ -26,7 +26,7 @@ from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
         ("twice.csv", b"a,a\na,b\n", "--feedback: twice.csv: two columns have"),
     ],
 )
-def test_files_that_can_not_be_read(
+def test_files_that_cannot_be_read(
     shell: Shell, name: str, content: bytes | None, says: str
 ) -> None:
     if content is not None:
@@ -55,7 +55,7 @@ def test_files_that_can_not_be_read(
         (["--model", "nobody:x"], "--model: 'nobody:x' "),
     ],
 )
-def test_options_that_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
+def test_options_that_cannot_be_used(shell: Shell, arguments: list[str], says: str) -> None:
     ran = shell.align(ANN, options=arguments)
     assert ran.status == 2
     assert ran.error.startswith(says)
@@ -63,7 +63,7 @@ def test_options_that_can_not_be_used(shell: Shell, arguments: list[str], says: 
     assert (shell.folder / "tone.yaml").read_text().startswith("name: support_tone")
 
 
-def test_a_database_of_something_else(shell: Shell) -> None:
+def test_database_of_something_else(shell: Shell) -> None:
     with sqlite3.connect("app.db") as connection:
         connection.execute("CREATE TABLE customers (name TEXT)")
     connection.close()
@@ -75,7 +75,7 @@ def test_a_database_of_something_else(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("command", ["review", "rate", "align --pending", "memory list"])
-def test_a_memory_that_does_not_exist(shell: Shell, command: str) -> None:
+def test_memory_that_does_not_exist(shell: Shell, command: str) -> None:
     ran = shell.run(*command.split(), "-c", "tone.yaml")
     assert (ran.status, ran.error) == (
         2,
@@ -84,7 +84,7 @@ def test_a_memory_that_does_not_exist(shell: Shell, command: str) -> None:
     assert not (shell.folder / "memalign.db").exists()
 
 
-def test_a_broken_database(shell: Shell) -> None:
+def test_broken_database(shell: Shell) -> None:
     shell.align(ANN)
     path = shell.folder / "memalign.db"
     path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 4096)
@@ -93,7 +93,7 @@ def test_a_broken_database(shell: Shell) -> None:
     assert ran.error.startswith("--memory: ")
 
 
-def test_a_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.align(ANN)
     monkeypatch.setattr("memalign_graph.local.stores.BUSY_TIMEOUT_S", 0.05)
     holder = sqlite3.connect("memalign.db.lock", isolation_level=None)
@@ -106,16 +106,14 @@ def test_a_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "database is locked: another process is using it, try again." in ran.error
 
 
-def test_without_the_extra_the_sentence_names_it(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "langgraph.store.sqlite", None)
     ran = shell.align(ANN)
     assert ran.status == 2
     assert 'pip install "memalign-graph[local]"' in ran.error
 
 
-def test_a_fault_of_the_program_shows_where(
+def test_internal_error_shows_a_traceback(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any, **__: Any) -> Path:
@@ -135,7 +133,7 @@ def test_a_fault_of_the_program_shows_where(
         (["memory", "forget", "--author", "ann"], "--yes: there is no terminal to ask at."),
     ],
 )
-def test_a_closed_stdin_is_an_empty_one(
+def test_closed_stdin_is_read_as_empty(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, command: list[str], says: str
 ) -> None:
     shell.align(ANN)
@@ -170,7 +168,7 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ("evaluate: {test_share: 0.5}", "evaluate: give settings by name: folds, group_by, lear"),
     ],
 )
-def test_slips_in_a_criterion_file(shell: Shell, section: str, problem: str) -> None:
+def test_mistakes_in_a_criterion_file(shell: Shell, section: str, problem: str) -> None:
     shell.write("tone.yaml", f"{CRITERION_YAML}{section}\n")
     ran = shell.align(ANN)
     file = "" if problem.startswith("model") else "--criterion: tone.yaml: "
@@ -178,7 +176,7 @@ def test_slips_in_a_criterion_file(shell: Shell, section: str, problem: str) -> 
     assert shell.server.chats == []
 
 
-def test_one_bad_record_keeps_no_other_out(shell: Shell) -> None:
+def test_one_bad_record_does_not_exclude_the_others(shell: Shell) -> None:
     shell.write("f.csv", "inputs,outputs,value\nHi,Ho,TRUE\nYo\nHey,No,maybe\nWhen?,At nine.,no\n")
     ran = shell.run("align", "-c", "tone.yaml", "-f", "f.csv", "--json")
     assert ran.status == 4

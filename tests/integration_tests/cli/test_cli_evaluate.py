@@ -74,7 +74,7 @@ def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
     assert not (learner.folder / "memalign.db").exists()
 
 
-def test_a_number_that_is_not_defined_misses_its_threshold(shell: Shell) -> None:
+def test_undefined_metric_misses_its_threshold(shell: Shell) -> None:
     ran = evaluate(shell, "--min-kappa", "-1", records=[record(n, value=True) for n in range(6)])
     assert ran.status == 1
     assert "missed by the aligned judge's kappa, which is not defined on these cases" in ran.err
@@ -107,7 +107,7 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
     ],
 )
-def test_what_can_not_be_used_is_said_before_a_model_is_asked(
+def test_unusable_arguments_are_reported_before_any_model_call(
     shell: Shell, scale: str, options: list[str], says: str
 ) -> None:
     shell.write("tone.yaml", f"name: tone\ninstructions: How kind?\nscale: {scale}\n")
@@ -119,7 +119,7 @@ def test_what_can_not_be_used_is_said_before_a_model_is_asked(
     assert shell.server.chats == []
 
 
-def test_records_that_can_not_be_used_are_named_and_left_out(learner: Shell) -> None:
+def test_unusable_records_are_named_and_excluded(learner: Shell) -> None:
     records = [*RECORDS, {"inputs": "x", "value": True}, record(1, value="perhaps")]
     ran = evaluate(learner, records=records)
     assert ran.status == 4
@@ -129,7 +129,7 @@ def test_records_that_can_not_be_used_are_named_and_left_out(learner: Shell) -> 
     assert (ran.status, "no record can be used" in ran.error) == (2, True)
 
 
-def test_a_test_of_its_own_and_reports(learner: Shell) -> None:
+def test_separate_test_set_and_reports(learner: Shell) -> None:
     learner.write_csv("test.csv", *(record(n) for n in range(20, 26)))
     ran = evaluate(learner, "--test", "test.csv", "--report", "r.html", "--json")
     assert ran.status == 0, ran.err
@@ -139,7 +139,7 @@ def test_a_test_of_its_own_and_reports(learner: Shell) -> None:
     assert (learner.folder / "r.html").read_text(encoding="utf-8").startswith("<")
 
 
-def test_a_bad_record_of_the_test_and_a_case_without_a_verdict_are_not_passed_over(
+def test_bad_test_record_and_case_without_verdict_are_reported(
     learner: Shell,
 ) -> None:
     cases = [record(n) for n in range(20, 26)]
@@ -151,7 +151,7 @@ def test_a_bad_record_of_the_test_and_a_case_without_a_verdict_are_not_passed_ov
     assert evaluate(learner, "--test", "test.csv", "--json").status == 4
 
 
-def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
+def test_second_run_with_a_cache_calls_no_model(learner: Shell) -> None:
     learner.settings(evaluate={"group_by": "inputs", "learning_curve": True})
     first = evaluate(learner, "--cache", "evaluation.db", "--json")
     asked = len(learner.server.chats), len(learner.server.embeddings)
@@ -163,7 +163,7 @@ def test_a_second_run_with_a_cache_asks_nothing(learner: Shell) -> None:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_was_answered_is_kept_when_stopped(
+def test_answers_before_an_interruption_are_cached(
     shell: Shell, sent: signal.Signals, status: int
 ) -> None:
     shell.write_lines("feedback.jsonl", *RECORDS)
@@ -208,7 +208,7 @@ def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_extra")
 @pytest.mark.parametrize("options", [["--json"], ["--json", "--report", "report.json"]])
-def test_json_needs_no_extra(learner: Shell, options: list[str]) -> None:
+def test_json_report_needs_no_extra(learner: Shell, options: list[str]) -> None:
     ran = evaluate(learner, *options)
     assert ran.status == 0, ran.err
     assert "aligned" in str(ran.document)
@@ -216,7 +216,7 @@ def test_json_needs_no_extra(learner: Shell, options: list[str]) -> None:
 
 @pytest.mark.usefixtures("without_extra")
 @pytest.mark.parametrize("options", [[], ["--json", "--report", "report.html"]])
-def test_a_readable_report_names_its_extra_before_any_call(
+def test_html_report_names_its_missing_extra_before_any_call(
     learner: Shell, options: list[str]
 ) -> None:
     ran = evaluate(learner, *options)
@@ -225,7 +225,7 @@ def test_a_readable_report_names_its_extra_before_any_call(
 
 
 @pytest.mark.parametrize(("learn", "reads"), [({}, True), ({"learn_from": "labels"}, False)])
-def test_the_judge_that_is_measured_learns_as_its_file_says(
+def test_evaluated_judge_learns_with_the_settings_of_its_file(
     learner: Shell, learn: dict[str, str], *, reads: bool
 ) -> None:
     learner.settings(learn=learn)

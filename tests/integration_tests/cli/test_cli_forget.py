@@ -9,7 +9,7 @@ from memalign_graph.local import open_local_checkpointer, open_local_store
 from tests.integration_tests.cli.support import ANN, Shell
 
 
-def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) -> None:
+def test_forgetting_removes_the_guideline_and_can_be_rolled_back(shell: Shell) -> None:
     shell.align(ANN)
     before = shell.opened()
     told = shell.memory("forget", before[1][0].id[:8], "--yes", "--json").document
@@ -21,7 +21,7 @@ def test_forgetting_takes_the_guideline_along_and_can_be_undone(shell: Shell) ->
     assert shell.opened() == before
 
 
-def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
+def test_removing_a_guideline_keeps_its_feedback(shell: Shell) -> None:
     shell.align(ANN)
     ids = shell.ids()
     ran = shell.memory("forget", ids["guideline"][:6], "--purge", "--yes")
@@ -32,7 +32,7 @@ def test_a_guideline_is_removed_and_its_feedback_stays(shell: Shell) -> None:
     assert len(shell.opened()[1]) == 1
 
 
-def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
+def test_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
     word = "Sesquipedalian"
     shell.align({**ANN, "rationale": f"Too cold: {word}."})
     path = shell.folder / "memalign.db"
@@ -54,7 +54,7 @@ def test_a_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
     assert word.encode() not in path.read_bytes()
 
 
-def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
+def test_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
     name = "memalign.db"
     with open_local_store(name) as store, open_local_checkpointer(name) as checkpointer:
         shell.review_on_a_thread(store, checkpointer)
@@ -69,7 +69,7 @@ def test_a_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["0" * 32], ["--author", "carol"]])
-def test_a_purge_that_erases_nothing_is_no_success(shell: Shell, arguments: list[str]) -> None:
+def test_purge_that_erases_nothing_exits_with_an_error(shell: Shell, arguments: list[str]) -> None:
     shell.align(ANN)
     ran = shell.memory("forget", *arguments, "--purge", "--yes")
     name = " ".join(arguments)
@@ -78,7 +78,7 @@ def test_a_purge_that_erases_nothing_is_no_success(shell: Shell, arguments: list
     assert len(shell.opened()[1]) == 1
 
 
-def test_an_id_in_capitals_is_purged_too(shell: Shell) -> None:
+def test_purge_accepts_an_uppercase_id(shell: Shell) -> None:
     shell.align(ANN)
     [episode] = shell.opened()[1]
     ran = shell.memory("forget", f" {episode.id.upper()} ", "--purge", "--yes")
@@ -95,7 +95,7 @@ def test_an_id_in_capitals_is_purged_too(shell: Shell) -> None:
         (["zzzz"], "ID: 'zzzz' names no guideline or episode"),
     ],
 )
-def test_what_can_not_be_used(shell: Shell, arguments: list[str], says: str) -> None:
+def test_unusable_arguments(shell: Shell, arguments: list[str], says: str) -> None:
     shell.align(ANN)
     ran = shell.memory("forget", *arguments, "--yes")
     assert ran.status == 2

@@ -18,7 +18,7 @@ CASE = {"inputs": "The plate is cracked.", "outputs": "Sorry! Send us a photo."}
 ONE = ["--inputs", CASE["inputs"], "--outputs", CASE["outputs"]]
 
 
-def test_one_example_is_told_in_full(shell: Shell) -> None:
+def test_single_example_prints_the_whole_judgment(shell: Shell) -> None:
     shell.align(ANN)
     shell.server.rules = [Rule(lambda _: True, value=False, rationale="It blames the customer.")]
     ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--reference-outputs", "A word of regret.")
@@ -32,7 +32,7 @@ def test_one_example_is_told_in_full(shell: Shell) -> None:
     assert "heed the expert" in asked
 
 
-def test_a_file_becomes_a_table(shell: Shell) -> None:
+def test_file_becomes_a_table(shell: Shell) -> None:
     shell.align(ANN)
     ran = shell.judge({**CASE, "id": "p-1"}, {"inputs": "only"}, {**CASE, "inputs": {"a": [1]}})
     assert ran.status == 4
@@ -45,7 +45,7 @@ def test_a_file_becomes_a_table(shell: Shell) -> None:
     assert "warning: line 2: not judged: outputs: is missing" in ran.err
 
 
-def test_what_decided_and_how_sure_it_is(shell: Shell) -> None:
+def test_decider_and_confidence_are_printed(shell: Shell) -> None:
     shell.server.responder = UncertainJudge(value=truth, belief=lambda _: 0.8)
     shell.settings(judge={"k": 0, "confidence": True}, learn={"judge_cases": True})
     assert shell.align(*words(24)).status == 0
@@ -83,7 +83,7 @@ def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
     assert {one["error"] for one in ran.lines} == {None}
 
 
-def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
+def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
     shell.align(ANN)
     shell.server.rules = [Rule(lambda one: "poison" in one.text, reply=error(400, "No poison."))]
     ran = shell.judge(CASE, {**CASE, "inputs": "poison"}, CASE, options=["--json"])
@@ -95,7 +95,7 @@ def test_a_failing_example_takes_no_other_along(shell: Shell) -> None:
     assert shell.judge({"inputs": "x"}, {"outputs": "y"}, options=["--json"]).status == 2
 
 
-def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: Shell) -> None:
+def test_named_memory_must_exist_and_not_be_empty(shell: Shell) -> None:
     ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
     assert (ran.status, ran.error) == (
         2,
@@ -109,7 +109,7 @@ def test_a_memory_that_is_named_has_to_be_there_and_to_hold_something(shell: She
     assert "warning: memalign.db (namespace memalign, criterion other) is empty" in ran.err
 
 
-def test_settings_are_those_of_the_file_and_flags_go_before_them(shell: Shell) -> None:
+def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
     shell.align(ANN, BOB)
     shell.settings(judge={"use_guidelines": False, "k": 0})
     [line] = shell.run("judge", "-c", "tone.yaml", *ONE, "--k", "1", "--json").lines
@@ -117,7 +117,7 @@ def test_settings_are_those_of_the_file_and_flags_go_before_them(shell: Shell) -
     assert len(line["judgment"]["episode_ids"]) == 1
 
 
-def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
+def test_changed_embedder_embeds_the_memory_once(shell: Shell) -> None:
     shell.align(*({**ANN, "inputs": f"known {n}"} for n in range(6)))
     shell.server.embeddings.clear()
     cases = [{**CASE, "inputs": f"new {n}"} for n in range(20)]
@@ -139,7 +139,7 @@ def test_another_embedder_embeds_the_memory_once(shell: Shell) -> None:
         (["-e", "e.jsonl", "--namespace", "a..b"], "a label of the namespace must not be"),
     ],
 )
-def test_what_can_not_be_used_is_said_before_a_model_is_asked(
+def test_unusable_arguments_are_reported_before_any_model_call(
     shell: Shell, arguments: list[str], says: str
 ) -> None:
     shell.write_lines("e.jsonl", CASE)

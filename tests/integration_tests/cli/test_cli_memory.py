@@ -7,7 +7,7 @@ from memalign_graph.memory.history import Commit
 from tests.integration_tests.cli.support import ANN, BOB, Shell
 
 
-def test_list_tells_what_there_is(shell: Shell) -> None:
+def test_list_prints_guidelines_and_episodes(shell: Shell) -> None:
     shell.align(ANN, BOB)
     ran = shell.memory("list")
     assert ran.status == 0
@@ -24,7 +24,7 @@ def test_list_tells_what_there_is(shell: Shell) -> None:
     assert [Episode.model_validate(one) for one in listed["episodes"]] == episodes
 
 
-def test_show_a_guideline_or_an_episode_by_the_beginning_of_its_id(shell: Shell) -> None:
+def test_show_finds_a_guideline_or_episode_by_id_prefix(shell: Shell) -> None:
     shell.align(ANN)
     [guideline], [episode], _ = shell.opened()
     ran = shell.memory("show", guideline.id[:4].upper())
@@ -41,7 +41,7 @@ def test_show_a_guideline_or_an_episode_by_the_beginning_of_its_id(shell: Shell)
     assert [one["id"] for one in shown["guidelines"]] == [guideline.id]
 
 
-def test_history_and_the_way_back(shell: Shell) -> None:
+def test_history_and_rollback(shell: Shell) -> None:
     shell.align(ANN)
     first = shell.opened()[2]
     shell.align(BOB)
@@ -84,7 +84,7 @@ def test_export_and_import_move_a_memory(shell: Shell) -> None:
     assert shell.opened()[1] == before
 
 
-def test_an_export_replaces_an_older_one_but_no_database(shell: Shell) -> None:
+def test_export_overwrites_an_export_but_not_a_database(shell: Shell) -> None:
     shell.align(ANN)
     path = shell.write("memory.jsonl", "old")
     assert shell.memory("export", "memory.jsonl", "--json").document["episodes"] == 1
@@ -96,7 +96,7 @@ def test_an_export_replaces_an_older_one_but_no_database(shell: Shell) -> None:
     assert shell.opened() == before
 
 
-def test_an_import_that_fails_makes_no_memory(shell: Shell) -> None:
+def test_failed_import_creates_no_memory(shell: Shell) -> None:
     shell.align(ANN)
     shell.memory("export", "memory.jsonl")
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
@@ -113,7 +113,7 @@ def test_an_import_that_fails_makes_no_memory(shell: Shell) -> None:
     assert shell.opened() == before
 
 
-def test_a_file_without_this_memory_names_those_it_has(shell: Shell) -> None:
+def test_missing_memory_error_lists_the_memories_in_the_file(shell: Shell) -> None:
     shell.align(ANN, options=["--namespace", "shop.emea"])
     for action in (["list"], ["history"], ["show", "abcd"], ["export", "x"], ["rollback", "0000"]):
         ran = shell.memory(*action)
@@ -122,13 +122,13 @@ def test_a_file_without_this_memory_names_those_it_has(shell: Shell) -> None:
     assert not (shell.folder / "x").exists()
 
 
-def test_a_file_with_nothing_but_judgments_names_how_to_learn(shell: Shell) -> None:
+def test_file_with_only_judgments_explains_how_to_learn(shell: Shell) -> None:
     shell.settings(judge={"keep_judgments": 30})
     assert shell.judge({"inputs": "Where is it?", "outputs": "No idea."}).status == 0
     assert "nothing was learned yet. Learn from experts with" in shell.memory("list").error
 
 
-def test_the_criterion_may_come_from_the_environment(shell: Shell, monkeypatch: object) -> None:
+def test_criterion_may_come_from_the_environment(shell: Shell, monkeypatch: object) -> None:
     shell.align(ANN)
     ran = shell.run("memory", "list")
     assert (ran.status, "'--criterion'" in ran.error) == (2, True)

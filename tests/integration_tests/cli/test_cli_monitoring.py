@@ -36,7 +36,7 @@ def keep(shell: Shell, count: int) -> None:
             memory.remember(said)
 
 
-def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
+def test_rate_is_a_table_or_json(shell: Shell) -> None:
     keep(shell, 60)
     ran = shell.run("rate", "-c", "tone.yaml", "--by", "inputs.region")
     assert ran.status == 0
@@ -50,7 +50,7 @@ def test_the_rate_is_a_table_or_json(shell: Shell) -> None:
     assert document["rate"]["low"] < 2 / 3 < document["rate"]["high"]
 
 
-def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
+def test_missing_data_and_invalid_arguments_are_reported(shell: Shell) -> None:
     keep(shell, 1)
     told = shell.run("rate", "-c", "tone.yaml").err
     assert "an estimate takes 9 more answers to the random sample" in told
@@ -62,7 +62,7 @@ def test_what_it_lacks_or_refuses_is_said(shell: Shell) -> None:
     assert shell.run("rate", "-c", "tone.yaml", "--passes", "no").status == 0
 
 
-def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None:
+def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> None:
     assert shell.align(ANN, BOB).status == 0
     shell.server.rules = [Rule(lambda chat: chat.model == "gpt-new", value=False)]
     arguments = ["migrate", "-c", "tone.yaml", "--to", "openai:gpt-new", "--cache", "cache.db"]
@@ -86,7 +86,7 @@ def test_migrate_shows_what_changes_and_applies_it_if_told(shell: Shell) -> None
     assert {episode.judgment.judge_key for episode in episodes} == {document["judge_key"]}
 
 
-def test_migrate_refuses_what_names_no_model_or_case(shell: Shell) -> None:
+def test_migrate_refuses_unknown_models_and_cases(shell: Shell) -> None:
     assert shell.align(ANN).status == 0
     ran = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new")
     assert ran.status == 2

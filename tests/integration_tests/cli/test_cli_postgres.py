@@ -23,7 +23,7 @@ def url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield secret
 
 
-def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) -> None:
+def test_memory_in_postgres_is_created_used_shown_and_exported(shell: Shell, url: str) -> None:
     ran = shell.memory("list")
     name = url.partition("?")[0].replace("postgres:s3cret@", "")
     assert (ran.status, ran.error) == (
@@ -48,7 +48,9 @@ def test_a_memory_is_made_judged_with_shown_and_moved(shell: Shell, url: str) ->
     assert not (shell.folder / "memalign.db").exists()
 
 
-def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_review_page_serves_a_memory_in_postgres(
+    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pages: list[str] = []
 
     async def visit(app: Any, host: str, port: int, announce: Any) -> None:
@@ -67,7 +69,7 @@ def test_the_review_page_shows_it(shell: Shell, url: str, monkeypatch: pytest.Mo
     assert all(ANN["outputs"] in page for page in pages)
 
 
-def test_a_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:
+def test_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:
     with open_store(url) as store, open_checkpointer(url) as checkpointer:
         shell.review_on_a_thread(store, checkpointer)
         told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
@@ -77,7 +79,7 @@ def test_a_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> 
         assert list(checkpointer.list(None)) == []
 
 
-def test_many_open_an_empty_database_at_once(url: str) -> None:
+def test_concurrent_commands_set_up_an_empty_database(url: str) -> None:
     failed: list[BaseException] = []
 
     def put(number: int) -> None:
@@ -97,7 +99,7 @@ def test_many_open_an_empty_database_at_once(url: str) -> None:
         assert len(store.search(("a",))) == len(threads)
 
 
-def test_a_connection_that_was_cut_is_replaced(url: str) -> None:
+def test_closed_connection_is_replaced(url: str) -> None:
     import psycopg
 
     with open_store(url) as store, psycopg.connect(url, autocommit=True) as other:
@@ -110,7 +112,7 @@ def test_a_connection_that_was_cut_is_replaced(url: str) -> None:
 @pytest.mark.parametrize(
     ("port", "says"), [("1", "connection failed"), ("port", "connection is bad")]
 )
-def test_a_server_that_is_not_there(shell: Shell, port: str, says: str) -> None:
+def test_unreachable_server(shell: Shell, port: str, says: str) -> None:
     url = f"postgresql://me:s3cret@127.0.0.1:{port}/x"
     for ran in (shell.memory("list", "-m", url), shell.align(ANN, options=["-m", url])):
         assert ran.status == 2

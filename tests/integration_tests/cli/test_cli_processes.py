@@ -45,7 +45,7 @@ def test_feedback_from_stdin(shell: Shell) -> None:
         ["judge", "-c", "tone.yaml", "-e", "feedback.jsonl", "--json", "-q"],
     ],
 )
-def test_a_reader_that_went_away(shell: Shell, arguments: list[str]) -> None:
+def test_closed_output_pipe(shell: Shell, arguments: list[str]) -> None:
     shell.align({**ANN, "inputs": "x" * 200_000})
     read, write = os.pipe()
     os.close(read)
@@ -58,7 +58,7 @@ def test_a_reader_that_went_away(shell: Shell, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["align", "judge"])
-def test_ctrl_c_ends_at_once_and_loses_nothing(shell: Shell, command: str) -> None:
+def test_ctrl_c_exits_immediately_and_loses_nothing(shell: Shell, command: str) -> None:
     shell.align(BOB)
     shell.server.reset()
     shell.server.responder = lambda _: answer("{}", latency_s=600)
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_at_once_and_loses_nothing(shell: Shell, command: str) -> No
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y\n", 0), ("n\n", 2), ("\x03", 130)])
-def test_a_question_at_a_terminal(shell: Shell, typed: str, status: int) -> None:
+def test_confirmation_prompt_at_a_terminal(shell: Shell, typed: str, status: int) -> None:
     shell.align(ANN)
     master, slave = pty.openpty()
     arguments = ["memory", "forget", "-c", "tone.yaml", "--author", "ann"]

@@ -31,7 +31,7 @@ def open_page(process: "subprocess.Popen[str]", **headers: str) -> str:
     return response.text
 
 
-def test_the_page_is_served_at_a_free_port_until_it_is_stopped(waiting: Shell) -> None:
+def test_page_is_served_on_a_free_port_until_stopped(waiting: Shell) -> None:
     process = waiting.process("review", "-c", "tone.yaml", "--author", "ann", "--port", "0")
     assert CASE["outputs"] in open_page(process)
     process.send_signal(signal.SIGINT)
@@ -40,7 +40,7 @@ def test_the_page_is_served_at_a_free_port_until_it_is_stopped(waiting: Shell) -
     assert "Traceback" not in err
 
 
-def test_a_proxy_names_the_expert_wherever_their_browser_is(waiting: Shell) -> None:
+def test_proxy_header_names_the_expert(waiting: Shell) -> None:
     options = ["--host", "localhost", "--port", "0", "--user-header", "X-Forwarded-User"]
     process = waiting.process("review", "-c", "tone.yaml", *options)
     sent = {"Host": "reviews.example.com", "X-Forwarded-For": "203.0.113.9"}
@@ -58,14 +58,14 @@ def test_a_proxy_names_the_expert_wherever_their_browser_is(waiting: Shell) -> N
         (["--proxy", "10.0.0.7"], "--proxy: it needs user_header"),
     ],
 )
-def test_a_page_that_anyone_could_open_is_not_served(
+def test_unauthenticated_public_page_is_refused(
     waiting: Shell, options: list[str], problem: str
 ) -> None:
     ran = waiting.run("review", "-c", "tone.yaml", *options)
     assert (ran.status, ran.error.startswith(problem)) == (2, True), ran.error
 
 
-def test_a_port_that_is_taken_is_named(waiting: Shell) -> None:
+def test_port_in_use_is_named(waiting: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ran = waiting.run("review", "-c", "tone.yaml", "--web", "--port", str(port))
@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_is_named(waiting: Shell) -> None:
     assert f":{port}/review" not in ran.err
 
 
-def test_a_missing_extra_is_named_first(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named_first(waiting: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("memalign_graph.review")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -37,7 +37,7 @@ RECORDS = records(9)
 
 
 @pytest.mark.parametrize("kind", ["file", "store", "fallback"])
-async def test_repeated_run_costs_nothing(
+async def test_repeated_run_calls_no_model(
     call: Caller, server: LoopbackServer, tmp_path: Path, kind: str
 ) -> None:
     options: dict[str, Any] = {"cache": InMemoryStore() if kind == "store" else tmp_path / "a/b.db"}
@@ -62,7 +62,7 @@ async def test_repeated_run_costs_nothing(
 @pytest.mark.parametrize(
     "item", [{}, {"message": None}, {"message": {"type": "new", "data": {}}}, {"message": {}}]
 )
-async def test_an_answer_of_another_version_is_asked_for_again(
+async def test_answer_of_another_package_version_is_not_reused(
     call: Caller, server: LoopbackServer, item: dict[str, Any]
 ) -> None:
     server.responder = Model()
@@ -76,7 +76,7 @@ async def test_an_answer_of_another_version_is_asked_for_again(
     assert not report.warnings
 
 
-async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServer) -> None:
+async def test_answer_in_prose_is_not_cached(call: Caller, server: LoopbackServer) -> None:
     store, model = InMemoryStore(), Model(judge=lambda chat: judged(chat) % 2 > 0)
 
     def respond(chat: ChatRequest) -> Any:
@@ -104,7 +104,7 @@ async def test_an_answer_in_prose_is_not_kept(call: Caller, server: LoopbackServ
         ({"timeout": 30}, False),
     ],
 )
-async def test_other_settings_of_the_model_are_asked_anew(
+async def test_changed_model_settings_bypass_the_cache(
     call: Caller, server: LoopbackServer, changed: dict[str, Any], *, new: bool
 ) -> None:
     store = InMemoryStore()
@@ -134,7 +134,7 @@ class Plain(ChatOpenAI):
         return {"stop": stop}
 
 
-async def test_models_of_a_users_own_class_are_told_apart(
+async def test_custom_model_classes_have_distinct_cache_keys(
     call: Caller, server: LoopbackServer
 ) -> None:
     server.responder = Model(judge=lambda chat: chat.model == "right")
@@ -153,9 +153,7 @@ async def test_models_of_a_users_own_class_are_told_apart(
     assert {case.value_of("right") for case in report.cases} == {True}
 
 
-async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_only_changed_prompts_are_sent_again(call: Caller, server: LoopbackServer) -> None:
     store = InMemoryStore()
     first = await call.evaluate(CRITERION, RECORDS, cache=store, k=2)
     asked(server)
@@ -178,7 +176,7 @@ async def test_what_changes_a_prompt_is_asked_anew_where_it_shows(
     assert calls(reseeded, judge="base") == 0
 
 
-async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: LoopbackServer) -> None:
+async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackServer) -> None:
     """The next run asks again."""
     broken: list[Any] = [
         "I would say yes.",
@@ -199,7 +197,7 @@ async def test_answers_that_are_no_use_are_not_kept(call: Caller, server: Loopba
         assert {judged(chat) for chat in judgings(server)} <= {4}
 
 
-async def test_the_users_model_caches_and_store_stay_as_they_are(
+async def test_users_models_caches_and_store_are_unchanged(
     call: Caller, server: LoopbackServer
 ) -> None:
     mine, everyones, was = InMemoryCache(), InMemoryCache(), get_llm_cache()

@@ -72,9 +72,7 @@ async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -
     assert (report.metric("base", "ccc").value is None) == (scale not in ("stars", "number"))
 
 
-async def test_the_calls_named_are_the_calls_the_server_saw(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_reported_calls_match_the_servers_count(call: Caller, server: LoopbackServer) -> None:
     """By judge, whom the server tells by the model's name, and purpose; the curve's, too."""
     server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
     embeddings, store = server.embedder(), InMemoryStore()
@@ -106,7 +104,7 @@ async def test_the_calls_named_are_the_calls_the_server_saw(
     assert plain(again) == plain(report)
 
 
-async def test_nothing_of_its_own_fold_is_in_any_prompt(
+async def test_no_prompt_contains_feedback_of_its_own_fold(
     call: Caller, server: LoopbackServer
 ) -> None:
     """Neither in what judges a case nor in the guidelines that it is judged by."""
@@ -131,7 +129,9 @@ async def test_nothing_of_its_own_fold_is_in_any_prompt(
     assert {label.author for case in report.cases for label in case.experts} == {"ann", "bob", "cy"}
 
 
-async def test_told_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
+async def test_cases_held_out_by_the_caller_are_never_learned(
+    call: Caller, server: LoopbackServer
+) -> None:
     test = [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
     options: dict[str, Any] = {"learning_curve": True, "sizes": [3]}
     report = await call.evaluate(CRITERION, records(9), test=iter(test), **options)
@@ -172,7 +172,7 @@ async def test_baselines_are_scored(call: Caller) -> None:
     assert set(none.cases[0].predictions) == {"base", "aligned"}
 
 
-async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackServer) -> None:
+async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer) -> None:
     judge = Judge(criterion=CRITERION, **call.models())
     report = await call.evaluate(CRITERION, records(6), judges=ablations(judge), folds=2)
     names = list(ablations(judge))
@@ -230,7 +230,7 @@ async def test_judges_of_ones_own_and_ablations(call: Caller, server: LoopbackSe
         (records(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
     ],
 )
-async def test_what_can_not_be_used(
+async def test_unusable_arguments(
     call: Caller, server: LoopbackServer, given: Any, options: Any, says: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=rf"^{says}") as caught:
@@ -270,7 +270,7 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert "no verdict" in report.to_markdown()
 
 
-async def test_an_outage_stops_the_run(call: Caller, server: LoopbackServer) -> None:
+async def test_model_outage_stops_the_run(call: Caller, server: LoopbackServer) -> None:
     server.responder = lambda _: error(500, "Down.", retry_after=0)
     with pytest.raises(MemAlignError, match=r"gpt-4.1-mini failed"):
         await call.evaluate(CRITERION, GIVEN, model=server.chat_model(max_retries=0))
@@ -281,7 +281,7 @@ async def test_an_outage_stops_the_run(call: Caller, server: LoopbackServer) -> 
     assert server.chats == []
 
 
-async def test_progress_ends_where_all_is_done(
+async def test_progress_ends_at_its_total(
     call: Caller, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told: list[tuple[int, int]] = []
@@ -302,7 +302,9 @@ def stop(done: int, _: int) -> None:
         raise RuntimeError("stop here")
 
 
-async def test_the_limit_is_reached_and_kept(call: Caller, server: LoopbackServer) -> None:
+async def test_max_concurrency_is_reached_and_not_exceeded(
+    call: Caller, server: LoopbackServer
+) -> None:
     server.responder = Together(5, server.responder, "judgment")
     await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1)
     assert server.peak_chats == 5
@@ -317,7 +319,9 @@ class State(TypedDict, total=False):
     agreement: float | None
 
 
-async def test_inside_a_graph(call: Caller, server: LoopbackServer) -> None:
+async def test_evaluation_inside_a_graph_leaves_no_trace(
+    call: Caller, server: LoopbackServer
+) -> None:
     """It leaves no trace: not in the stream, the threads or the store of what is around it."""
     found: list[Report] = []
 
@@ -340,7 +344,7 @@ async def test_inside_a_graph(call: Caller, server: LoopbackServer) -> None:
     assert plain(found[0]) == plain(await call.evaluate(CRITERION, GIVEN, folds=2))
 
 
-async def test_the_report_tells_which_run_it_is_and_can_be_read_again(call: Caller) -> None:
+async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
     report = await call.evaluate(CRITERION, GIVEN, resamples=20, k=3, seed=4)
     settings = report.settings
     assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
@@ -375,7 +379,7 @@ async def test_checks_are_counted_as_checks(call: Caller, server: LoopbackServer
     assert calls(report, purpose="confidence") == 0
 
 
-async def test_two_reports_compared(call: Caller, server: LoopbackServer) -> None:
+async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -> None:
     server.responder = Model(judge=lambda chat: judged(chat) > 3)
     before = await call.evaluate(CRITERION, GIVEN)
     server.responder = Model(judge=lambda chat: judged(chat) != 5)

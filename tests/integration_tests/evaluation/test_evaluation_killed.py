@@ -45,7 +45,7 @@ def reports(folder: Path, name: str) -> list[Any]:
     return [plain(Report.model_validate_json(text)) for text in texts]
 
 
-def test_killed_run_goes_on(server: LoopbackServer, tmp_path: Path) -> None:
+def test_killed_run_is_continued(server: LoopbackServer, tmp_path: Path) -> None:
     """Only what was not answered is asked, and the report is the same."""
     follow, file = Model(judge=lambda chat: judged(chat) % 2 > 0), tmp_path / "kept.db"
     server.responder = follow

@@ -32,7 +32,7 @@ def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[Ju
     return memory, memory.version()
 
 
-async def test_limit_is_kept(call: Caller, server: LoopbackServer) -> None:
+async def test_max_concurrency_is_respected(call: Caller, server: LoopbackServer) -> None:
     memory, since = remembered(server, TRUE[:5])
     for number in range(5):
         memory.add_guideline(f"On #{number} it is false of cases {number} 4, indeed.")
@@ -58,7 +58,7 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
 
 
 @pytest.mark.parametrize("besides", [False, True])
-async def test_flip_by_a_guideline_that_went(
+async def test_flip_by_a_retired_guideline(
     call: Caller, server: LoopbackServer, *, besides: bool
 ) -> None:
     server.responder = Model(judge=by_rules(wrong=(2,)))
@@ -85,9 +85,7 @@ async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
     assert asked(server) == (0, 0)
 
 
-async def test_an_answer_that_is_no_use_is_asked_again(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_unusable_answer_is_requested_again(call: Caller, server: LoopbackServer) -> None:
     follows, cache = by_rules(), InMemoryStore()
     server.responder = Model(
         judge=lambda chat: answer("{}") if judged(chat) == 1 else follows(chat)
@@ -100,9 +98,7 @@ async def test_an_answer_that_is_no_use_is_asked_again(
     assert flip.example.inputs == TRUE[1]["inputs"]
 
 
-async def test_cases_of_which_experts_spoke_anew_are_no_flips(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: LoopbackServer) -> None:
     """What the expert changed the word on, or another expert spoke of, was not broken."""
     server.responder = Model(judge=by_rules())
     memory, since = remembered(server, TRUE[:5])
@@ -114,7 +110,7 @@ async def test_cases_of_which_experts_spoke_anew_are_no_flips(
     assert [flip.example.inputs for flip in found] == [TRUE[2]["inputs"]]
 
 
-async def test_memory_brings_its_own_embeddings(
+async def test_embeddings_of_the_memory_are_reused(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a key for the default ones, too; and nothing is embedded again."""
@@ -129,7 +125,7 @@ async def test_memory_brings_its_own_embeddings(
     assert server.embeddings == []
 
 
-async def test_seen_cases_are_judged_as_the_deployed_judge_would(
+async def test_seen_cases_get_the_deployed_judges_prompt(
     call: Caller, server: LoopbackServer
 ) -> None:
     """To the letter: what a flip says happens in production, too."""

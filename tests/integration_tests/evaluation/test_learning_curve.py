@@ -24,7 +24,7 @@ from tests.loopback import ChatRequest, LoopbackServer
 TRUE = [record(number, values=(True,)) for number in range(8)]
 
 
-async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer) -> None:
+async def test_learning_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer) -> None:
     """It is wrong of all until it is shown an episode; seen cases it gets right at once."""
 
     def judge(chat: ChatRequest) -> Any:
@@ -45,7 +45,9 @@ async def test_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer
         assert not shown(chat) & {50, 51, 52}
 
 
-async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: LoopbackServer) -> None:
+async def test_learning_curve_finds_the_flip_and_its_guideline(
+    call: Caller, server: LoopbackServer
+) -> None:
     """The last word makes a rule that breaks what was right."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
     given = [*TRUE[:6], record(60, values=(False,), rationale=bad)]
@@ -70,7 +72,7 @@ async def test_curve_finds_the_flip_and_the_guideline(call: Caller, server: Loop
     assert after.guidelines == before.guidelines + 1
 
 
-async def test_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
+async def test_learning_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
     """Also where cases are told; `evaluate` does as `learning_curve` does."""
     firsts = set()
     for seed in range(4):

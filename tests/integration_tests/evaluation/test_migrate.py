@@ -71,7 +71,7 @@ def by_key(memory: JudgeMemory) -> list[Any]:
     return [episode.judgment and episode.judgment.judge_key for episode in memory.episodes()]
 
 
-def test_both_judge_each_case_without_its_own_feedback(
+def test_both_models_judge_each_case_without_its_own_feedback(
     memory: JudgeMemory, server: LoopbackServer
 ) -> None:
     was = contents(memory)
@@ -94,7 +94,7 @@ def test_both_judge_each_case_without_its_own_feedback(
     assert found.more_labels == {"false": 40 - 30, "true": 40 - 18}
 
 
-def test_what_was_right_comes_first(memory: JudgeMemory, server: LoopbackServer) -> None:
+def test_regressed_cases_are_listed_first(memory: JudgeMemory, server: LoopbackServer) -> None:
     memory.remember({**case(0), "value": False, "author": "bob", "given_at": "2026-03-01"})
     memory.remember({**case(0), "value": False, "author": "cy", "given_at": "2026-03-01"})
     found = migrated(memory, server)
@@ -128,7 +128,7 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
     assert found.judge_key not in by_key(memory)
 
 
-def test_prompts_of_a_new_version_are_another_judge(
+def test_changed_prompt_version_needs_a_migration(
     memory: JudgeMemory, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "PROMPT_VERSION", 2)
@@ -141,7 +141,7 @@ def test_prompts_of_a_new_version_are_another_judge(
     assert deployed(memory, judge)["calibrated_on"] == CASES
 
 
-def test_a_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
+def test_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
     memory: JudgeMemory, server: LoopbackServer
 ) -> None:
     refused = error(400, "This prompt is not allowed.", code="content_filter")
@@ -158,7 +158,7 @@ def test_a_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
     assert changed.count(False) == 1
 
 
-def test_a_memory_without_values_is_refused(server: LoopbackServer) -> None:
+def test_memory_without_values_is_refused(server: LoopbackServer) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     with pytest.raises(InvalidInputError, match="memory: no case has an expert's value"):
         migrate(memory, progress=False, **judge_of(server).options)

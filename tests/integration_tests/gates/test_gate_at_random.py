@@ -155,7 +155,7 @@ def check_sense(verdict: GateVerdict, options: Options) -> None:
 
 
 @pytest.mark.parametrize("review", REVIEWS)
-async def test_gate_behaves_as_its_reference_model(bench: Bench, review: str) -> None:
+async def test_gate_matches_its_reference_model(bench: Bench, review: str) -> None:
     dice = random.Random(review)  # noqa: S311 - not for secrets
     bench.server.rules = [
         Rule(lambda chat: chat.schema_name != "judgment", reply={"operations": []}),

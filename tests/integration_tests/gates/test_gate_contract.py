@@ -99,7 +99,7 @@ async def inner_state(bench: Bench, graph: Graph) -> Any:
     return task.state
 
 
-async def test_gate_by_edges(bench: Bench) -> None:
+async def test_gate_added_with_edges(bench: Bench) -> None:
     writer = Writer("Wait.", "Sorry!")
 
     def graph() -> Graph:
@@ -120,7 +120,7 @@ async def test_gate_by_edges(bench: Bench) -> None:
     assert len(judgings(bench.server)) == len(writer.seen) == 3
 
 
-async def test_node_wired_up_by_hand(bench: Bench) -> None:
+async def test_gate_node_added_by_hand(bench: Bench) -> None:
     writer = Writer("Wait.", "Sorry!")
 
     def graph() -> Graph:
@@ -154,9 +154,7 @@ class DataclassState:
 
 @pytest.mark.parametrize("build", [gated, wired])
 @pytest.mark.parametrize("state", [TypedState, PydanticState, DataclassState])
-async def test_parents_of_every_kind_go_round_their_loop(
-    bench: Bench, state: Any, build: Any
-) -> None:
+async def test_every_kind_of_state_revises(bench: Bench, state: Any, build: Any) -> None:
     seen = []
 
     def example(given: Any) -> dict[str, Any]:
@@ -183,7 +181,7 @@ PICTURE = {"type": "image", "url": "https://example.org/a.png"}
 
 
 @pytest.mark.parametrize("answer", ["  \n", [], [PICTURE], [{"type": "text", "text": " "}]])
-async def test_empty_answer_never_passes_and_costs_no_call(bench: Bench, answer: Any) -> None:
+async def test_empty_answer_fails_without_a_model_call(bench: Bench, answer: Any) -> None:
     graph = gated(bench, lambda _: {"messages": [AIMessage(answer)]}, max_revisions=1)
     given = await bench.invoke(graph, asked())
     gate = given["quality_gate"]
@@ -194,7 +192,7 @@ async def test_empty_answer_never_passes_and_costs_no_call(bench: Bench, answer:
     assert len(given["messages"]) == 4
 
 
-async def test_function_may_find_no_answer_or_one_that_is_no_text(bench: Bench) -> None:
+async def test_example_function_may_return_no_answer_or_json(bench: Bench) -> None:
     blanks: list[Any] = [None, " ", {}, [], {"text": "  "}, ["", ""], {"a": None, "b": [{"c": ""}]}]
     found = [None, *({"inputs": "Q", "outputs": blank} for blank in blanks)]
     for number, example in enumerate(found):
@@ -221,7 +219,7 @@ NO_EXAMPLES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("example", "at"), NO_EXAMPLES)
-async def test_example_that_is_none_is_one_sentence_and_no_call(
+async def test_invalid_example_raises_without_a_model_call(
     bench: Bench, example: Any, at: str
 ) -> None:
     graph = gated(bench, Writer(), example=lambda _: example, on_judge_error="open")
@@ -262,7 +260,7 @@ async def test_messages_under_another_key_and_as_dicts_without_a_reducer(bench: 
 
 
 @pytest.mark.parametrize("spoilt", ["a\x00b", "a\ud800b"])
-async def test_answer_that_no_store_keeps_does_not_pass(bench: Bench, spoilt: str) -> None:
+async def test_answer_that_cannot_be_stored_does_not_pass(bench: Bench, spoilt: str) -> None:
     graph = gated(bench, Writer(spoilt, "Sorry!"))
     graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
     given = await bench.invoke(graph, asked(), None)
@@ -282,7 +280,7 @@ def system_of(chat: ChatRequest) -> str:
     return str(text)
 
 
-async def test_prompt_injection_stays_in_its_fence(bench: Bench) -> None:
+async def test_prompt_injection_stays_between_its_tags(bench: Bench) -> None:
     bench.server.rules = always(False)
     for answer, question in ((HOSTILE, QUESTION), ("Wait.", HOSTILE)):
         bench.server.chats.clear()
@@ -299,7 +297,7 @@ async def test_prompt_injection_stays_in_its_fence(bench: Bench) -> None:
         assert human.rindex("The value is true") < human.index("</case>")
 
 
-async def test_critique_is_a_users_message_to_a_real_writer_and_not_shown_to_the_judge(
+async def test_writer_gets_the_critique_as_a_user_message_and_the_judge_does_not(
     bench: Bench,
 ) -> None:
     model = bench.server.chat_model()
@@ -350,7 +348,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-async def test_nothing_is_called_accepted_unjudged(
+async def test_no_event_reports_acceptance_before_a_judgment(
     bench: Bench, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
     caplog.set_level(logging.WARNING, logger="memalign_graph")
@@ -382,7 +380,7 @@ async def test_nothing_is_called_accepted_unjudged(
             assert said in record.getMessage()
 
 
-async def test_unreachable_models_are_judge_errors_and_a_retry_is_none(bench: Bench) -> None:
+async def test_unreachable_model_is_a_judge_error_unless_a_retry_succeeds(bench: Bench) -> None:
     nowhere = bench.server.chat_model(base_url="http://127.0.0.1:1/v1", max_retries=0)
     given = await bench.invoke(gated(bench, Writer(), model=nowhere), asked())
     assert given["quality_gate"]["status"] == "judge_error"
@@ -399,7 +397,7 @@ async def test_unreachable_models_are_judge_errors_and_a_retry_is_none(bench: Be
     assert (gate["status"], gate["error"]) == ("accepted", None)
 
 
-async def test_failing_to_learn_is_no_judge_error_and_ends_the_turn(bench: Bench) -> None:
+async def test_distilling_failure_is_not_a_judge_error_and_ends_the_turn(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", on_judge_error="open", max_revisions=0)
     await bench.invoke(graph, asked())
     bench.server.script(DOWN)
@@ -410,7 +408,7 @@ async def test_failing_to_learn_is_no_judge_error_and_ends_the_turn(bench: Bench
     assert f"Feedback {episode.id} is stored" in gate["learned"]["warnings"][0]
 
 
-async def test_a_distiller_that_can_not_be_resolved_loses_no_reply(
+async def test_unresolvable_distill_model_loses_no_reply(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -427,7 +425,7 @@ async def test_a_distiller_that_can_not_be_resolved_loses_no_reply(
     assert "OPENAI_API_KEY" in gate["learned"]["warnings"][0]
 
 
-async def test_feedback_that_can_not_be_stored_fails_the_run_which_can_be_continued(
+async def test_store_failure_fails_the_run_which_can_be_resumed(
     bench: Bench,
 ) -> None:
     graph = gated(bench, Writer(), review="always", on_judge_error="open", max_revisions=0)
@@ -464,7 +462,7 @@ NO_JUDGE_ERRORS: dict[str, tuple[Any, dict[str, Any], dict[str, Any], type[Excep
 
 
 @pytest.mark.parametrize("case", list(NO_JUDGE_ERRORS))
-async def test_callers_mistakes_and_store_failures_fail_the_run_even_if_the_gate_is_open(
+async def test_invalid_calls_and_store_failures_raise_even_if_the_gate_fails_open(
     bench: Bench, case: str
 ) -> None:
     store, options, memalign, kind, sentence = NO_JUDGE_ERRORS[case]

@@ -36,7 +36,7 @@ from tests.integration_tests.gates.support import (
 from tests.loopback import ChatRequest, Rule
 
 
-async def test_answer_passes_or_goes_back(bench: Bench) -> None:
+async def test_answer_passes_or_is_revised(bench: Bench) -> None:
     graph = gated(bench, Writer("Sorry!"), name="tone")
     given = await bench.invoke(graph, asked())
     assert set(given) == {"messages", "tone"}
@@ -59,7 +59,7 @@ async def test_answer_passes_or_goes_back(bench: Bench) -> None:
     assert texts(given["messages"])[::3] == [QUESTION, "Sorry!"]
 
 
-async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None:
+async def test_decided_value_is_compared_with_passing_values(bench: Bench) -> None:
     score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
     bench.server.rules = always(5)
     graph = gated(bench, Writer(), score, passes=4, review="always", revise=None)
@@ -74,7 +74,7 @@ async def test_value_that_decides_is_held_against_the_rule(bench: Bench) -> None
     assert len(await bench.episodes(criterion=score)) == 3
 
 
-async def test_critique_names_the_guidelines_that_the_judge_calls_broken(bench: Bench) -> None:
+async def test_critique_names_the_guidelines_reported_as_broken(bench: Bench) -> None:
     kept = await bench.add_guideline("Call the customer by name.")
     broken = await bench.add_guideline("Begins with a word of regret.")
     numbers: list[Any] = [[2, "2", 99, 0, -1, "one", True, None], "two", None, {"1": 1}, 99, [[1]]]
@@ -94,7 +94,7 @@ async def test_critique_names_the_guidelines_that_the_judge_calls_broken(bench: 
     assert list(schema["properties"]) == ["rationale", "value"]
 
 
-async def test_critique_stays_in_its_own_key_until_the_turn_ends(bench: Bench) -> None:
+async def test_critique_key_is_cleared_when_the_turn_ends(bench: Bench) -> None:
     writer = Writer()
     options: dict[str, Any] = {"state": Told, "critique_key": "critique", "max_revisions": 1}
     graph = gated(bench, writer, **options)
@@ -127,7 +127,7 @@ class Private(Asking, Answer, total=False):
 
 
 @pytest.mark.parametrize("output", [Answer, AnswerAndVerdict])
-async def test_schemas_of_ones_own_are_left_alone(bench: Bench, output: Any) -> None:
+async def test_custom_schemas_are_unchanged(bench: Bench, output: Any) -> None:
     builder: Builder = StateGraph(Private, input_schema=Asking, output_schema=output)
     builder.add_node("write", lambda _: {"answer": "Sorry!"})
     builder.add_edge(START, "write")
@@ -197,7 +197,7 @@ async def test_judges_tokens_are_not_in_the_message_stream(bench: Bench) -> None
     assert not any("value" in text for node, text in told if node != "write")
 
 
-def test_drawing_shows_the_routes_and_the_judge(bench: Bench) -> None:
+def test_diagram_shows_the_routes_and_the_judge(bench: Bench) -> None:
     builder = writing(Writer())
     builder.add_node("boss", Writer())
     builder.add_edge("boss", END)
@@ -213,7 +213,7 @@ def test_drawing_shows_the_routes_and_the_judge(bench: Bench) -> None:
         assert f"quality_gate\\3a{node}({node})" in drawn
 
 
-async def test_graph_may_be_led_to_the_gate_afterwards(bench: Bench) -> None:
+async def test_edges_to_the_gate_may_be_added_later(bench: Bench) -> None:
     builder: Builder = StateGraph(MessagesState)
     builder.add_node("write", Writer())
     gate_on(bench, builder, after=None)
@@ -257,7 +257,7 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("bad", ["short", "tone"])
-async def test_gates_side_by_side_that_share_a_critique_key(bench: Bench, bad: str) -> None:
+async def test_parallel_gates_share_a_critique_key(bench: Bench, bad: str) -> None:
     writer = Writer()
     builder = writing(writer, Told)
     for name, criterion in (("tone", CRITERION), ("short", LENGTH)):
@@ -303,7 +303,7 @@ async def test_items_sent_to_one_gate_are_routed_separately(bench: Bench) -> Non
     assert given["done"] == ["boss"]
 
 
-async def test_one_bad_reply_among_many_leaves_its_question_open(bench: Bench) -> None:
+async def test_one_invalid_reply_keeps_only_its_own_interrupt_pending(bench: Bench) -> None:
     graph = straight(bench, review="always")
     given = await bench.invoke(graph, {"items": ITEMS})
     shown = {

@@ -68,7 +68,7 @@ BROKEN_OFF: dict[str, tuple[Callable[[], Writer], str]] = {
 
 
 @pytest.mark.parametrize("case", list(BROKEN_OFF))
-async def test_turn_after_one_that_broke_off_has_all_its_revisions(bench: Bench, case: str) -> None:
+async def test_turn_after_a_failed_turn_has_all_its_revisions(bench: Bench, case: str) -> None:
     make, question = BROKEN_OFF[case]
     writer = make()
     graph = gated(bench, writer, max_revisions=2)
@@ -81,7 +81,7 @@ async def test_turn_after_one_that_broke_off_has_all_its_revisions(bench: Bench,
     assert len(writer.seen) - before == 3
 
 
-async def test_turn_begins_with_each_question_to_a_node_wired_up_by_hand(bench: Bench) -> None:
+async def test_each_question_starts_a_turn_of_a_hand_added_node(bench: Bench) -> None:
     class State(MessagesState):
         quality_gate: dict[str, Any]
 
@@ -105,7 +105,7 @@ async def test_continued_run_keeps_its_remaining_revisions(bench: Bench) -> None
     assert len(judgings(bench.server)) == 2
 
 
-async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_time(
+async def test_gate_skipped_by_another_gate_has_all_its_revisions_in_the_next_turn(
     bench: Bench,
 ) -> None:
     writer = Writer()
@@ -125,7 +125,9 @@ async def test_gate_left_in_the_middle_by_another_has_all_its_revisions_next_tim
     assert len(writer.seen) == 4
 
 
-async def test_revisions_run_out_over_many_replies_of_experts_and_users(bench: Bench) -> None:
+async def test_revisions_are_exhausted_across_expert_replies_and_user_messages(
+    bench: Bench,
+) -> None:
     """Also where what is judged, the conversation, grows from draft to draft."""
 
     def write(state: Any) -> dict[str, Any]:
@@ -149,7 +151,7 @@ async def test_revisions_run_out_over_many_replies_of_experts_and_users(bench: B
         assert len(judgings(bench.server)) == 3
 
 
-async def test_question_that_a_new_turn_passes_by_does_not_count(bench: Bench) -> None:
+async def test_unanswered_interrupt_does_not_count_in_a_new_turn(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", max_revisions=1, sees="answer")
     await bench.invoke(graph, asked())
     await bench.resume(graph, {"value": False})
@@ -163,7 +165,7 @@ async def test_question_that_a_new_turn_passes_by_does_not_count(bench: Bench) -
     assert judged == [QUESTION, AGAIN, AGAIN]
 
 
-async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None:
+async def test_context_is_not_carried_to_the_next_turn(bench: Bench) -> None:
     """Also where the gate comes first in its graph, and no node before it begins a turn."""
     builder = writing(Writer())
     gate_on(bench, builder, after=None, revise=None, review="always")
@@ -178,7 +180,7 @@ async def test_context_of_one_turn_is_not_that_of_the_next(bench: Bench) -> None
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
 
 
-async def test_resume_that_names_one_setting_keeps_the_namespace_of_the_turn(bench: Bench) -> None:
+async def test_resume_with_one_setting_keeps_the_turns_namespace(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always")
     await bench.invoke(graph, asked(), context={"memalign": {"namespace": ["team-a"]}})
     await bench.resume(graph, COLD, context={"memalign": {"k": 1}})
@@ -189,7 +191,7 @@ async def test_resume_that_names_one_setting_keeps_the_namespace_of_the_turn(ben
 
 @EVERY_WAY
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-async def test_approval_is_for_the_answer_that_was_shown(bench: Bench, durability: Any) -> None:
+async def test_approval_applies_to_the_shown_answer(bench: Bench, durability: Any) -> None:
     graph = gated(bench, Writer("So sorry!"), review="always", revise=None, fallback=LATER)
     stopped = await bench.invoke(graph, asked(), durability=durability)
     changed = {"messages": [AIMessage("Rude.", id=stopped["messages"][-1].id)]}
@@ -207,7 +209,7 @@ class Counted(MessagesState):
     quality_gate: dict[str, Any]
 
 
-async def test_caller_gives_a_node_wired_up_by_hand_no_namespace_and_no_more_revisions(
+async def test_callers_state_sets_neither_namespace_nor_revisions_of_a_hand_added_node(
     bench: Bench,
 ) -> None:
     bench.server.rules = always(False)
@@ -229,7 +231,7 @@ class KeptModel(BaseModel):
 
 
 @pytest.mark.parametrize("state", [MessagesState, Kept, KeptModel])
-async def test_verdict_of_an_earlier_turn_does_not_stand_for_an_answer_that_was_not_judged(
+async def test_verdict_of_an_earlier_turn_is_not_used_for_an_unjudged_answer(
     bench: Bench, state: Any
 ) -> None:
     graph = gated(bench, Failing(at=2), state=state)
@@ -294,7 +296,7 @@ async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
     assert texts(given["messages"]) == [QUESTION, *left, LATER]
 
 
-async def test_fallback_removes_drafts_whose_critiques_went_to_a_key(bench: Bench) -> None:
+async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: Bench) -> None:
     """Also those that another gate sent back."""
     bench.server.rules = [judges("Wait.", False), judges("short enough", False)]
     builder = writing(Writer("Wait.", "So sorry!"), Told)
@@ -306,7 +308,7 @@ async def test_fallback_removes_drafts_whose_critiques_went_to_a_key(bench: Benc
     assert texts(given["messages"]) == [QUESTION, LATER]
 
 
-async def test_second_gate_of_a_chain_replaces_the_firsts_drafts(bench: Bench) -> None:
+async def test_second_gate_of_a_chain_replaces_drafts_of_the_first(bench: Bench) -> None:
     builder = writing(Writer())
     gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
     options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
@@ -317,7 +319,7 @@ async def test_second_gate_of_a_chain_replaces_the_firsts_drafts(bench: Bench) -
     assert texts(given["messages"]) == [QUESTION, "Too long."]
 
 
-async def test_turn_begun_by_goto_does_not_inherit_a_namespace(bench: Bench) -> None:
+async def test_turn_started_by_goto_does_not_inherit_a_namespace(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", max_revisions=1)
     context = {"memalign": {"namespace": ["team-a"]}}
     await bench.invoke(graph, asked(), context=context)
@@ -340,7 +342,7 @@ def inside(bench: Bench, writer: Any, **options: Any) -> Graph:
     return gate_on(bench, writing(writer), **options).compile()
 
 
-async def test_question_bubbles_up_through_parents_with_their_context_and_events(
+async def test_interrupt_propagates_through_parent_graphs_with_context_and_events(
     bench: Bench,
 ) -> None:
     writer = Writer()
@@ -367,7 +369,7 @@ async def test_question_bubbles_up_through_parents_with_their_context_and_events
     assert len(await bench.episodes(namespace=TEAM)) == 3
 
 
-async def test_gates_of_one_name_in_a_parent_and_its_subgraph_count_apart(bench: Bench) -> None:
+async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: Bench) -> None:
     writer = Writer()
     builder = writing(inside(bench, writer, max_revisions=1))
     gate_on(bench, builder, LENGTH, max_revisions=1)
@@ -384,7 +386,7 @@ class State(MessagesState):
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-async def test_gate_of_a_subgraph_resets_with_each_turn_of_its_parent(
+async def test_subgraph_gate_resets_in_each_turn_of_its_parent(
     bench: Bench, *, by_hand: bool
 ) -> None:
     """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
@@ -460,7 +462,7 @@ async def test_settings_of_a_parents_context_reach_the_judge(
             assert chat.model == ("gpt-4.1-nano" if "model" in given else "gpt-4.1-mini")
 
 
-async def test_wiring_mistake_raises_when_the_graph_runs(bench: Bench) -> None:
+async def test_missing_edge_raises_when_the_graph_runs(bench: Bench) -> None:
     """The node by hand could not count, and the writer would go round for ever."""
     nowhere: Any = writing(Writer())
     nowhere.edges.clear()

@@ -132,7 +132,9 @@ async def call(bench: Bench, graph: Any, options: Any = None, **given: Any) -> A
 
 
 @BOTH
-async def test_evaluates_offline_with_what_memory_holds(bench: Bench, evaluated: Evaluated) -> None:
+async def test_evaluation_runs_offline_and_uses_the_memory(
+    bench: Bench, evaluated: Evaluated
+) -> None:
     bench.server.rules = [Rule(lambda chat: "cup" in chat.messages[-1]["content"], value=False)]
     await bench.remember({**CASE, **COLD}, namespace=("shop", "emea"))
     memory = bench.memory(namespace=("shop", "emea"))
@@ -175,7 +177,9 @@ async def test_each_scale_has_its_score_or_value(
     assert type(first.score) is type(score)
 
 
-async def test_functions_make_the_example_and_the_score(bench: Bench, evaluated: Evaluated) -> None:
+async def test_functions_build_the_example_and_the_score(
+    bench: Bench, evaluated: Evaluated
+) -> None:
     bench.server.rules = [Rule(lambda _: True, value="fair")]
     [[first], _] = await evaluated(
         bench.judge_graph(TONE),
@@ -194,7 +198,7 @@ async def test_functions_make_the_example_and_the_score(bench: Bench, evaluated:
     assert "We are sorry." not in text
 
 
-async def test_a_panel_has_a_result_a_criterion_and_what_failed_is_an_error(
+async def test_panel_returns_one_result_per_criterion_and_errors_for_failures(
     bench: Bench, evaluated: Evaluated
 ) -> None:
     def broken(_: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +228,7 @@ async def test_a_panel_has_a_result_a_criterion_and_what_failed_is_an_error(
         assert by_key["aggregate"].metadata.keys() >= {"passed"}
 
 
-async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
+async def test_result_has_the_format_of_openevals(bench: Bench) -> None:
     steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
     ours = await call(bench, bench.judge_graph(), inputs="Where?", outputs=steps, rubric="strict")
     shown = "1. user: Where is it?\n2. assistant (final answer): On its way."
@@ -243,7 +247,7 @@ async def test_it_answers_in_the_shape_of_openevals(bench: Bench) -> None:
         assert inspect.iscoroutinefunction(evaluator) == (make is as_async_evaluator)
 
 
-async def test_what_can_t_be_judged_is_one_sentence(bench: Bench) -> None:
+async def test_unjudgeable_run_raises_one_sentence(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -262,7 +266,7 @@ async def test_what_can_t_be_judged_is_one_sentence(bench: Bench) -> None:
     assert result["score"] is True
 
 
-def test_what_can_t_be_used_is_named(bench: Bench) -> None:
+def test_unusable_arguments_are_named(bench: Bench) -> None:
     graph = bench.judge_graph()
     other = StateGraph(MessagesState).add_node("n", lambda state: state)
     other.add_edge(START, "n").add_edge("n", END)
@@ -332,7 +336,7 @@ def episode(**fields: Any) -> Episode:
     return Episode.from_feedback(Feedback.model_validate({**CASE, **fields}))
 
 
-def test_several_experts_are_one_example_with_the_majority_s_words() -> None:
+def test_several_experts_become_one_few_shot_example_with_the_majoritys_comment() -> None:
     words = [("ann", False, "Cold."), ("bob", True, "Fine."), ("cem", False, "No help.")]
     said = [episode(author=who, value=value, rationale=why) for who, value, why in words]
     said += [episode(rationale="Words alone."), episode(value=7, author="of an earlier scale")]
@@ -341,7 +345,7 @@ def test_several_experts_are_one_example_with_the_majority_s_words() -> None:
     assert few_shot_examples(said[3:], CRITERION) == []
 
 
-def test_few_shot_examples_have_the_scale_s_values_and_escaped_text() -> None:
+def test_few_shot_examples_have_scale_values_and_escaped_text() -> None:
     for criterion, value, score in ((GRADE, "3", 3), (TONE, "WARM", "warm"), (CRITERION, 1, True)):
         [made] = few_shot_examples([episode(value=value)], criterion)
         assert (made["score"], type(made["score"])) == (score, type(score))
@@ -361,7 +365,7 @@ def test_few_shot_examples_have_the_scale_s_values_and_escaped_text() -> None:
 
 
 @pytest.mark.parametrize("make", [create_llm_as_judge, create_trajectory_llm_as_judge])
-def test_their_judges_show_our_episodes(server: LoopbackServer, make: Any) -> None:
+def test_openevals_judges_show_our_episodes(server: LoopbackServer, make: Any) -> None:
     server.script('{"reasoning": "As before.", "score": false}')
     said = [episode(**COLD), episode(**OTHER, value=True)]
     judge = make(

@@ -10,7 +10,7 @@ from tests.loopback import LoopbackServer, Rule, error
 pytestmark = pytest.mark.outside
 
 
-def test_mlflow_scores_with_our_judge_and_its_feedback_is_read(
+def test_mlflow_scores_with_the_judge_and_its_assessments_become_feedback(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     server.rules = [

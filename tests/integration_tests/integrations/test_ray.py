@@ -36,7 +36,9 @@ class Killer:
         return self.server.judge(chat)
 
 
-def test_a_killed_worker_loses_and_doubles_nothing(server: LoopbackServer, tmp_path: Path) -> None:
+def test_killed_worker_neither_loses_nor_duplicates_rows(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
     server.rules = [
         Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
     ]

@@ -54,7 +54,7 @@ def quoting(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("quoting")
-async def test_no_trace_of_a_purged_case_is_left_in_the_store(bench: Bench) -> None:
+async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     apart = await judge(bench, APART, on="apart")
     await judge(bench, SECRET, on="again")  # the same case once more, without feedback
     judgment = await judge_and_tell(bench)
@@ -75,9 +75,7 @@ async def test_no_trace_of_a_purged_case_is_left_in_the_store(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("inputs", [SECRET["inputs"], "zqxin-7"])
-async def test_no_trace_is_left_of_drafts_or_of_what_is_past_its_time(
-    bench: Bench, inputs: str
-) -> None:
+async def test_purge_removes_drafts_and_expired_judgments(bench: Bench, inputs: str) -> None:
     """As a gate leaves drafts: the first is judged and sent back, the second one reviewed."""
     case = {**SECRET, "inputs": inputs}
     await judge(bench, {**case, "outputs": "Draft 1."})
@@ -88,7 +86,7 @@ async def test_no_trace_is_left_of_drafts_or_of_what_is_past_its_time(
 
 
 @pytest.mark.usefixtures("quoting")
-async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> None:
+async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Bench) -> None:
     await judge_and_tell(bench)
     by_guideline = await judge(bench, OTHER, use_episodes=False)
     by_neither = await judge(bench, APART, use_episodes=False, use_guidelines=False)
@@ -101,7 +99,7 @@ async def test_judgment_made_with_its_guideline_alone_goes_too(bench: Bench) -> 
 
 
 @pytest.mark.usefixtures("quoting")
-async def test_forgetting_leaves_judgments_to_be_spoken_of_again_or_purged_later(
+async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(
     bench: Bench,
 ) -> None:
     judgment = await judge_and_tell(bench)
@@ -119,7 +117,7 @@ async def test_forgetting_leaves_judgments_to_be_spoken_of_again_or_purged_later
     assert judgments_in_store(bench) == []
 
 
-async def test_purge_stays_within_its_memory_and_its_author(bench: Bench) -> None:
+async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
     elsewhere = await judge(bench, SECRET, context={"namespace": ["team-a"]})
     named = CRITERION.model_copy(update={"name": "judgments"})
     inner = {"namespace": ["memalign", CRITERION.name]}
@@ -137,7 +135,7 @@ async def test_purge_stays_within_its_memory_and_its_author(bench: Bench) -> Non
     assert judgments_in_store(bench, *root) == [below["id"]]
 
 
-async def test_judging_under_way_during_a_purge_keeps_no_trace_of_it(bench: Bench) -> None:
+async def test_judgment_in_flight_during_a_purge_stores_no_trace(bench: Bench) -> None:
     await judge_and_tell(bench)
 
     def purge_and_answer(request: ChatRequest) -> dict[str, Any]:

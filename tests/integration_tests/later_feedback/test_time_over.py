@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Clock
 
 
-async def test_what_is_past_its_time_is_swept_and_nothing_beside_or_below_it(
+async def test_expired_judgments_are_deleted_and_other_namespaces_are_kept(
     bench: Bench, clock: Any
 ) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
@@ -63,7 +63,7 @@ async def test_what_is_past_its_time_is_swept_and_nothing_beside_or_below_it(
     assert [waiting.judgment.id for waiting in kept(bench, **memory)] == [below["id"]]
 
 
-def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) -> None:
+def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) -> None:
     """By a graph that has no checkpointer, too."""
     with SqliteStore.from_conn_string(":memory:") as store:
         store.setup()
@@ -81,7 +81,7 @@ def test_a_store_that_removes_what_is_over_is_told_when(server: LoopbackServer) 
 
 
 @EVERY_WAY("memory-sync", POSTGRES_WAYS[0])
-async def test_very_long_time_is_taken_and_a_very_short_one_is_over_at_once(bench: Bench) -> None:
+async def test_very_long_and_very_short_retention_times(bench: Bench) -> None:
     short = await judge(bench, keep_judgments=timedelta(microseconds=1))
     assert kept(bench) == []
     with pytest.raises(ValueError, match="It has expired"):
@@ -93,7 +93,7 @@ async def test_very_long_time_is_taken_and_a_very_short_one_is_over_at_once(benc
     assert (await tell(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
 
 
-async def test_kept_judgments_are_no_part_of_the_memory_and_later_versions_may_have_theirs(
+async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions_stay(
     bench: Bench,
 ) -> None:
     """Theirs are not removed before their time: two versions may share a store for a while."""

@@ -47,7 +47,7 @@ BY_ANN = {**COLD, "author": "ann"}
 
 
 @EVERY_WAY
-async def test_word_is_learned_from_on_another_thread(bench: Bench) -> None:
+async def test_feedback_is_learned_on_another_thread(bench: Bench) -> None:
     judgment = await judge(bench)
     given = await tell(bench, judgment["id"], BY_ANN)
     assert given["judgment"] == judgment
@@ -70,7 +70,7 @@ async def test_word_is_learned_from_on_another_thread(bench: Bench) -> None:
     assert [kept.judgment.id for kept in waiting] == [judgment["id"], again["id"]]
 
 
-async def test_judgments_wait_until_their_time_is_over_and_are_not_kept_unless_told(
+async def test_judgments_are_kept_until_expiry_and_only_on_request(
     bench: Bench,
 ) -> None:
     unkept = await judge(bench, keep_judgments=None)
@@ -91,7 +91,7 @@ async def test_judgments_wait_until_their_time_is_over_and_are_not_kept_unless_t
     assert [waiting.judgment.id for waiting in left] == [second["id"]]
 
 
-async def test_reviewed_judgment_is_kept_once_and_takes_another_word_later(bench: Bench) -> None:
+async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     given = await bench.review(graph, BY_ANN)
     assert [waiting.judgment.id for waiting in kept(bench)] == [given["judgment"]["id"]]
@@ -112,7 +112,7 @@ async def test_reviewed_judgment_is_kept_once_and_takes_another_word_later(bench
     ],
     ids=str,
 )
-async def test_every_shape_of_a_reply_is_taken(
+async def test_every_reply_format_is_accepted(
     bench: Bench, reply: Any, value: Any, words: str | None, distils: int
 ) -> None:
     judgment = await judge(bench)
@@ -123,7 +123,7 @@ async def test_every_shape_of_a_reply_is_taken(
     assert len(distillings(bench.server)) == distils
 
 
-async def test_example_is_embedded_again_by_other_embeddings_alone(bench: Bench) -> None:
+async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     judgment = await judge(bench, OTHER)
     del bench.server.embeddings[:]
@@ -137,7 +137,7 @@ async def test_example_is_embedded_again_by_other_embeddings_alone(bench: Bench)
     assert [similar.example.inputs for similar in found] == [OTHER["inputs"]]
 
 
-async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: Bench) -> None:
+async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     for place in (["team-a"], ["judgments"], ["a", "judgments"]):
         options: Any = {"criterion": named, "context": {"namespace": place}}
@@ -148,7 +148,7 @@ async def test_namespace_of_the_run_is_where_the_judgment_is_looked_for(bench: B
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
 
 
-async def test_distilling_that_fails_leaves_the_word_for_the_next_which_learns_it_once(
+async def test_feedback_of_a_failed_distillation_is_learned_once_by_the_next_run(
     bench: Bench,
 ) -> None:
     judgment = await judge(bench)
@@ -163,7 +163,7 @@ async def test_distilling_that_fails_leaves_the_word_for_the_next_which_learns_i
     assert len(await bench.guidelines()) == 1
 
 
-async def test_words_of_several_experts_at_once_are_all_kept(bench: Bench) -> None:
+async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) -> None:
     judgment = await judge(bench)
     graph = feedback_graph(bench)
     authors = [f"expert-{number}" for number in range(6)]
@@ -208,7 +208,7 @@ IDS: list[tuple[Any, str]] = [
 ]
 
 
-async def test_what_can_not_be_used_or_is_left_out_is_told_and_can_be_given_again(
+async def test_invalid_or_incomplete_feedback_is_reported_and_can_be_corrected(
     bench: Bench,
 ) -> None:
     judgment_id = (await judge(bench))["id"]
@@ -224,7 +224,7 @@ async def test_what_can_not_be_used_or_is_left_out_is_told_and_can_be_given_agai
     assert (await tell(bench, judgment_id, COLD))["learned"]["guidelines"]
 
 
-async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Bench) -> None:
+async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Bench) -> None:
     given = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
     assert "another namespace" in await refuse(bench, given, {"namespace": ["memalign", "sub"]})
     other = CRITERION.model_copy(update={"name": "brevity"})
@@ -234,7 +234,7 @@ async def test_judgment_past_its_time_or_of_another_memory_is_unknown(bench: Ben
     assert kept(bench) == []
 
 
-async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench) -> None:
+async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
     score = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
     judgment = await judge(bench, criterion=score)
     assert judgment["value"] == 5
@@ -245,14 +245,14 @@ async def test_value_of_a_scale_that_has_changed_meanwhile_is_told(bench: Bench)
     assert taken["feedback"]["value"] is False
 
 
-async def test_graph_without_a_store_is_told(bench: Bench) -> None:
+async def test_graph_without_a_store_raises(bench: Bench) -> None:
     options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     graph = create_feedback_graph(CRITERION, **options).compile()
     with pytest.raises(InvalidInputError, match=r"^store: "):
         await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
 
 
-async def test_word_after_one_that_is_dated_at_the_end_of_time_counts(bench: Bench) -> None:
+async def test_feedback_after_one_with_the_latest_possible_date_counts(bench: Bench) -> None:
     given = await judge(bench)
     early = {**CASE, "value": True, "author": "ann", "given_at": "9999-12-31T23:59:59.999999Z"}
     await bench.remember(early)
@@ -261,7 +261,9 @@ async def test_word_after_one_that_is_dated_at_the_end_of_time_counts(bench: Ben
     assert episode.value is False
 
 
-async def test_no_answered_judgment_of_a_case_waits_and_each_verdict_counts(bench: Bench) -> None:
+async def test_no_answered_judgment_of_a_case_stays_pending_and_each_verdict_counts(
+    bench: Bench,
+) -> None:
     memory = bench.memory()
     nights = [verdict(True), verdict(False), verdict(True)]
     for judgment in nights:
@@ -282,7 +284,7 @@ async def test_no_answered_judgment_of_a_case_waits_and_each_verdict_counts(benc
     assert len(memory.judgments(waiting=True)) == 3
 
 
-async def test_words_on_one_judgment_are_stored_as_before(bench: Bench) -> None:
+async def test_stored_format_of_feedback_on_one_judgment_is_unchanged(bench: Bench) -> None:
     memory, judgment = bench.memory(), verdict(True)
     for _ in range(2):
         memory.remember({**CASE, "value": True, "judgment": judgment})

@@ -123,7 +123,7 @@ async def test_panel(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("context", [None, {"model": "openai:gpt-4.1"}])
-async def test_nine_are_judged_and_distilled_concurrently_by_one_model_and_one_embedder(
+async def test_nine_criteria_are_judged_and_distilled_concurrently(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, context: Any
 ) -> None:
     for name, value in bench.server.environment.items():
@@ -154,14 +154,14 @@ async def test_nine_are_judged_and_distilled_concurrently_by_one_model_and_one_e
     assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-6-luna"}
 
 
-async def test_max_concurrency_of_the_run_holds(bench: Bench) -> None:
+async def test_max_concurrency_of_the_run_is_respected(bench: Bench) -> None:
     config: Any = {**thread("t"), "max_concurrency": 1}
     given = panel(bench, NINE).invoke(CASE, config)
     assert len(given["judgments"]) == len(NINE)
     assert bench.server.peak_chats == 1
 
 
-async def test_mixed_scales_are_each_judged_on_their_own_and_pairs_in_both_orders(
+async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_both_orders(
     bench: Bench,
 ) -> None:
     values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
@@ -179,7 +179,7 @@ async def test_mixed_scales_are_each_judged_on_their_own_and_pairs_in_both_order
         assert ("depends on the order" in str(warnings)) is (one.name == "better")
 
 
-async def test_each_judge_sees_its_own_memory_alone(bench: Bench) -> None:
+async def test_each_judge_sees_only_its_own_memory(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one, OTHER, value=False, rationale=f"Said of {one.name} alone.")
         await bench.add_guideline(f"A rule of {one.name} alone.", criterion=one)
@@ -212,7 +212,7 @@ WRONG: list[tuple[Any, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("case", "sentence", "options"), WRONG)
-async def test_invalid_example_costs_no_call(
+async def test_invalid_example_causes_no_model_call(
     bench: Bench, case: Any, sentence: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError, match=sentence) as caught:
@@ -231,7 +231,7 @@ FAILURES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-async def test_judge_that_fails_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
+async def test_failing_judge_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
     reply, words = FAILURES[failure]
     bench.server.rules = [fails("facts", reply)]
     given = await bench.invoke(panel(bench), CASE)
@@ -249,9 +249,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("label", list(BROKEN))
-async def test_memory_that_can_not_be_read_is_named_and_the_others_go_on(
-    bench: Bench, label: str
-) -> None:
+async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, label: str) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE, "waiting")
     await teach(bench, FACTS, OTHER)
@@ -284,7 +282,7 @@ async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
-async def test_all_failing_is_one_error_and_the_run_can_be_continued(
+async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
     bench: Bench, reply: Any, kind: Any
 ) -> None:
     graph = panel(bench)
@@ -316,7 +314,7 @@ FILLED: list[tuple[Sequence[Criterion], Any, int]] = [
 
 
 @pytest.mark.parametrize(("filled", "reply", "texts"), FILLED)
-async def test_example_is_embedded_once_for_all_memories_if_any_needs_it(
+async def test_example_is_embedded_at_most_once_for_all_memories(
     bench: Bench, filled: Sequence[Criterion], reply: Any, texts: int
 ) -> None:
     for one in filled:
@@ -334,7 +332,7 @@ async def test_example_is_embedded_once_for_all_memories_if_any_needs_it(
     assert embedded(bench) == 0
 
 
-async def test_embedding_that_fails(bench: Bench) -> None:
+async def test_failing_embedding(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)
     bench.server.script_embeddings(DOWN)

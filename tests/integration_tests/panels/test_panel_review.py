@@ -91,7 +91,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("review", "kind", "sentence"), WRONG)
-async def test_function_that_raises_is_not_swallowed(
+async def test_exception_of_a_review_function_is_raised(
     bench: Bench, review: Any, kind: Any, sentence: str
 ) -> None:
     bench.server.rules = [fails("length")]
@@ -99,7 +99,7 @@ async def test_function_that_raises_is_not_swallowed(
         await bench.invoke(panel(bench, review=review), CASE)
 
 
-async def test_context_overrides_the_built_settings_and_is_checked(bench: Bench) -> None:
+async def test_context_overrides_default_settings_and_is_validated(bench: Bench) -> None:
     for number, (built, told, asks) in enumerate(
         [("always", "never", False), ("never", "always", True), ("always", None, True)]
     ):
@@ -134,7 +134,7 @@ async def test_context_overrides_the_built_settings_and_is_checked(bench: Bench)
 
 
 @pytest.mark.parametrize("settings", [None, {"namespace": ["team"]}])
-async def test_panel_under_a_parent_with_a_context_of_its_own(bench: Bench, settings: Any) -> None:
+async def test_panel_in_a_parent_graph_with_its_own_context(bench: Bench, settings: Any) -> None:
     graph = parent(bench, review="always")
     context = ParentContext(user="ann", memalign=settings)
     asked = await bench.invoke(graph, CASE, context=context)
@@ -152,7 +152,7 @@ async def test_panel_under_a_parent_with_a_context_of_its_own(bench: Bench, sett
     assert (given["errors"].keys(), given["judgments"].keys()) == ({"facts"}, {"tone", "length"})
 
 
-async def test_concurrent_panels_are_answered_by_id_and_learn_together(bench: Bench) -> None:
+async def test_concurrent_panels_are_resumed_by_interrupt_id_and_all_learn(bench: Bench) -> None:
     inner = create_panel_graph(THREE, **models(bench), review="always").compile()
     builder: Any = StateGraph(Parent)
     builder.add_node("grade", lambda state: {"results": [inner.invoke(state)]})
@@ -186,7 +186,7 @@ async def test_concurrent_panels_are_answered_by_id_and_learn_together(bench: Be
 
 
 @pytest.mark.parametrize("reply", [DOWN, "Well.", truncated('{"oper'), refusal()])
-async def test_failed_distilling_is_reported_and_done_by_the_next_panel(
+async def test_failed_distillation_is_reported_and_repeated_by_the_next_panel(
     bench: Bench, reply: Any
 ) -> None:
     graph = reviewed(bench)
@@ -209,7 +209,7 @@ async def test_failed_distilling_is_reported_and_done_by_the_next_panel(
     assert {episode.status for episode in await bench.episodes(criterion=FACTS)} == {"distilled"}
 
 
-async def test_expert_can_judge_what_the_judge_could_not(bench: Bench) -> None:
+async def test_expert_can_rate_a_criterion_whose_judge_failed(bench: Bench) -> None:
     bench.server.rules = [fails("facts", {"rationale": "No.", "value": "?"})]
     rule = Aggregate(weights={"tone": 3, "length": 0}, vetoes={"facts": True}, passes=0.5)
     graph = reviewed(bench, aggregate=rule)
@@ -247,7 +247,7 @@ async def test_interrupted_run_continues_without_judging_or_learning_again(bench
     assert (len(distillings(bench.server)), judged_names(bench.server)) == (asked, sorted(NAMES))
 
 
-async def test_judgments_before_a_failure_are_kept(
+async def test_judgments_made_before_a_failure_are_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge_example = judging.judge_example
@@ -285,7 +285,7 @@ async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
     assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
 
 
-async def test_checkpoints_hold_only_what_the_judges_are_shown(bench: Bench) -> None:
+async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) -> None:
     for one in THREE:
         await teach(bench, one)
         for number in range(30):
@@ -311,7 +311,7 @@ async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]
     return result
 
 
-async def test_each_kept_judgment_takes_later_feedback(bench: Bench) -> None:
+async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     ids = {name: one["id"] for name, one in given["judgments"].items()}
@@ -329,7 +329,7 @@ async def test_each_kept_judgment_takes_later_feedback(bench: Bench) -> None:
         await tell(bench, TONE, given["judgments"]["tone"]["id"])
 
 
-async def test_purging_one_criterions_feedback_leaves_the_other_memories(bench: Bench) -> None:
+async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench: Bench) -> None:
     graph = reviewed(bench)
     secret = {"value": False, "rationale": "The customer, Ms Quillfeather, was never told."}
     await bench.review(graph, {"tone": secret, "facts": COLD, "author": "ann"}, on="taught")

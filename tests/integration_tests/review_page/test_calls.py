@@ -20,7 +20,7 @@ def call(name: str = "refund", **args: Any) -> dict[str, Any]:
     return {"name": name, "args": args}
 
 
-async def test_a_call_is_compared_with_the_nearest_approved_call_of_its_tool(
+async def test_call_is_compared_with_the_most_similar_approved_call_of_its_tool(
     office: Office,
 ) -> None:
     await office.judged(call(order="A7", amount=5, note="<b>now</b>"))
@@ -48,7 +48,7 @@ async def test_a_call_is_compared_with_the_nearest_approved_call_of_its_tool(
     assert rows == [("", "order"), (' class="differs"', "amount"), (' class="differs"', "note")]
 
 
-async def test_without_an_approved_call_the_page_says_so(office: Office) -> None:
+async def test_page_says_if_no_call_was_approved(office: Office) -> None:
     await office.judged(call(order="A7"))
     other = Example(inputs=ASKED, outputs=call("credit", order="A7"))
     await office.memory.aremember(Feedback(example=other, value=True))
@@ -59,7 +59,7 @@ async def test_without_an_approved_call_the_page_says_so(office: Office) -> None
 @pytest.mark.parametrize(
     ("value", "asks", "ran"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-async def test_a_call_that_ran_unasked_is_named_and_can_be_marked_wrong(
+async def test_call_that_ran_without_approval_is_marked_and_can_be_rated_wrong(
     office: Office, *, value: bool, asks: bool, ran: bool
 ) -> None:
     choice = ReviewChoice(asks=asks, reasons=["sample"] if asks else [])
@@ -87,7 +87,7 @@ async def test_a_call_that_ran_unasked_is_named_and_can_be_marked_wrong(
     assert report.unasked_wrong == int(ran)
 
 
-def test_only_a_name_with_arguments_is_a_call() -> None:
+def test_only_a_name_with_arguments_counts_as_a_call() -> None:
     assert tool_call(call(a=1)) == call(a=1)
     others: list[Any] = [
         "refund",
@@ -109,7 +109,7 @@ def test_only_a_name_with_arguments_is_a_call() -> None:
     assert [each.differs for each in arguments_of(call(a=1), call(a=True))] == [True]
 
 
-async def test_the_list_shows_the_last_question_of_a_conversation(office: Office) -> None:
+async def test_list_shows_the_last_question_of_a_conversation(office: Office) -> None:
     turns = [
         *ASKED,
         {"role": "assistant", "content": "Done."},

@@ -42,7 +42,7 @@ People = tuple[Threads, Reviewer, Reviewer]
 
 
 @pytest.mark.parametrize("who", ["ann", "bob"])
-async def test_answer_to_a_clarifying_question_is_the_words_of_who_answers(
+async def test_answer_to_a_clarifying_question_belongs_to_its_author(
     office: Office, who: str
 ) -> None:
     server, queue = Threads(office, clarify=True), office.queue()
@@ -73,7 +73,7 @@ async def test_answer_to_a_clarifying_question_is_the_words_of_who_answers(
     assert await office.said() == {("ann", "Wait."): (False, joined)}
 
 
-async def test_another_run_on_the_thread_is_waited_for(office: Office, people: People) -> None:
+async def test_page_waits_for_another_run_on_the_thread(office: Office, people: People) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
     server.faults.append(refusal(ConflictError, 409))
@@ -82,7 +82,7 @@ async def test_another_run_on_the_thread_is_waited_for(office: Office, people: P
 
 
 @pytest.mark.parametrize("is_taken_back", [False, True])
-async def test_what_changes_while_another_run_is_waited_for_is_not_learned_as_it_was(
+async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_new_form(
     office: Office, people: People, monkeypatch: pytest.MonkeyPatch, *, is_taken_back: bool
 ) -> None:
     server, ann, _ = people
@@ -104,7 +104,9 @@ async def test_what_changes_while_another_run_is_waited_for_is_not_learned_as_it
     assert (await office.said(), bool(notices)) == (left, not is_taken_back)
 
 
-async def test_a_failing_model_leaves_the_answer_stored(office: Office, people: People) -> None:
+async def test_answer_is_stored_if_the_model_fails_on_a_thread(
+    office: Office, people: People
+) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
     office.server.responder = lambda _: error(500, "It broke.")
@@ -113,7 +115,7 @@ async def test_a_failing_model_leaves_the_answer_stored(office: Office, people: 
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
-async def test_an_answer_that_a_stopped_server_had_passed_on_is_ones_own(
+async def test_answer_already_delivered_by_a_stopped_server_is_accepted(
     office: Office, people: People
 ) -> None:
     server, ann, _ = people
@@ -132,7 +134,7 @@ async def test_an_answer_that_a_stopped_server_had_passed_on_is_ones_own(
     assert await office.said() == {("ann", "Wait."): (False, "Too short.")}
 
 
-async def test_what_is_not_there_or_not_of_this_desk_is_no_dead_end(
+async def test_missing_and_foreign_tasks_show_a_page_with_a_way_back(
     office: Office, people: People
 ) -> None:
     server, ann, _ = people
@@ -153,7 +155,7 @@ def replace_criterion(office: Office, name: str) -> Any:
     return office.judge.model_copy(update={"criterion": criterion})
 
 
-async def test_the_words_outlast_a_failing_embedder(office: Office) -> None:
+async def test_comment_survives_a_failing_embedder(office: Office) -> None:
     """The first case of a memory has no vector yet."""
     await office.judged("Wait.")
     queue, ann = await office.begin()
@@ -175,7 +177,7 @@ ODD_OUTPUTS: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize("outputs", ODD_OUTPUTS, ids=lambda outputs: repr(outputs)[:20])
-async def test_odd_outputs_do_not_hold_up_the_queue(office: Office, outputs: Any) -> None:
+async def test_unusual_outputs_do_not_block_the_queue(office: Office, outputs: Any) -> None:
     await office.judged(outputs)
     queue, ann = await office.begin()
     case = ann.here
@@ -198,7 +200,7 @@ async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
     assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
 
 
-async def test_an_answer_to_an_earlier_judgment_is_refused_and_kept_in_the_form(
+async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
     office: Office,
     people: People,
     monkeypatch: pytest.MonkeyPatch,
@@ -222,7 +224,7 @@ async def test_an_answer_to_an_earlier_judgment_is_refused_and_kept_in_the_form(
 
 
 @pytest.mark.parametrize("kind", ["review", "panel"])
-async def test_the_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
+async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
     server = Threads(office)
     if kind == "panel":
         models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
@@ -248,7 +250,7 @@ def hidden(expert: Expert, name: str) -> str:
     return found[1]
 
 
-async def test_answer_of_a_server_that_stopped_is_learned_from_with_the_next_one(
+async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.judged("Wait.", "Send a photo.")
@@ -264,7 +266,7 @@ async def test_answer_of_a_server_that_stopped_is_learned_from_with_the_next_one
     assert [one.status for one in await office.memory.aepisodes()] == ["distilled"] * 2
 
 
-async def test_a_name_with_a_slash_is_a_name(office: Office) -> None:
+async def test_name_with_a_slash_is_accepted(office: Office) -> None:
     name = "Ton/höflich? 100%"
     office.judge = replace_criterion(office, name)
     graph = create_judge_graph(office.judge.criterion, **office.judge.options)
@@ -280,7 +282,7 @@ async def test_a_name_with_a_slash_is_a_name(office: Office) -> None:
     assert "Says sorry." in ann.text
 
 
-async def test_a_name_with_a_comma_is_one_criterion(office: Office) -> None:
+async def test_criterion_name_may_contain_a_comma(office: Office) -> None:
     plain, name = office.judge, "tone, and warmth"
     office.judge = replace_criterion(office, name)
     graph = create_judge_graph(office.judge.criterion, **office.judge.options)
@@ -291,7 +293,7 @@ async def test_a_name_with_a_comma_is_one_criterion(office: Office) -> None:
     assert f"{name} 1 just now" in (await ann.get("/review")).text
 
 
-async def test_odd_requests_are_answered_in_a_sentence(office: Office) -> None:
+async def test_malformed_requests_get_an_error_sentence(office: Office) -> None:
     await office.judged("Wait.")
     ann = office.expert("ann", office.queue())
     assert (await ann.get("/review/name?back=/reviewevil")).page.status_code == 200
@@ -308,7 +310,7 @@ async def test_odd_requests_are_answered_in_a_sentence(office: Office) -> None:
     assert "ann b" in (await ann.get("/review")).text
 
 
-async def test_a_store_or_server_that_refuses_is_told(
+async def test_failure_of_store_or_server_is_shown(
     office: Office, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, ann, _ = people
@@ -322,7 +324,7 @@ async def test_a_store_or_server_that_refuses_is_told(
 
 
 @pytest.mark.parametrize("namespace", ["memalign_review", "memalign"])
-async def test_the_words_are_shown_where_the_store_fails(office: Office, namespace: str) -> None:
+async def test_comment_is_shown_again_if_the_store_fails(office: Office, namespace: str) -> None:
     class Locked(InMemoryStore):
         is_locked = False
 
@@ -346,7 +348,7 @@ async def test_the_words_are_shown_where_the_store_fails(office: Office, namespa
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
 
 
-async def test_a_name_that_nobody_checks_opens_no_case_of_another_account(office: Office) -> None:
+async def test_unverified_name_opens_no_case_of_another_account(office: Office) -> None:
     server, queue = Threads(office), office.queue()
     question = await server.start("Wait.")
     ann = Reviewer("ann", True, client=server, account="ann")
@@ -357,7 +359,7 @@ async def test_a_name_that_nobody_checks_opens_no_case_of_another_account(office
     assert await queue.open(ann, question, late=True) is not None
 
 
-async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Office) -> None:
+async def test_expert_without_a_name_is_sent_to_the_name_form(office: Office) -> None:
     await office.judged("Wait.")
     _, ann = await office.begin()
     forgot = Expert(
@@ -374,7 +376,7 @@ async def test_a_case_is_opened_again_where_nobody_said_their_name(office: Offic
     assert 'name="back" value="/review"' in forgot.page.text
 
 
-async def test_a_judgment_that_is_kept_and_asked_about_is_one_question(office: Office) -> None:
+async def test_kept_judgment_with_an_interrupt_is_one_task(office: Office) -> None:
     server = Threads(office, keep_judgments=timedelta(days=1))
     question = await server.start("Wait.")
     queue, ann = office.queue(), Reviewer("ann", True, client=server)
@@ -382,7 +384,7 @@ async def test_a_judgment_that_is_kept_and_asked_about_is_one_question(office: O
     assert ([it.id for it in found], count) == ([question], 1)
 
 
-async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
+async def test_answer_survives_its_judgment_and_the_later_answer_counts(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.judged("Wait.")
@@ -398,7 +400,7 @@ async def test_an_answer_outlasts_its_judgment_and_the_later_one_counts(
     assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
-async def test_an_answer_that_is_learned_from_last_does_not_take_the_place_of_a_later_one(
+async def test_older_answer_learned_last_does_not_replace_a_newer_answer(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.judged("Wait.")
@@ -433,7 +435,7 @@ async def test_an_answer_that_is_learned_from_last_does_not_take_the_place_of_a_
         ("purged", {}, None),
     ],
 )
-async def test_what_an_expert_changed_meanwhile_is_not_learned_as_it_was(
+async def test_answer_changed_before_learning_is_learned_in_its_new_form(
     office: Office, monkeypatch: pytest.MonkeyPatch, where: str, change: Any, left: Any
 ) -> None:
     await office.judged("Wait.")
@@ -463,7 +465,7 @@ async def test_what_an_expert_changed_meanwhile_is_not_learned_as_it_was(
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_shown_to_be_copied(
+async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
     office: Office, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
 ) -> None:
     await office.judged("Wait.")
@@ -489,7 +491,7 @@ async def test_an_answer_to_a_judgment_that_ended_is_stored_by_any_process_or_sh
     assert (await other.get(ann.here)).page.status_code == 404  # nobody opens it any more
 
 
-async def test_an_expert_is_not_shown_another_answers_rule_as_their_own(
+async def test_notice_does_not_attribute_another_answers_guideline(
     office: Office, people: People
 ) -> None:
     server, ann, bob = people
@@ -506,7 +508,7 @@ async def test_an_expert_is_not_shown_another_answers_rule_as_their_own(
 
 
 @pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
-async def test_judgments_that_are_kept_for_ever_are_listed_with_their_age(
+async def test_judgments_kept_without_limit_are_listed_with_their_age(
     office: Office, keep: timedelta
 ) -> None:
     office.judge = office.judge.but(keep_judgments=keep)
@@ -521,7 +523,7 @@ async def test_judgments_that_are_kept_for_ever_are_listed_with_their_age(
     assert (await office.expert("ann", office.queue()).get("/review")).page.status_code == 200
 
 
-async def test_a_rule_that_another_reworded_is_not_overwritten_unseen(office: Office) -> None:
+async def test_edit_of_a_concurrently_reworded_guideline_is_refused(office: Office) -> None:
     rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -540,7 +542,7 @@ async def test_a_rule_that_another_reworded_is_not_overwritten_unseen(office: Of
     ]
 
 
-async def test_a_rule_that_another_reworded_is_not_removed_unseen(office: Office) -> None:
+async def test_removal_of_a_concurrently_reworded_guideline_is_refused(office: Office) -> None:
     rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
     bob = await office.expert("bob", office.queue()).get(f"/review/learned/{NAME}")
     await office.memory.aedit_guideline(rule.id, "Say when it will come.", author="ann")
@@ -550,7 +552,7 @@ async def test_a_rule_that_another_reworded_is_not_removed_unseen(office: Office
     assert [it.text for it in await office.memory.aguidelines()] == ["Say when it will come."]
 
 
-async def test_closing_one_of_two_tabs_keeps_the_case(office: Office) -> None:
+async def test_closing_one_of_two_tabs_keeps_the_lease(office: Office) -> None:
     await office.judged("Wait.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -561,7 +563,7 @@ async def test_closing_one_of_two_tabs_keeps_the_case(office: Office) -> None:
     assert bob.here == "/review"
 
 
-async def test_an_answered_case_does_not_open_as_if_new(office: Office) -> None:
+async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None:
     await office.judged("Wait.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)

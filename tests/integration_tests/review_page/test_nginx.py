@@ -66,7 +66,7 @@ def proxied(waiting: Shell, tmp_path: Path) -> Iterator[str]:
         page.communicate()
 
 
-def test_nginx_signs_experts_in(waiting: Shell, proxied: str) -> None:
+def test_nginx_authenticates_experts(waiting: Shell, proxied: str) -> None:
     trust = ssl.create_default_context(cafile=str(waiting.folder / "certificate"))
     trust.check_hostname = False
     forged = {"X-Forwarded-User": "bob"}

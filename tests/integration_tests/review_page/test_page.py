@@ -22,7 +22,7 @@ from tests.integration_tests.review_page.conftest import NAME, Expert, Office
 from tests.loopback import error
 
 
-async def test_answer_is_learned_and_the_expert_told(office: Office) -> None:
+async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> None:
     await office.judged("Wait.", "Send a photo.")
     queue, ann = await office.begin()
     assert "The loopback judge" not in ann.text  # hidden until there is an answer
@@ -44,7 +44,7 @@ async def test_answer_is_learned_and_the_expert_told(office: Office) -> None:
     assert "0 of 1 (0%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
-async def test_nobody_is_offered_what_another_looks_at(
+async def test_leased_case_is_not_offered_to_others(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.judged("One.", "Two.")
@@ -59,7 +59,7 @@ async def test_nobody_is_offered_what_another_looks_at(
     assert [it.skipped for it in (await queue.list_tasks(Reviewer("bob")))[0]] == [False, True]
 
 
-async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: Office) -> None:
+async def test_case_judged_twice_is_two_tasks(office: Office) -> None:
     await office.judged("Wait.", "Wait.")
     queue = office.queue()
     ann = office.expert("ann", queue)
@@ -70,7 +70,7 @@ async def test_case_that_was_judged_twice_is_offered_and_answered_twice(office: 
     assert "2 of 2 (100%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
-async def test_a_server_that_stops_waits_for_what_is_being_learned(
+async def test_shutdown_waits_for_learning_in_progress(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await office.judged("Wait.")
@@ -89,7 +89,7 @@ async def test_a_server_that_stops_waits_for_what_is_being_learned(
     assert len(learned) == 1
 
 
-async def test_two_answers_to_one_case_are_both_kept(office: Office) -> None:
+async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     await office.judged("Wait.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -102,7 +102,7 @@ async def test_two_answers_to_one_case_are_both_kept(office: Office) -> None:
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
-async def test_an_answer_is_stored_if_the_model_fails(office: Office) -> None:
+async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     await office.judged("One.")
     queue, ann = await office.begin()
     office.server.responder = lambda _: error(500, "It broke.")
@@ -112,7 +112,7 @@ async def test_an_answer_is_stored_if_the_model_fails(office: Office) -> None:
     assert await office.said() == {("ann", "One."): (False, "Too cold.")}
 
 
-async def test_own_words_are_changed_and_taken_back_by_their_expert_alone(office: Office) -> None:
+async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) -> None:
     await office.judged("Wait.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -132,7 +132,7 @@ async def test_own_words_are_changed_and_taken_back_by_their_expert_alone(office
     assert await office.said() == {}
 
 
-async def test_rules_are_written_changed_and_rolled_back(office: Office) -> None:
+async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> None:
     ann = await office.expert("ann", office.queue()).get(f"/review/learned/{NAME}")
     await ann.post(f"/review/learned/{NAME}/add", text="Says sorry first.")
     version = await office.memory.aversion()
@@ -155,7 +155,7 @@ FORGED: dict[str, Callable[[Expert], Any]] = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-async def test_what_another_site_sends_is_refused(office: Office, how: str) -> None:
+async def test_cross_site_requests_are_refused(office: Office, how: str) -> None:
     await office.judged("Wait.")
     _, ann = await office.begin()
     FORGED[how](ann)
@@ -164,7 +164,7 @@ async def test_what_another_site_sends_is_refused(office: Office, how: str) -> N
     assert await office.said() == {}
 
 
-async def test_bad_answers_are_told_at_the_form(office: Office) -> None:
+async def test_invalid_answers_show_an_error_in_the_form(office: Office) -> None:
     await office.judged("Wait.")
     _, ann = await office.begin()
     case = ann.here
@@ -179,7 +179,7 @@ async def test_bad_answers_are_told_at_the_form(office: Office) -> None:
     assert "no criterion 'other'" in (await ann.get("/review/learned/other")).text
 
 
-async def test_judged_text_stays_text(office: Office) -> None:
+async def test_judged_text_is_escaped(office: Office) -> None:
     hostile = '<script>alert(1)</script><img src=x onerror="alert(2)">'
     await office.judged(hostile)
     _, ann = await office.begin()
@@ -189,7 +189,7 @@ async def test_judged_text_stays_text(office: Office) -> None:
     assert "&lt;script&gt;alert(1)" in (await ann.get("/review")).page.text
 
 
-async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: Office) -> None:
+async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(office: Office) -> None:
     await office.judged("Wait.")
     example: Any = {"inputs": "Where is my order?", "outputs": "Wait."}
     await office.memory.aremember(Feedback(**example, value=True, rationale="Fine.", author="bob"))
@@ -208,7 +208,7 @@ async def test_effect_tells_who_said_otherwise_and_which_rule_may_come(office: O
     assert [it.author for it in await office.memory.aepisodes()] == ["bob"]
 
 
-def test_a_criterions_name_is_shown_as_it_is_written() -> None:
+def test_criterion_name_is_shown_as_written() -> None:
     criteria = [Criterion(name=name, instructions="Is it?") for name in ("GDPR", "tone of iOS")]
     case = case_payload("panel", criteria)
     assert [field.label for field in fields_of(case, {})] == [
@@ -226,13 +226,13 @@ def test_a_criterions_name_is_shown_as_it_is_written() -> None:
     ("minimum", "maximum", "keys"),
     [(1, 5, "1 2 3 4 5"), (0, 10, "0 1 2 3 4 5 6 7 8 9 -"), (-1, 1, "- 0 1"), (12, 13, "- -")],
 )
-def test_the_key_of_a_mark_is_its_digit(minimum: int, maximum: int, keys: str) -> None:
+def test_keyboard_shortcut_of_a_mark_is_its_digit(minimum: int, maximum: int, keys: str) -> None:
     scale = Numeric(minimum=minimum, maximum=maximum, integer=True)
     case = case_payload("review", [Criterion(name="c", instructions="Is it?", scale=scale)])
     assert [option.key or "-" for option in fields_of(case, {})[0].options] == keys.split()
 
 
-def test_forms_write_what_the_graphs_read() -> None:
+def test_form_replies_are_valid_for_the_graphs() -> None:
     scales: dict[str, Any] = {
         "choice": Categorical(choices=("poor", "good")),
         "marks": Numeric(minimum=1, maximum=5, integer=True),

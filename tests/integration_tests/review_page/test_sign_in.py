@@ -36,7 +36,7 @@ def through(office: Office, address: str, proxy: str | None = None, **headers: A
         ("fd00::7", "fd00::/8"),
     ],
 )
-async def test_the_user_of_the_proxy_answers_as_themselves(
+async def test_proxy_user_is_the_author_of_the_answer(
     office: Office, address: str, proxy: str | None
 ) -> None:
     await office.judged("Wait.")
@@ -63,7 +63,7 @@ async def test_the_user_of_the_proxy_answers_as_themselves(
     ("address", "proxy"),
     [("10.1.2.3", None), ("127.0.0.1", "10.1.2.3"), ("testclient", None), ("::1", "10.0.0.0/8")],
 )
-async def test_the_header_counts_from_the_proxy_alone(
+async def test_user_header_is_trusted_only_from_the_proxy(
     office: Office, address: str, proxy: str | None
 ) -> None:
     await office.judged("Wait.")
@@ -83,14 +83,16 @@ async def test_the_header_counts_from_the_proxy_alone(
         ([(HEADER, "ann"), (HEADER, "bob")], "several names"),
     ],
 )
-async def test_nobody_is_let_in_without_a_user(office: Office, headers: Any, problem: str) -> None:
+async def test_request_without_a_user_is_refused(
+    office: Office, headers: Any, problem: str
+) -> None:
     await office.judged("Wait.")
     ann = await through(office, "127.0.0.1", headers=headers).get("/review")
     assert (ann.page.status_code, "Wait." in ann.text) == (403, False)
     assert f"Nobody is signed in: the proxy sent {problem} in the header {HEADER}." in ann.text
 
 
-async def test_a_form_from_another_site_is_refused_behind_a_proxy_too(office: Office) -> None:
+async def test_cross_site_form_is_refused_behind_a_proxy(office: Office) -> None:
     await office.judged("Wait.")
     ann = await through(office, "::1", headers={HEADER: "ann"}).get("/review/next")
     ann.http.headers["origin"] = "https://evil.example"
@@ -102,7 +104,7 @@ async def test_a_form_from_another_site_is_refused_behind_a_proxy_too(office: Of
     assert len(await office.said()) == 1
 
 
-async def test_users_whose_long_names_begin_alike_are_two_experts(office: Office) -> None:
+async def test_users_with_a_common_long_name_prefix_are_distinct(office: Office) -> None:
     await office.judged("Wait.")
     names = [f"CN={'x' * 100},OU={unit}" for unit in ("care", "sales")]
     path = f"/review/case/j-support_tone-{(await office.judgment_ids())[0]}"
@@ -125,7 +127,7 @@ async def test_users_whose_long_names_begin_alike_are_two_experts(office: Office
         (("127.0.0.1", 1), "reviews.example.com", 403),
     ],
 )
-async def test_without_sign_in_only_this_machine_is_answered(
+async def test_without_sign_in_only_local_requests_are_served(
     office: Office, client: Any, host: str, status: int
 ) -> None:
     app = create_review_app(office.queue(), name="ann")
@@ -135,7 +137,7 @@ async def test_without_sign_in_only_this_machine_is_answered(
 
 
 @pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
-async def test_the_name_of_the_command_is_cleaned_as_any_other(
+async def test_name_given_to_the_command_is_normalized(
     office: Office, name: str, author: str
 ) -> None:
     await office.judged("Wait.")
@@ -147,7 +149,7 @@ async def test_the_name_of_the_command_is_cleaned_as_any_other(
     assert "You have not answered anything" not in ann.text
 
 
-async def test_a_name_of_spaces_is_asked_for(office: Office) -> None:
+async def test_blank_name_is_requested_again(office: Office) -> None:
     await office.judged("Wait.")
     _, nobody = await office.begin("   ")
     assert nobody.here == "/review/name"

@@ -57,7 +57,7 @@ def test_scales(tmp_path: Path, scale: str, expected: Any) -> None:
     assert read == Criterion(name="tone", instructions="Is it kind?", scale=expected)
 
 
-def test_every_option_of_an_evaluation_is_taken(tmp_path: Path) -> None:
+def test_every_option_of_an_evaluation_is_accepted(tmp_path: Path) -> None:
     given = {"folds": 3, "seed": 1, "group_by": "inputs", "learning_curve": True}
     given |= {"resamples": 200, "sizes": [2, 5]}
     load(tmp_path, f"{HEAD}evaluate: {json.dumps(given)}")
@@ -87,13 +87,13 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
         (HEAD + "scale: {type: boolean, foo: 1}", "foo"),
     ],
 )
-def test_what_is_no_criterion(tmp_path: Path, content: str, says: str) -> None:
+def test_invalid_criterion_files(tmp_path: Path, content: str, says: str) -> None:
     with pytest.raises(InvalidInputError, match=r"^--criterion: .*c\.yaml") as caught:
         load(tmp_path, content)
     assert says in str(caught.value)
 
 
-def test_lines_are_counted_with_those_that_are_blank(tmp_path: Path) -> None:
+def test_line_numbers_include_blank_lines(tmp_path: Path) -> None:
     read = records(tmp_path, "f.jsonl", '\n{"inputs": 1}\r\n \n{"inputs": "x\u2028y\x85z"}')
     assert read == [("line 2", {"inputs": 1}), ("line 4", {"inputs": "x\u2028y\x85z"})]
     assert records(tmp_path, "f.json", '[{"inputs": 1}, {"inputs": 2}]')[1][0] == "record 2"
@@ -101,7 +101,9 @@ def test_lines_are_counted_with_those_that_are_blank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
-def test_tables_of_all_countries(tmp_path: Path, delimiter: str, line_break: str) -> None:
+def test_tables_in_many_encodings_and_formats(
+    tmp_path: Path, delimiter: str, line_break: str
+) -> None:
     lines = ["inputs|outputs|value", '"a|b"|"c\n""d"""|yes', "||", "e|f|"]
     text = line_break.join(lines).replace("|", delimiter)
     read = records(tmp_path, "f.csv", "\ufeff" + text)
@@ -111,14 +113,14 @@ def test_tables_of_all_countries(tmp_path: Path, delimiter: str, line_break: str
     ]
 
 
-def test_cells_stay_as_they_are(tmp_path: Path) -> None:
+def test_cells_are_not_converted(tmp_path: Path) -> None:
     text = ',inputs,outputs,id,author\n0, 1 ,NaN,007,"{""x"": 1}"\n'
     read = records(tmp_path, "f.csv", text)  # a column without a name is an index
     assert fields(read) == [{"inputs": " 1 ", "outputs": "NaN", "id": "007", "author": '{"x": 1}'}]
     assert warnings == []
 
 
-def test_columns_by_other_names(tmp_path: Path) -> None:
+def test_renamed_columns(tmp_path: Path) -> None:
     text = '{"question": "q", "outputs": "o", "value": "model\'s", "label": true, "x": 2}'
     read = records(tmp_path, "f.jsonl", text, "inputs=question", "value = label ")
     assert fields(read) == [{"inputs": "q", "outputs": "o", "value": True}]
@@ -133,7 +135,7 @@ def test_examples_of_records() -> None:
     assert example_of({"example": inside, "inputs": 4}) == inside
 
 
-def test_beginnings_of_ids() -> None:
+def test_id_prefixes() -> None:
     ids = ["abcd1111", "abcd2222", "beef0000", "beef00001"]
     for given, found in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
         assert find_id(given, ids, "episode") == found
@@ -148,7 +150,7 @@ def test_beginnings_of_ids() -> None:
             find_id(given, ids, "version")
 
 
-def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     assert clean("a\x1b[31mb\u202e") == "a\\x1b[31mb\\u202e"
     assert clean("tab\tand\nline, ü, 漢字, 🙂") == "tab\tand\nline, ü, 漢字, 🙂"
     terminal = Terminal()
@@ -159,7 +161,7 @@ def test_control_characters_are_spelt_out(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
 
 
-def test_a_table_shows_what_guidelines_were_measured_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_the_auc_of_guidelines(capsys: pytest.CaptureFixture[str]) -> None:
     measured = {"status": "unproven", "worth": {"auc": 5 / 6, "cases": 12}, "text": "Be brief."}
     Terminal().result({"guidelines": [measured, {"status": "standing", "text": "Say why."}]})
     told = " ".join(capsys.readouterr().out.split())
@@ -180,7 +182,7 @@ def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     assert (out, err) == ("", f"memalign: note\n{warning}memalign: judged 3 of 3\n{warning}")
 
 
-def test_what_the_encoding_has_no_place_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_outside_the_terminals_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii", errors="backslashreplace"))
     sys.stdout.write("Zoë \udcff\n")
@@ -202,7 +204,7 @@ def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("memalign-graph 0.")
 
 
-def test_a_command_that_a_script_put_into_the_background_ends_on_sigterm(
+def test_background_command_ends_on_sigterm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stopped(_: str) -> str:

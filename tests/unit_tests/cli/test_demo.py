@@ -16,7 +16,7 @@ def rows(*values: tuple[float, float, float]) -> list[dict[str, object]]:
     return [{"outputs": "x", **dict(zip(names, row, strict=True))} for row in values]
 
 
-def test_the_change_has_an_interval_and_may_be_chance() -> None:
+def test_difference_has_an_interval_and_may_be_chance() -> None:
     scale = Numeric(minimum=0, maximum=10)
     nearer = conclusion(scale, rows(*[(0, 10, 5)] * 8))
     assert "1.00 away" in nearer
@@ -27,7 +27,7 @@ def test_the_change_has_an_interval_and_may_be_chance() -> None:
     assert "right on 1 of 2" in conclusion(Boolean(), rows((True, False, True), (True, True, True)))
 
 
-def test_a_guideline_is_shown_with_its_cases_and_auc() -> None:
+def test_guideline_is_shown_with_its_cases_and_auc() -> None:
     now = datetime.now(UTC)
     fields: dict[str, Any] = {
         "episode_ids": ["e"],

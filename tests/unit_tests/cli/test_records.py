@@ -41,7 +41,7 @@ def test_pandas_in_every_orientation(orientation: str) -> None:
     )
 
 
-def test_pandas_without_column_names_is_told_what_to_do() -> None:
+def test_pandas_without_column_names_gets_an_instruction() -> None:
     with pytest.raises(InvalidInputError, match='orient="records"'):
         read("pandas_values.json")
 
@@ -52,7 +52,7 @@ def test_one_record_whose_fields_are_objects_is_no_table(tmp_path: Path) -> None
     assert row == {"inputs": {"text": "Hi"}, "outputs": {"text": "Hello"}}
 
 
-def test_numbers_that_gaps_made_floats_are_themselves_again(tmp_path: Path) -> None:
+def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
     rows = feedback(read("pandas_gaps.csv"))
     assert [(one.id, one.author) for one in rows] == [("1", "7"), (None, "8"), ("3", None)]
     [row] = read_text(tmp_path, "inputs,outputs,value,id,author\nHi,Ho,TRUE,1,7\n")
@@ -70,7 +70,7 @@ def test_excel_with_blank_trailing_columns() -> None:
     assert [(one.value, one.rationale) for one in rows] == [(False, "Too cold."), (True, None)]
 
 
-def test_excel_in_german() -> None:
+def test_german_excel_export() -> None:
     first, second = feedback(read("excel_german.csv"))
     assert (first.value, second.value) == (False, True)
     assert first.example.outputs == "Check the\ntracking page.", "a quoted line break is one"
@@ -78,14 +78,14 @@ def test_excel_in_german() -> None:
     assert second.given_at.isoformat() == "2024-05-02T00:00:00+00:00"
 
 
-def test_a_ragged_row_of_google_sheets_refuses_no_other() -> None:
+def test_ragged_row_of_google_sheets_does_not_reject_other_rows() -> None:
     first, ragged, last = read("google_sheets.csv")
     assert [one.value for one in feedback([first, last])] == [False, True]
     assert isinstance(ragged, InvalidInputError)
     assert str(ragged).startswith("it has 3 cells, and the header has 4")
 
 
-def test_a_workbook_of_excel() -> None:
+def test_excel_workbook() -> None:
     first, second = feedback(read("excel.xlsx"))
     assert [(one.value, one.author, one.id) for one in (first, second)] == [
         (False, "7", "1"),
@@ -96,7 +96,7 @@ def test_a_workbook_of_excel() -> None:
     assert first.given_at.isoformat() == "2024-05-01T12:00:00+00:00"
 
 
-def test_a_workbook_that_cannot_be_read_is_told_what_to_do(
+def test_unreadable_workbook_gets_an_instruction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for data in (b"PK\x03\x04\xff", b"inputs,outputs"):
@@ -123,14 +123,14 @@ def test_langsmith_and_argilla() -> None:
         read("argilla.json", "inputs=fields.nothing", "outputs=fields.reply")
 
 
-def test_words_of_other_languages_stay_on_other_scales(tmp_path: Path) -> None:
+def test_boolean_words_of_other_languages_are_kept_on_other_scales(tmp_path: Path) -> None:
     scale = Categorical(choices=("falso", "vero"))
     [row] = read_text(tmp_path, "inputs,outputs,value\nHi,Ho,vero\n", scale=scale)
     assert row["value"] == "vero"
 
 
 @pytest.mark.parametrize("choice", ["None", "null", "nan"])
-def test_a_choice_that_other_tools_write_for_a_gap_is_a_value(tmp_path: Path, choice: str) -> None:
+def test_choice_that_looks_like_a_missing_value_is_a_value(tmp_path: Path, choice: str) -> None:
     scale = Categorical(choices=(choice, "minor"))
     rows = read_text(tmp_path, f"inputs,outputs,value\nHi,Ho,{choice}\nHi,He,NaT\n", scale=scale)
     assert [row.get("value") for row in rows] == [choice, None]
@@ -150,7 +150,7 @@ def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
     assert row["value"] == "1"
 
 
-def test_a_comma_that_may_separate_thousands_is_left_to_be_refused(tmp_path: Path) -> None:
+def test_ambiguous_thousands_separator_is_refused(tmp_path: Path) -> None:
     text = "inputs;outputs;value\nHi;Ho;1,000\nHi;He;0,5\n"
     rows = read_text(tmp_path, text, scale=Numeric(minimum=0, maximum=5_000))
     assert [row["value"] for row in rows] == ["1,000", "0.5"]
@@ -171,19 +171,19 @@ def test_dates_as_numbers(tmp_path: Path, given: str, date: str) -> None:
     assert feedback(rows)[0].given_at.isoformat() == date
 
 
-def test_a_year_is_no_date(tmp_path: Path) -> None:
+def test_year_is_not_a_date(tmp_path: Path) -> None:
     text = "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\nYo,Ho,TRUE,2024-05-01\n"
     wrong, right = read_text(tmp_path, text)
     assert str(wrong).startswith("given_at: 2024 is no date")
     assert feedback([right])[0].given_at.isoformat() == "2024-05-01T00:00:00+00:00"
 
 
-def test_half_a_pair_is_none(tmp_path: Path) -> None:
+def test_incomplete_pair_is_missing(tmp_path: Path) -> None:
     half, whole = read_text(tmp_path, "inputs,a,b\nHi,Ho,\nYo,x,y\n", "outputs=a,b")
     assert "outputs" not in half
     assert whole["outputs"] == ["x", "y"]
 
 
-def test_a_file_without_inputs_and_outputs_is_told_its_columns(tmp_path: Path) -> None:
+def test_file_without_inputs_and_outputs_lists_its_columns(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no column is called inputs or outputs: it has q"):
         read_text(tmp_path, "q,a,value\nHi,Ho,TRUE\n")

@@ -48,7 +48,7 @@ def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 
 
 
 @pytest.mark.parametrize("group_by", ["example", "inputs"])
-def test_no_item_is_learned_from_and_judged(group_by: Any) -> None:
+def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
     given = [word(number) for number in range(14)]
     given += [word(number, author="bob", value=True) for number in range(0, 14, 3)]
     given += [word(number, author="cy", value=None, rationale="Hm.") for number in range(4)]
@@ -68,7 +68,7 @@ def test_no_item_is_learned_from_and_judged(group_by: Any) -> None:
     assert folds_of(given, group_by, 1) != folds_of(given, group_by, 2)
 
 
-def test_folds_are_alike_in_their_labels() -> None:
+def test_folds_are_stratified_by_label() -> None:
     given = [word(number, value=number % 4 == 0) for number in range(40)]
     shares = [sum(bool(case.expected) for case in fold.test) for fold in folds_of(given, folds=5)]
     assert shares == [2] * 5
@@ -95,7 +95,7 @@ def uneven(folds: list[list[int]], labels: list[str]) -> float:
     )
 
 
-def test_folds_are_as_alike_as_those_of_scikit_learn() -> None:
+def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
     chance, spreads = random.Random(1), []  # noqa: S311 - nothing secret
     for trial in range(60):
         number, folds = chance.choice([20, 60, 200]), chance.choice([2, 3, 5])
@@ -117,7 +117,7 @@ def test_folds_are_as_alike_as_those_of_scikit_learn() -> None:
     assert len(spreads) > 50
 
 
-def test_the_majority_of_experts_decides_by_their_newest_feedback() -> None:
+def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
     given = [word(0, author=one, value=one != "b", said=said) for said, one in enumerate("abc")]
     [case] = labelled_cases(read(given), CRITERION)
     assert case.expected is True
@@ -167,14 +167,14 @@ def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
         {"outputs": {"text": "Sorry!", "more": ["It comes  today."]}},
     ],
 )
-def test_twins_are_one_item(twin: dict[str, Any]) -> None:
+def test_cases_with_equal_content_are_one_item(twin: dict[str, Any]) -> None:
     fields: dict[str, Any] = {"inputs": "Where is it?", "outputs": "Sorry!\nIt comes today."}
     group = group_of(Example(**fields), "example")
     assert group_of(Example(**{**fields, **twin}), "example") == group
     assert group_of(Example(**{**fields, "outputs": "Sorry!"}), "example") != group
 
 
-def test_inputs_that_differ_in_spaces_alone_are_one_item() -> None:
+def test_inputs_that_differ_only_in_spaces_are_one_item() -> None:
     first, second = (Example(inputs=text, outputs=text) for text in ("Where?", " Where?\n"))
     assert group_of(first, "inputs") == group_of(second, "inputs")
     nested = [Example(inputs={"q": [text]}, outputs="x") for text in ("Where?", " Where?\n")]

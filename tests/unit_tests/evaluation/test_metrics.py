@@ -60,7 +60,7 @@ def width(estimate: Estimate) -> float:
     return estimate.high - estimate.low
 
 
-def test_as_scikit_learn() -> None:
+def test_metrics_match_scikit_learn() -> None:
     for seed in range(60):
         chance = random.Random(seed)
         count = chance.randint(4, 60)
@@ -98,7 +98,7 @@ def test_as_scikit_learn() -> None:
         assert found["auc"] == (None if wanted is None else pytest.approx(wanted))
 
 
-def test_concordance_is_correlation_times_bias() -> None:
+def test_concordance_is_correlation_times_bias_correction() -> None:
     for seed in range(20):
         drawn = np.random.default_rng(seed)
         x = drawn.normal(size=20) + 1e6 * (seed % 2)
@@ -109,7 +109,7 @@ def test_concordance_is_correlation_times_bias() -> None:
         assert found == pytest.approx(wanted, abs=1e-6)
 
 
-def test_where_metrics_are_undefined() -> None:
+def test_undefined_metrics() -> None:
     same = numbers(Boolean(), [True] * 4, [True] * 4, sure=[0.9] * 4)
     assert (same["kappa"], same["auc"], same["agreement"]) == (None, None, 1)
     assert same["ece"] == pytest.approx(0.1)
@@ -125,7 +125,7 @@ def test_where_metrics_are_undefined() -> None:
     assert "ece" not in none
 
 
-def test_every_metric_has_an_interval_that_the_seed_repeats() -> None:
+def test_intervals_are_reproducible_from_the_seed() -> None:
     expected, got = coins(40, 0.7, 1)
     chance = random.Random(0)
     sure = [chance.uniform(0.5, 1) for _ in expected]
@@ -142,7 +142,7 @@ def test_every_metric_has_an_interval_that_the_seed_repeats() -> None:
     assert beside[1].metrics == one.metrics
 
 
-def test_cases_of_an_item_are_drawn_together() -> None:
+def test_cases_of_an_item_are_resampled_as_a_group() -> None:
     """The same item ten times over tells nothing new, and does not narrow the interval."""
     expected, got = coins(20, 0.7, 3)
     [once], _ = scored(Boolean(), expected, got)
@@ -158,7 +158,7 @@ def test_cases_of_an_item_are_drawn_together() -> None:
 
 
 @pytest.mark.parametrize(("items", "low"), [(2, 0.158), (10, 0.692), (100, 0.964)])
-def test_a_judge_that_is_right_on_all_of_a_few_items_is_not_certain(items: int, low: float) -> None:
+def test_perfect_score_on_few_items_has_a_wide_interval(items: int, low: float) -> None:
     """All draws are the same: the exact bound of Clopper and Pearson takes their place."""
     expected = [number % 2 == 0 for number in range(items)] * 2
     groups = [str(number) for number in range(items)] * 2
@@ -176,7 +176,7 @@ def test_a_judge_that_is_right_on_all_of_a_few_items_is_not_certain(items: int, 
 
 
 @pytest.mark.parametrize(("items", "ahead"), [(2, None), (40, True)])
-def test_a_judge_that_is_better_on_few_items_with_many_cases_may_be_lucky(
+def test_better_score_on_few_items_with_many_cases_is_not_significant(
     items: int, ahead: Any
 ) -> None:
     groups = [str(number % items) for number in range(40)]
@@ -187,7 +187,7 @@ def test_a_judge_that_is_better_on_few_items_with_many_cases_may_be_lucky(
     assert pair.is_ahead("agreement") is ahead
 
 
-def test_judges_are_compared_on_the_same_draws() -> None:
+def test_judges_are_compared_on_the_same_resamples() -> None:
     expected, got = coins(40, 0.5, 5)
     wrong = next(at for at in range(40) if got[at] != expected[at])
     better = [*got[:wrong], expected[wrong], *got[wrong + 1 :]]
@@ -206,7 +206,7 @@ def test_judges_are_compared_on_the_same_draws() -> None:
     assert less.is_ahead("nothing") is None
 
 
-def test_failures_count_for_neither_judge() -> None:
+def test_failed_cases_are_excluded_for_both_judges() -> None:
     expected = [True, True, False, False]
     said = [True, None, False, True], [False, True, False, None]
     [one, other], [pair] = scored(Boolean(), expected, *said, pairs=[("j0", "j1")])
@@ -234,7 +234,7 @@ def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:
     ("wins", "losses", "is_ahead"),
     [(5, 0, None), (6, 0, True), (9, 2, None), (10, 2, True), (14, 6, True), (None, None, True)],
 )
-def test_few_pairs_have_to_pass_the_sign_test(wins: Any, losses: Any, is_ahead: Any) -> None:
+def test_few_pairs_must_pass_the_sign_test(wins: Any, losses: Any, is_ahead: Any) -> None:
     gain, counts = Estimate(value=0.2, low=0.05, high=0.35), {"wins": wins, "losses": losses}
     differences = {"agreement": gain, "ece": gain}
     pair = Comparison(judge="a", against="b", cases=40, differences=differences, **counts)

@@ -174,7 +174,7 @@ def test_every_scale(kind: str) -> None:
     assert Report.model_validate_json(json.dumps(earlier)) == report
 
 
-def test_a_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> None:
+def test_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> None:
     report = make_report()
     written, wrong = report.to_html(), report.wrong("aligned")
     assert report.of("aligned").failed == 1
@@ -190,7 +190,7 @@ def test_a_page_needs_no_network_and_no_script_and_failures_are_not_wrong() -> N
 
 
 @pytest.mark.parametrize("text", EVIL)
-def test_texts_of_others_stay_text(text: str) -> None:
+def test_untrusted_text_is_escaped(text: str) -> None:
     report = make_report(number=8, right=0, text=text)
     written = report.to_markdown()
     assert len(written) <= MAX_CHARS < 65_536  # GitHub's limit of a comment
@@ -215,12 +215,12 @@ def test_texts_of_others_stay_text(text: str) -> None:
         ("a\x00b\u202ec\ud800", "a\ufffdb\ufffdc\ufffd"),
     ],
 )
-def test_a_line(text: str, written: str) -> None:
+def test_summary_line(text: str, written: str) -> None:
     assert inline(text) == written
     assert clean("x" * 20, 10) == "x" * 10 + "… [10 more characters]"
 
 
-def test_a_report_with_parts_missing() -> None:
+def test_report_with_missing_parts() -> None:
     missing = ("guidelines", "usage", "warnings", "comparisons")
     bare = make_report().model_copy(update={**{name: [] for name in missing}, "curve": None})
     assert "### Guidelines learned: 0" in bare.to_markdown()
@@ -229,7 +229,7 @@ def test_a_report_with_parts_missing() -> None:
         assert "measured" in report.to_markdown()
 
 
-def test_the_headline() -> None:
+def test_headline() -> None:
     for right, number, verdict in (
         (1.0, 60, "better"),
         (0.0, 60, "worse"),
@@ -246,7 +246,7 @@ def test_the_headline() -> None:
     assert "no change: tone" in same.summary().split("\n")[0]
 
 
-def test_saving(tmp_path: Path) -> None:
+def test_report_is_saved(tmp_path: Path) -> None:
     report = make_report()
     for ending in ("html", "md", "json"):
         file = report.save(tmp_path / "new" / f"report.{ending}")
@@ -257,7 +257,7 @@ def test_saving(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stars", "number", "ordered", "pairwise"])
-def test_a_report_is_not_compared_with_one_of_another_scale_or_criterion(kind: str) -> None:
+def test_report_is_not_compared_with_one_of_another_scale_or_criterion(kind: str) -> None:
     report, other = make_report(), make_report(kind)
     with pytest.raises(InvalidInputError, match=r"^before: .* another scale"):
         report.compare(other)

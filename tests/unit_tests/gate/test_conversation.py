@@ -110,14 +110,14 @@ def test_last_question_and_last_answer(case: str) -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
-def test_missing_messages_are_one_sentence(state: Any) -> None:
+def test_missing_messages_raise_one_sentence(state: Any) -> None:
     with pytest.raises(InvalidInputError, match="messages: the state has no messages") as caught:
         example_in(state)
     assert "example=" in str(caught.value)
 
 
 @pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
-def test_conversation_without_a_human_is_one_sentence(messages: list[Any]) -> None:
+def test_conversation_without_a_human_message_raises_one_sentence(messages: list[Any]) -> None:
     with pytest.raises(InvalidInputError, match="chat: no message is human"):
         example_in({"chat": messages}, "chat")
 
@@ -237,7 +237,7 @@ def test_whole_conversation_is_judged_as_steps(case: str) -> None:
     assert case == "picture-before" or found.inputs == first
 
 
-def test_drafts_that_are_known_by_their_ids_are_left_out() -> None:
+def test_drafts_with_known_ids_are_excluded() -> None:
     """If the critique has its own key, the messages do not contain it."""
     asked = HumanMessage("Where is it?", id="m1")
     drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
@@ -248,7 +248,7 @@ def test_drafts_that_are_known_by_their_ids_are_left_out() -> None:
     assert found == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
-def test_of_answers_whose_critiques_went_elsewhere_the_last_counts_in_each_turn() -> None:
+def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
     first = [HumanMessage("Hi"), AIMessage("Yo"), AIMessage("Yes?")]
     now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
     for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
@@ -304,13 +304,13 @@ def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
     assert "check_quality" not in shown
 
 
-def test_structured_response_in_a_graph_of_ones_own_is_no_answer() -> None:
+def test_structured_response_in_a_custom_graph_is_not_the_answer() -> None:
     """Nothing shows whether it belongs to this turn."""
     state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
     assert example_in(state) == Example(inputs="Where is it?", outputs="A")
 
 
-def test_function_may_give_an_example_or_its_fields() -> None:
+def test_function_may_return_an_example_or_its_fields() -> None:
     example = Example(inputs="Q", outputs="A", reference_outputs="R")
     turn = read_turn([], {})
     assert extract_example({}, lambda _: example, turn) == example
@@ -372,7 +372,7 @@ def test_rationale_of_an_overruled_judge_is_not_in_the_critique() -> None:
     assert "most like this one" not in text
 
 
-def test_message_is_a_humans_and_marked_as_a_gates() -> None:
+def test_critique_is_a_human_message_marked_as_from_the_gate() -> None:
     message = critique_message("Too cold.", "quality_gate")
     assert type(message) is HumanMessage
     assert message.text.startswith("Too cold.")

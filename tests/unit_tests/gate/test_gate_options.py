@@ -94,7 +94,7 @@ def middleware(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("option", "value", "sentence"), [*GATE, *KEYS, *PLACES])
-def test_option_is_refused_by_name_and_leaves_the_graph_as_it_was(
+def test_invalid_option_is_named_and_the_graph_is_unchanged(
     option: str, value: Any, sentence: str
 ) -> None:
     builder = writing(Writer())
@@ -103,7 +103,7 @@ def test_option_is_refused_by_name_and_leaves_the_graph_as_it_was(
     assert (set(builder.nodes), set(builder.edges), dict(builder.branches)) == before
 
 
-def test_every_builder_refuses_the_same() -> None:
+def test_every_builder_refuses_the_same_options() -> None:
     assert [option for option, _, _ in GATE] == [
         option for option in Gate.model_fields for _ in range(2)
     ]
@@ -132,7 +132,7 @@ def test_options_that_only_some_builders_take() -> None:
         assert told.startswith(f"name: '{name}' is a key of every agent")
 
 
-def test_flat_keywords_are_the_fields_of_a_gate_and_of_its_judge() -> None:
+def test_keywords_match_the_fields_of_gate_and_judge() -> None:
     known = {*Gate.model_fields, *JudgeOptions.__annotations__, "clarify"}
     assert set(GateOptions.__annotations__) == known
 
@@ -182,7 +182,7 @@ def test_edge_past_the_gate_is_refused(case: str) -> None:
         assert chooses is (case in ("choice", "command"))
 
 
-def test_gates_parallel_to_and_after_gates() -> None:
+def test_parallel_and_chained_gates() -> None:
     builder = add(name="tone", fallback="Later.")
     told = refused(add, builder, name="facts", after="tone")
     assert told.startswith("after: 'tone' is a gate. Give it accept='facts'")
@@ -222,7 +222,7 @@ STATES: list[tuple[Any, dict[str, Any], Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("state", "options", "words"), STATES)
-def test_state_that_can_not_take_what_a_gate_writes_is_refused(
+def test_state_without_the_gates_keys_is_refused(
     state: Any, options: dict[str, Any], words: Sequence[str]
 ) -> None:
     told = refused(add, writing(Writer(), state), **options)
@@ -253,7 +253,7 @@ CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_values_that_pass_and_those_that_do_not(case: str) -> None:
+def test_passing_and_failing_values(case: str) -> None:
     scale, passes, good, bad = CASES[case]
     rule = PassRule.of(scale, passes)
     assert [rule.passes(value) for value in good] == [True] * len(good)
@@ -275,12 +275,12 @@ class Later:
 
 @pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize("passes", [later, Later(), lambda _: later(1)])
-def test_awaitable_result_lets_nothing_pass(passes: Any) -> None:
+def test_awaitable_result_of_a_rule_raises(passes: Any) -> None:
     with pytest.raises(InvalidInputError, match="passes: "):
         assert not PassRule.of(STARS, passes).passes(3)
 
 
-def test_later_changes_of_the_arguments_have_no_effect() -> None:
+def test_arguments_are_copied() -> None:
     allowed = [4]
     rule = PassRule.of(STARS, allowed)
     allowed.append(1)

@@ -18,7 +18,7 @@ from memalign_graph.integrations.recorded import plain_json
 from tests.conftest import Bench
 
 
-def test_importing_it_imports_no_extra() -> None:
+def test_importing_the_integrations_imports_no_extra() -> None:
     code = (
         "import sys\n"
         "from memalign_graph.integrations import *\n"
@@ -27,7 +27,7 @@ def test_importing_it_imports_no_extra() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ImportError, match=r'as_mlflow_scorer needs the extra "mlflow"'):
         integrations.as_mlflow_scorer(bench.judge_graph())
@@ -46,7 +46,7 @@ class Order:
     number: int
 
 
-def test_what_applications_return_becomes_json() -> None:
+def test_application_objects_become_json() -> None:
     given: dict[str, Any] = {
         "messages": [HumanMessage("Where is it?")],
         "answer": Answer(at=datetime(2025, 3, 1, tzinfo=UTC)),

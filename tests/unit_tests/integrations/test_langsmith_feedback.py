@@ -69,7 +69,7 @@ def only(found: ImportedFeedback) -> Any:
     return one
 
 
-def test_a_score_with_its_comment_and_reference_is_read_whole() -> None:
+def test_score_comment_and_reference_are_imported() -> None:
     known = Example(id=uuid.uuid4(), inputs={}, outputs={"answer": "Oh."}, dataset_id=uuid.uuid4())
     app = run(reference_example_id=known.id)
     word = said(app, score=0, comment=" Too cold. ")
@@ -94,13 +94,13 @@ def test_a_score_with_its_comment_and_reference_is_read_whole() -> None:
         (CRITERION, {"score": 1, "correction": {"score": 0}}, False),
     ],
 )
-def test_values_are_read_onto_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
+def test_values_are_converted_to_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
     app = run()
     one = only(read([app], [said(app, **given)], criterion))
     assert (one.value, type(one.value)) == (value, type(value))
 
 
-def test_labels_of_a_table_are_read_for_what_they_are() -> None:
+def test_labels_of_a_table_get_their_type() -> None:
     """Of pandas: 1.0 for 1, and NaN, None, NaT or <NA> where there is nothing."""
     runs = [{"id": name, "inputs": name, "outputs": "x"} for name in "abcd"]
     rows = [
@@ -125,7 +125,7 @@ def test_labels_of_a_table_are_read_for_what_they_are() -> None:
         feedback_from_langsmith(runs, table, criterion=CRITERION)
 
 
-def test_each_person_s_word_counts_and_what_no_person_said_is_passed_over() -> None:
+def test_only_feedback_from_people_is_imported() -> None:
     app, other = run(), run()
     nobody = said(app, score=1).model_copy(update={"feedback_source": None})
     user = FeedbackSourceBase(type="app", user_id="u-7")
@@ -157,7 +157,7 @@ def test_each_person_s_word_counts_and_what_no_person_said_is_passed_over() -> N
     assert only(read([app], [said(app, key="thumbs", score=1)], key="thumbs")).value is True
 
 
-def test_a_correction_is_the_corrector_s_word_and_not_the_judge_s() -> None:
+def test_correction_is_feedback_of_its_author() -> None:
     app = run()
     better = {"answer": "We are sorry."}
     score = {"value": "no", "explanation": "Too cold."}
@@ -174,7 +174,7 @@ def test_a_correction_is_the_corrector_s_word_and_not_the_judge_s() -> None:
     ]
 
 
-def test_an_export_brings_its_feedback_which_counts_once() -> None:
+def test_feedback_in_an_export_counts_once() -> None:
     app = run(outputs={"messages": [AIMessage("Here.")]})
     word = said(app, score=0)
     line = {**dict(app), "feedback": [json.loads(word.model_dump_json())]}
@@ -216,7 +216,7 @@ def test_two_users_with_one_name_are_two_experts() -> None:
         ({"correction": {"score": 0, "explanation": ["Cold."]}}, '[\n "Cold."\n]'),
     ],
 )
-def test_a_comment_that_is_no_text_is_read_as_text(fields: Any, rationale: str) -> None:
+def test_comment_of_another_type_becomes_text(fields: Any, rationale: str) -> None:
     app = {"id": "1", "inputs": "Where?", "outputs": "Look it up."}
     source = {"type": "app", "user_name": "ann"}
     word = {"run_id": None, "key": "support_tone", "score": 0, "feedback_source": source, **fields}
@@ -224,7 +224,7 @@ def test_a_comment_that_is_no_text_is_read_as_text(fields: Any, rationale: str) 
     assert (one.value, one.rationale, one.author) == (False, rationale, "ann")
 
 
-def test_what_can_t_be_used_is_rejected_with_the_reason() -> None:
+def test_unusable_feedback_is_rejected_with_the_reason() -> None:
     app, other, empty = run(), run(), run(outputs={})
     cases: list[tuple[Criterion, Any, Any, str]] = [
         (CRITERION, app, said(app, score=math.nan), "needs a value or a rationale"),
@@ -252,7 +252,7 @@ def test_what_can_t_be_used_is_rejected_with_the_reason() -> None:
         ([{"id": "1", "feedback": ["x"]}], [], "runs.feedback"),
     ],
 )
-def test_what_is_none_of_langsmith_s_is_named(runs: Any, feedback: Any, field: str) -> None:
+def test_objects_of_other_types_are_named(runs: Any, feedback: Any, field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         feedback_from_langsmith(runs, feedback, criterion=CRITERION)
     assert str(caught.value).startswith(field)

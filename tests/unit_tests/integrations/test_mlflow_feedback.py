@@ -36,7 +36,7 @@ def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
     return feedback_from_mlflow(traces, criterion)
 
 
-def test_what_is_overridden_or_no_person_s_does_not_count() -> None:
+def test_overridden_and_automatic_assessments_do_not_count() -> None:
     older = assessment(feedback={"value": 0})
     newer = assessment(assessment_id="a-2", overrides="a-1", feedback={"value": "yes"})
     words = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
@@ -50,7 +50,7 @@ def test_what_is_overridden_or_no_person_s_does_not_count() -> None:
     }
 
 
-def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
+def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference() -> None:
     person = {"source": {"source_type": "HUMAN"}, "expectation": {"value": "x"}}
     written = [
         assessment(**person, assessment_name="by_person"),
@@ -71,12 +71,12 @@ def test_a_judge_s_expectations_and_overridden_ones_are_no_reference() -> None:
         (trace(assessment(feedback={"value": {"value": True}})), "is not on the scale"),
     ],
 )
-def test_an_unusable_assessment_is_rejected(given: Any, reason: str) -> None:
+def test_unusable_assessment_is_rejected(given: Any, reason: str) -> None:
     [rejected] = read(given).rejected
     assert (rejected.id, reason in rejected.reason) == ("a-1", True)
 
 
-def test_every_form_of_a_trace_is_read() -> None:
+def test_every_format_of_a_trace_is_accepted() -> None:
     given = trace(assessment(span_id="002e1c0e1e0dd22c"))
     [one] = read(given).feedback
     assert (one.author, one.example.outputs) == ("ann", "Here.")
@@ -87,6 +87,6 @@ def test_every_form_of_a_trace_is_read() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", [1], [{"data": {}}], ["{"]])
-def test_what_is_no_trace_is_named(wrong: Any) -> None:
+def test_objects_that_are_not_traces_are_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^traces"):
         feedback_from_mlflow(wrong, CRITERION)

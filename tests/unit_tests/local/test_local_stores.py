@@ -70,7 +70,7 @@ class Hold:
         return 0
 
 
-def test_closing_waits_while_another_thread_is_in_a_statement(tmp_path: Path) -> None:
+def test_close_waits_for_a_statement_of_another_thread(tmp_path: Path) -> None:
     def works(opened: ExitStack, is_store: bool) -> tuple[sqlite3.Connection, Any]:  # noqa: FBT001
         if is_store:
             store = opened.enter_context(open_local_store(tmp_path / "m.db"))
@@ -96,7 +96,7 @@ def test_closing_waits_while_another_thread_is_in_a_statement(tmp_path: Path) ->
         assert again.get(SPACE, "1") is not None
 
 
-def test_listing_left_half_way_does_not_keep_the_block_from_ending(
+def test_unfinished_listing_does_not_block_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "BUSY_TIMEOUT_S", 0.1)
@@ -108,7 +108,7 @@ def test_listing_left_half_way_does_not_keep_the_block_from_ending(
     assert next(listing) != newest
 
 
-async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None:
+async def test_close_waits_for_a_batch_of_another_task(tmp_path: Path) -> None:
     opened, hold = AsyncExitStack(), Hold()
     store = await opened.enter_async_context(open_local_store_async(tmp_path / "m.db"))
     await store.conn.set_progress_handler(hold, 1)
@@ -122,7 +122,7 @@ async def test_closing_waits_for_a_batch_of_another_task(tmp_path: Path) -> None
         assert await again.aget(SPACE, "1") is not None
 
 
-async def test_async_twins_share_the_file(tmp_path: Path) -> None:
+async def test_sync_and_async_stores_share_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.db"
     config: RunnableConfig = {"configurable": {"thread_id": "t"}}
     async with open_local_store_async(path) as store, open_local_checkpointer_async(path) as saver:
@@ -153,7 +153,7 @@ def _open_at_once(barrier: Barrier, folder: str, number: int) -> None:
             raise
 
 
-def test_many_processes_may_open_the_same_new_file_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_can_create_the_same_file(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(4)
     workers = [

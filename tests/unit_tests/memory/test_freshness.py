@@ -46,7 +46,7 @@ def reads_of(batches: Iterable[list[Op]]) -> list[str]:
     return [space[-1] for space in spaces]
 
 
-def test_a_change_made_elsewhere_is_seen_with_a_thousand_memories_in_bounded_memory(
+def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_a_thousand_memories(
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None], opener: Opener
 ) -> None:
     reopen()
@@ -75,7 +75,7 @@ def test_a_change_made_elsewhere_is_seen_with_a_thousand_memories_in_bounded_mem
     assert reads_of(batches) == ["head"]
 
 
-def test_a_memory_that_was_used_again_is_kept_before_one_that_was_read_later(
+def test_recently_used_memory_stays_cached(
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
 ) -> None:
     reopen()
@@ -91,7 +91,7 @@ def test_a_memory_that_was_used_again_is_kept_before_one_that_was_read_later(
     assert cached() == [kept, third.access.view]
 
 
-def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
+def test_memory_in_use_is_shared_and_released_after_the_operation(
     monkeypatch: pytest.MonkeyPatch, opener: Opener
 ) -> None:
     monkeypatch.setenv(view.CACHE_BYTES, "1")
@@ -112,7 +112,7 @@ def test_what_an_operation_holds_is_shared_and_let_go_of_with_it(
     assert len(words_in(judge_memory(store))) == 1
 
 
-def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_limit_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(view.CACHE_BYTES, "2 GiB")
     with pytest.raises(InvalidInputError, match="MEMALIGN_CACHE_BYTES: '2 GiB' is not a number"):
         judge_memory(InMemoryStore()).version()
@@ -151,7 +151,7 @@ def slow() -> Iterator[SlowStore]:
     store.released.set()
 
 
-async def test_one_reads_a_memory_and_all_others_wait(slow: SlowStore) -> None:
+async def test_one_caller_loads_a_memory_while_the_others_wait(slow: SlowStore) -> None:
     tasks = [asyncio.create_task(judge_memory(slow).aversion())]
     await asyncio.to_thread(slow.entered.wait)
     tasks += [asyncio.create_task(judge_memory(slow).aversion()) for _ in range(10)]
@@ -165,7 +165,7 @@ async def test_one_reads_a_memory_and_all_others_wait(slow: SlowStore) -> None:
     assert slow.readings == 1
 
 
-async def test_where_one_fails_or_is_cancelled_the_next_one_reads(slow: SlowStore) -> None:
+async def test_next_caller_loads_if_the_first_fails_or_is_cancelled(slow: SlowStore) -> None:
     slow.failing = 1
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
@@ -188,7 +188,7 @@ async def test_where_one_fails_or_is_cancelled_the_next_one_reads(slow: SlowStor
     assert first.cancelled()
 
 
-async def test_nobody_waits_for_an_event_loop_that_waits_for_them(
+async def test_loading_does_not_deadlock_event_loops(
     slow: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = asyncio.create_task(judge_memory(slow).aversion())
@@ -202,7 +202,7 @@ async def test_nobody_waits_for_an_event_loop_that_waits_for_them(
     assert await first == own
 
 
-async def test_a_waiting_task_sees_what_was_written_since_it_was_read(slow: SlowStore) -> None:
+async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) -> None:
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
     there = InMemoryStore()
@@ -214,7 +214,7 @@ async def test_a_waiting_task_sees_what_was_written_since_it_was_read(slow: Slow
     assert len((await second).rows()) == 2
 
 
-def test_a_judgment_reads_the_head_once_and_is_of_the_version_it_names(
+def test_judgment_reads_the_head_once_and_uses_the_version_it_names(
     server: LoopbackServer,
 ) -> None:
     store = WatchedStore()
@@ -250,7 +250,7 @@ def test_a_judgment_reads_the_head_once_and_is_of_the_version_it_names(
     assert (judgment["memory_version"], judgment["evidence"]["cases"]) == (other.version(), 30)
 
 
-def test_a_clock_that_was_far_ahead_once_costs_nothing_for_ever(
+def test_clock_once_far_ahead_causes_no_lasting_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[int] = []

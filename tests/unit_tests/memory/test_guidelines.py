@@ -17,7 +17,7 @@ def sources(memory: JudgeMemory) -> dict[str, list[str]]:
     return {rule.text: rule.episode_ids for rule in memory.guidelines()}
 
 
-def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory) -> None:
+def test_adding_an_existing_guideline_changes_nothing(memory: JudgeMemory) -> None:
     first = memory.add_guideline("Be warm.", author="ann")
     other = memory.add_guideline("Be kind.")
     before = everything_in(memory.access.store)
@@ -39,7 +39,7 @@ def test_what_stands_in_these_words_already_changes_nothing(memory: JudgeMemory)
         ("\ud83d", "surrogate"),
     ],
 )
-def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
+def test_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
     rule = memory.add_guideline("Be warm.")
     attempts: list[Any] = [memory.add_guideline, partial(memory.edit_guideline, rule.id)]
     for attempt in attempts:
@@ -53,7 +53,7 @@ def test_a_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str)
 
 
 @pytest.mark.parametrize("take_back", ["forget", "another word"])
-def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
+def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pending(
     memory: JudgeMemory, take_back: str
 ) -> None:
     one, two, three = memory.remember([said("one"), said("two"), said("three")])
@@ -75,7 +75,7 @@ def test_a_lesson_from_feedback_taken_back_is_void_and_its_other_sources_wait(
     assert statuses == {two.id: "pending", three.id: "distilled"}
 
 
-def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(
+def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_does(
     memory: JudgeMemory,
 ) -> None:
     one, two = memory.remember([said("one"), said("two")])
@@ -89,7 +89,7 @@ def test_a_winner_taken_away_by_hand_brings_nothing_back_but_its_words_do(
 
 
 @pytest.mark.parametrize("lessons", [1, 2])
-def test_a_source_that_came_to_the_same_words_goes_without_a_trace(
+def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
     memory: JudgeMemory, lessons: int
 ) -> None:
     one, two = memory.remember([said("one"), said("two")])
@@ -135,7 +135,7 @@ SELECTIONS: list[tuple[dict[str, Any], list[int]]] = [
 
 
 @pytest.mark.parametrize(("selection", "expected"), SELECTIONS)
-def test_exactly_what_meets_all_that_is_given_is_forgotten(
+def test_forget_matches_all_given_filters(
     memory: JudgeMemory, selection: dict[str, Any], expected: list[int]
 ) -> None:
     episodes = five(memory)
@@ -145,7 +145,7 @@ def test_exactly_what_meets_all_that_is_given_is_forgotten(
     assert memory.episodes() == [one for one in episodes if one.id not in gone]
 
 
-def test_ids_that_name_nothing_are_told_in_their_order(memory: JudgeMemory) -> None:
+def test_unknown_ids_are_listed_in_order(memory: JudgeMemory) -> None:
     one, two, *_ = five(memory)
     forgotten = memory.forget(iter(["b", one.id, "a", "b", one.id]))
     assert (forgotten.episode_ids, forgotten.unknown_ids) == ([one.id], ["b", "a"])
@@ -167,9 +167,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("purge", [False, True])
-def test_what_can_not_select_is_refused_before_anything_is_done(
-    memory: JudgeMemory, *, purge: bool
-) -> None:
+def test_invalid_filters_are_refused_before_any_change(memory: JudgeMemory, *, purge: bool) -> None:
     five(memory)
     before = everything_in(memory.access.store)
     for selection, field in WRONG:
@@ -187,7 +185,7 @@ def test_what_can_not_select_is_refused_before_anything_is_done(
     assert everything_in(memory.access.store) == before
 
 
-def test_the_same_lessons_in_another_order_are_the_same_guidelines() -> None:
+def test_order_of_lessons_does_not_change_the_guidelines() -> None:
     def learned(order: list[int]) -> set[tuple[str, str, frozenset[str]]]:
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
         for number in order:

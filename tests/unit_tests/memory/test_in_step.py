@@ -32,7 +32,7 @@ class Shifted:
         return time.time_ns() // 1000 + self.shift_us
 
 
-async def test_an_async_and_a_sync_store_are_kept_in_step(opener: Opener, tmp_path: Path) -> None:
+async def test_sync_and_async_stores_see_the_same_memory(opener: Opener, tmp_path: Path) -> None:
     [here] = memories(opener, 1)
     one = here.remember(said("one"))
     async with aiosqlite.connect(tmp_path / "store.db", isolation_level=None) as connection:
@@ -47,7 +47,7 @@ async def test_an_async_and_a_sync_store_are_kept_in_step(opener: Opener, tmp_pa
 
 
 @pytest.mark.parametrize("seconds", [3600, -30, -300])
-def test_a_writer_with_another_time_hides_no_commit(
+def test_writer_with_a_skewed_clock_hides_no_commit(
     any_opener: Opener, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     shifted, reader, writer = memories(any_opener, 3)
@@ -62,7 +62,7 @@ def test_a_writer_with_another_time_hides_no_commit(
     assert reader.version() == writer.version()
 
 
-def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later() -> None:
+def test_example_forgotten_during_a_recall_takes_no_result_place() -> None:
     [memory] = memories(in_memory(), 1)
     one, _ = memory.remember([said("one"), said("two")])
 
@@ -77,7 +77,7 @@ def test_an_example_forgotten_while_a_recall_is_under_way_takes_no_place_later()
     assert len(memory.recall(one.example, k=1)) == 1
 
 
-def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     [memory] = memories(in_memory(), 1)
     for number in range(20):
         memory.add_guideline(f"Rule {number}.")
@@ -99,7 +99,7 @@ def test_looking_back_weighs_a_guideline_when_it_changes(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
-async def test_writers_at_once_lose_nothing(bench: Bench, reopen: Any) -> None:
+async def test_concurrent_writers_lose_nothing(bench: Bench, reopen: Any) -> None:
     await asyncio.gather(*(bench.memory().aremember(said(f"case {n}")) for n in range(20)))
     assert len(await bench.do("episodes")) == 20
     version = await bench.do("version")
@@ -125,7 +125,7 @@ def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener)
     assert memory.version() == cold.version()
 
 
-def test_sqlites_limit_of_variables_does_not_limit_a_memory(
+def test_memory_may_exceed_sqlites_variable_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert access.BATCH_ITEMS <= 1_000

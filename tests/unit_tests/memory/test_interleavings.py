@@ -98,7 +98,7 @@ def check_judged(episodes: Mapping[str, Episode], both: set[str], *, is_taught: 
 
 @pytest.mark.parametrize("moment", [WHILE_IT_READS, None])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_with_every_other_in_its_midst(name: str, moment: int | None) -> None:
+def test_every_operation_with_every_other_in_the_middle(name: str, moment: int | None) -> None:
     problems = []
     for other in OPERATIONS:
         try:
@@ -143,14 +143,14 @@ AT_EVERY_STEP = [
 
 
 @pytest.mark.parametrize(("name", "other"), AT_EVERY_STEP)
-def test_at_every_step(name: str, other: str) -> None:
+def test_every_pair_of_operations_at_every_step(name: str, other: str) -> None:
     for step in range(1, 35):
         check(together(name, other, step), {name, other})
 
 
 @pytest.mark.parametrize("other", OPERATIONS)
 @pytest.mark.parametrize("name", READS)
-def test_a_reader_in_whose_midst_another_writes(name: str, other: str) -> None:
+def test_read_with_a_concurrent_write(name: str, other: str) -> None:
     for step in range(1, 8):
         for is_first in (True, False):
             here, there, cold = start()
@@ -162,7 +162,7 @@ def test_a_reader_in_whose_midst_another_writes(name: str, other: str) -> None:
             check([here, there, cold], {other})
 
 
-def test_what_is_kept_in_step_is_the_fold_of_all_facts_in_any_order() -> None:
+def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
     for seed in range(4):
         order, opener = random.Random(seed), in_memory()  # noqa: S311 - a test's choices
         warm = memories(opener, 3)
@@ -205,7 +205,7 @@ def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
     assert at == scratch.rows.keys()
 
 
-def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
+def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
     first, second, reader = memories(any_opener, 3)
     first.remember(said("known"))
     first.version()
@@ -234,7 +234,7 @@ def test_a_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Open
     assert first.version() == now
 
 
-def test_of_two_words_said_at_once_the_newer_counts(any_opener: Opener) -> None:
+def test_newer_of_two_concurrent_pieces_of_feedback_counts(any_opener: Opener) -> None:
     here, there = memories(any_opener, 2)
     here.remember(said("one", "First."))
     there.version()
@@ -264,7 +264,7 @@ def taught(memory: JudgeMemory) -> Counter[str]:
 
 
 @pytest.mark.parametrize("text", ["Rule B.", "RULE  a"])
-def test_of_two_that_learn_from_one_word_at_once_the_earlier_counts(text: str) -> None:
+def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -> None:
     for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
         one, other = memories(in_memory(), 2)
         ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
@@ -309,7 +309,9 @@ def picture(store: InMemoryStore) -> Any:
 @pytest.mark.parametrize(
     ("name", "awaits"), [*((name, False) for name in CHANGES), ("say something new", True)]
 )
-async def test_at_each_put(monkeypatch: pytest.MonkeyPatch, name: str, *, awaits: bool) -> None:
+async def test_operation_cut_off_at_each_put(
+    monkeypatch: pytest.MonkeyPatch, name: str, *, awaits: bool
+) -> None:
     monkeypatch.setattr(access, "BATCH_ITEMS", 2)
     after: Any = None
     for puts in (None, *range(MOST)):
@@ -365,7 +367,7 @@ PURGED: dict[str, Callable[[JudgeMemory, str], Any]] = {
 
 
 @pytest.mark.parametrize(("before", "awaits"), [*((one, False) for one in PURGED), ("live", True)])
-async def test_a_purge_cut_off_at_each_write_and_made_again_ends_clean(
+async def test_repeated_purge_completes_after_a_cut_off_at_any_write(
     monkeypatch: pytest.MonkeyPatch, before: str, *, awaits: bool
 ) -> None:
     monkeypatch.setattr(access, "BATCH_ITEMS", 4)

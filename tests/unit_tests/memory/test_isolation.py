@@ -64,7 +64,7 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
 
 
 @pytest.mark.every_way("memory-sync", "sqlite-sync")
-async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Bench) -> None:
+async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None:
     memories = opened(bench)
     for name, memory in memories.items():
         await bench.remember(said("the same everywhere", name), memory=memory)
@@ -83,7 +83,7 @@ async def test_what_one_forgets_purges_or_rolls_back_the_others_keep(bench: Benc
     )
 
 
-def test_a_judge_is_shown_its_own_namespaces_memory_alone(near: Bench) -> None:
+def test_judge_sees_only_the_memory_of_its_namespace(near: Bench) -> None:
     for name in ("emea", "apac"):
         memory = near.memory(CRITERION, namespace=("shop", name))
         episode = memory.remember(said(f"case-{name}", f"word-{name}"))

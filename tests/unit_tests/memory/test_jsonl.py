@@ -54,7 +54,7 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 @EVERY_STORE
-async def test_a_round_trip_is_exact(bench: Bench) -> None:
+async def test_round_trip_is_exact(bench: Bench) -> None:
     await fill(bench)
     text = await bench.do("export_jsonl")
     statuses = [line["status"] for line in lines_of(text) if line["type"] == "guideline"]
@@ -84,7 +84,7 @@ async def test_a_round_trip_is_exact(bench: Bench) -> None:
     assert len(bench.embedded()) == 2  # the question, once for each memory
 
 
-async def test_a_table_takes_nothing_back_in_an_imported_memory_either(bench: Bench) -> None:
+async def test_importing_a_table_into_an_imported_memory_withdraws_nothing(bench: Bench) -> None:
     table = [said(name, "Too cold.", author="ann") for name in ("revised", "forgotten", "purged")]
     revised, forgotten, purged = await bench.remember(*table)
     await bench.do("revise", revised.id, {"rationale": "It is fine."})
@@ -103,7 +103,7 @@ async def test_a_table_takes_nothing_back_in_an_imported_memory_either(bench: Be
     assert await bench.do("export_jsonl", memory=elsewhere) == text
 
 
-async def test_by_way_of_a_file(near: Bench, tmp_path: Path) -> None:
+async def test_export_to_a_file_and_import(near: Bench, tmp_path: Path) -> None:
     await fill(near)
     path = tmp_path / "memory.jsonl"
     text = await near.do("export_jsonl", path)
@@ -119,9 +119,7 @@ async def test_by_way_of_a_file(near: Bench, tmp_path: Path) -> None:
     assert near.memory().export_jsonl(str(path)) == text
 
 
-async def test_an_export_that_breaks_off_leaves_the_earlier_file(
-    near: Bench, tmp_path: Path
-) -> None:
+async def test_failed_export_keeps_the_earlier_file(near: Bench, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     path, link = tmp_path / "memory.jsonl", tmp_path / "link"
     link.symlink_to(path)
@@ -147,7 +145,7 @@ def lines_as_text(text: str) -> list[str]:
     return [f"{line}\r\n" for line in text.split("\n")]
 
 
-async def test_the_newer_stays_on_both_sides(bench: Bench) -> None:
+async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
     [one, two] = await bench.remember(said("one", "First."), said("two", "First."))
     rule = await bench.do("add_guideline", "First.")
     there = bench.memory(namespace="there")
@@ -166,7 +164,7 @@ async def test_the_newer_stays_on_both_sides(bench: Bench) -> None:
     assert await bench.do("version") == await bench.do("version", memory=there)
 
 
-async def test_an_older_export_does_not_bring_back_the_old_words_rules(bench: Bench) -> None:
+async def test_older_export_does_not_restore_guidelines_of_replaced_feedback(bench: Bench) -> None:
     one, two = await bench.remember(said("one", "Old."), said("two"))
     await bench.learn(
         op("add", one, text="Old rule."), op("add", one, two, text="Of both."),
@@ -183,7 +181,7 @@ async def test_an_older_export_does_not_bring_back_the_old_words_rules(bench: Be
     assert await bench.contents() == contents
 
 
-async def test_what_was_purged_can_be_brought_in_again(bench: Bench) -> None:
+async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
     [one, _] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", one, text="Of one."))
     version, contents = await bench.do("version"), await bench.contents()
@@ -209,7 +207,7 @@ def with_line(number: int, **fields: Any) -> list[str]:
     return [json.dumps(line) for line in lines]
 
 
-def test_an_earlier_versions_export_is_read(memory: JudgeMemory) -> None:
+def test_export_of_an_earlier_release_is_accepted(memory: JudgeMemory) -> None:
     lines = [json.loads(line) for line in exported().splitlines()]
     rule = {**lines[1], "superseded_by": None, "reason": None}
     gone = {**rule, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
@@ -219,7 +217,7 @@ def test_an_earlier_versions_export_is_read(memory: JudgeMemory) -> None:
     assert [(one.text, one.status) for one in memory.guidelines()] == [("Be warm.", "standing")]
 
 
-def test_an_earlier_versions_memory_is_not_taken_for_an_empty_one() -> None:
+def test_memory_of_an_earlier_release_is_not_mistaken_for_an_empty_one() -> None:
     store = InMemoryStore()
     store.put(("memalign", CRITERION.name, "tip"), "tip", {"id": "x"})
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
@@ -251,7 +249,7 @@ LINES: list[tuple[int, str, str]] = [
 ]
 
 
-def test_a_line_that_is_none(memory: JudgeMemory) -> None:
+def test_invalid_line(memory: JudgeMemory) -> None:
     for number, line, problem in LINES:
         lines = exported().splitlines()
         lines[number - 1] = line
@@ -275,7 +273,7 @@ FIELDS: list[tuple[int, dict[str, Any], str]] = [
 ]
 
 
-def test_a_field_that_can_not_be_used(memory: JudgeMemory) -> None:
+def test_invalid_field(memory: JudgeMemory) -> None:
     for number, fields, problem in FIELDS:
         check_refused(memory, with_line(number, **fields), problem)
 
@@ -283,7 +281,7 @@ def test_a_field_that_can_not_be_used(memory: JudgeMemory) -> None:
 SOURCES: list[Any] = ["", "\n \n", [], [1], [None], [b"{}"], None, 5, {"type": "memory"}, True]
 
 
-def test_what_is_no_export_of_this_memory(memory: JudgeMemory) -> None:
+def test_files_that_are_not_exports_of_this_memory(memory: JudgeMemory) -> None:
     for source in SOURCES:
         check_refused(memory, source, "export|line 1|source|text")
     brevity = Criterion(name="brevity", instructions="Is it short?")

@@ -48,7 +48,7 @@ def another(postgres_uri: str) -> Iterator[Open]:
         yield opened
 
 
-def test_what_one_process_learns_is_in_the_next_judgment_of_another_for_one_small_read(
+def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
     another: Open, postgres_uri: str, server: LoopbackServer
 ) -> None:
     memory = another()
@@ -88,7 +88,7 @@ def part_of(op: Any) -> str:
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["empty", "by a clock that was never set"])
-def test_a_reader_of_an_early_memory_sees_what_comes(
+def test_reader_sees_facts_dated_before_1970(
     another: Open, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
     """Postgres compares times as text, and many of its collations do not see a minus."""
@@ -106,7 +106,7 @@ def test_a_reader_of_an_early_memory_sees_what_comes(
     assert search.filter == {"kind": "fact"}
 
 
-def test_writers_of_the_same_words_in_another_order_do_not_hinder_each_other(
+def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
     another: Open,
 ) -> None:
     """Postgres locks row by row: each would wait for the other, and one would fail."""
@@ -123,7 +123,7 @@ def test_writers_of_the_same_words_in_another_order_do_not_hinder_each_other(
             assert one.version() == other.version()
 
 
-def test_a_kept_judgment_has_a_time_to_live_that_reading_does_not_prolong(
+def test_reading_a_kept_judgment_does_not_extend_its_time_to_live(
     another: Open, postgres_uri: str, server: LoopbackServer
 ) -> None:
     memory = another()

@@ -23,7 +23,7 @@ STEPS = int(os.environ.get("MEMALIGN_TEST_STEPS", "30"))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_processes_at_random_lose_nothing_and_see_the_same(
+def test_random_processes_lose_nothing_and_see_the_same_memory(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     place: Path | str = tmp_path / "store.db"
@@ -53,7 +53,7 @@ def test_processes_at_random_lose_nothing_and_see_the_same(
     check_same([memory], cold)
 
 
-def test_killed_before_its_commit_a_writer_leaves_the_old_memory(
+def test_writer_killed_before_its_commit_leaves_the_memory_unchanged(
     server: LoopbackServer, opener: Opener, tmp_path: Path
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
@@ -73,7 +73,7 @@ def test_killed_before_its_commit_a_writer_leaves_the_old_memory(
     assert server.embeddings == []
 
 
-def test_every_process_reads_the_same_order_and_embeds_the_query_alone(
+def test_every_process_recalls_in_the_same_order_and_embeds_only_the_query(
     server: LoopbackServer, opener: Opener, tmp_path: Path
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())

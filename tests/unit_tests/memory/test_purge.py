@@ -70,7 +70,7 @@ def check_clean(memory: JudgeMemory) -> None:
     [("id", "at once"), ("filter", "at once"), ("author", "forgotten"), ("author", "revised"),
      ("author", "rolled back"), ("feedback id", "forgotten")],
 )  # fmt: skip
-def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
+def test_purged_text_is_in_no_item_and_no_rollback_restores_it(
     reopen: Any, way: str, before: str
 ) -> None:
     store = WatchedStore()
@@ -111,7 +111,7 @@ def test_nothing_is_left_in_any_item_and_no_rollback_brings_it_back(
     ]
 
 
-def test_of_two_experts_on_a_case_the_last_takes_it_along(memory: JudgeMemory) -> None:
+def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory) -> None:
     ann, bob = memory.remember(
         [
             said("shared case", "zqxwhy of hers", author="zqxann", id="zqxid"),
@@ -129,7 +129,7 @@ def test_of_two_experts_on_a_case_the_last_takes_it_along(memory: JudgeMemory) -
     assert left_in(everything_in(memory.access.store), "shared case") == []
 
 
-def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more(
+def test_judgment_of_another_case_no_longer_names_the_purged_episode(
     memory: JudgeMemory,
 ) -> None:
     purged, kept = memory.remember([said("one", author="ann"), said("two", author="bob")])
@@ -163,7 +163,7 @@ def test_the_judgment_of_another_experts_case_names_the_purged_one_no_more(
     assert left_in(everything_in(memory.access.store), purged.example_id) == []
 
 
-def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemory) -> None:
+def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:
     one, two, three, four = memory.remember(
         [said("one", "zqxwhy"), said("two"), said("three"), said("four")]
     )
@@ -184,7 +184,7 @@ def test_what_was_read_in_another_prompt_of_the_lesson_stands(memory: JudgeMemor
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_a_lesson_that_read_it_goes_whole_and_what_was_read_along_is_pending(
+def test_lesson_from_the_purged_feedback_is_removed_and_its_other_sources_are_pending(
     memory: JudgeMemory,
 ) -> None:
     one, other = memory.remember([said("one", "It is zqxwhy."), said("other", "Else.")])
@@ -198,7 +198,7 @@ def test_a_lesson_that_read_it_goes_whole_and_what_was_read_along_is_pending(
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_a_rewording_of_what_such_a_lesson_said_goes_too(memory: JudgeMemory) -> None:
+def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
     one, two, three = memory.remember([said("one", "zqxwhy"), said("two"), said("three")])
     learn(memory, op("add", one, two, text="It is zqxwhy."))
     [rule] = memory.guidelines()
@@ -210,7 +210,7 @@ def test_a_rewording_of_what_such_a_lesson_said_goes_too(memory: JudgeMemory) ->
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_what_others_taught_or_wrote_stays_though_it_shares_a_rare_word(
+def test_guidelines_of_others_stay_although_they_share_a_rare_word(
     memory: JudgeMemory,
 ) -> None:
     other = memory.remember(said("other", "The portal must be named.", author="bob"))
@@ -222,7 +222,7 @@ def test_what_others_taught_or_wrote_stays_though_it_shares_a_rare_word(
     assert memory.guidelines() == before
 
 
-def test_of_what_was_imported_nothing_of_others_goes(memory: JudgeMemory) -> None:
+def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) -> None:
     source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     one = source.remember(planted())
     bob, eve = source.remember([said("bob", author="bob"), said("eve", author="eve")])
@@ -272,9 +272,7 @@ def check_pending(memory: JudgeMemory, learned: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("action", ["names it", "names another"])
-def test_what_a_model_that_read_it_proposes_after_the_purge_does_not_stand(
-    near: Bench, action: str
-) -> None:
+def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) -> None:
     memory = near.memory()
     planted = memory.remember(said("one", WHY, author="zqxann"))
 
@@ -291,7 +289,7 @@ def test_what_a_model_that_read_it_proposes_after_the_purge_does_not_stand(
     check_pending(memory, learned)
 
 
-def test_a_revision_of_a_wording_that_is_purged_meanwhile_does_not_stand(near: Bench) -> None:
+def test_revision_of_a_purged_guideline_is_discarded(near: Bench) -> None:
     memory = near.memory()
     one, two = memory.remember([said("one", WHY, author="zqxann"), said("two")])
     learn(memory, op("add", one, two, text="What zqxwhy said."))
@@ -307,7 +305,7 @@ def test_a_revision_of_a_wording_that_is_purged_meanwhile_does_not_stand(near: B
     check_pending(memory, learned)
 
 
-async def test_no_vector_of_the_text_is_left(bench: Bench) -> None:
+async def test_purge_removes_the_vectors(bench: Bench) -> None:
     await bench.remember(said("kept"))
     [one] = await bench.remember(planted())
     here, there = bench.memory(), bench.memory(embeddings=bench.server.embedder(dimensions=16))
@@ -340,7 +338,7 @@ class SlowSaver(InMemorySaver):
 
 
 @pytest.mark.parametrize("case", ["one", "another"])
-def test_feedback_given_while_threads_are_read_is_purged_too(case: str) -> None:
+def test_feedback_given_while_threads_are_read_is_purged(case: str) -> None:
     store = InMemoryStore()
     memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
     memory.remember(said("one", "First zqxwhy.", author="zqxann"))
@@ -353,7 +351,7 @@ def test_feedback_given_while_threads_are_read_is_purged_too(case: str) -> None:
     assert MARK not in repr(vars(other.access.view)).casefold()
 
 
-def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
+def test_feedback_given_just_before_the_purge_is_purged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = InMemoryStore()
@@ -372,7 +370,7 @@ def test_feedback_given_just_before_the_purge_is_written_is_purged_too(
     assert left_in(everything_in(store), "zqxwhy") == []
 
 
-def test_a_question_to_a_purged_experts_guideline_goes_too() -> None:
+def test_check_question_of_a_purged_guideline_is_removed() -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
     episodes = here.remember([said("one", author="ann"), said("two", author="bob")])
     learn(here, op("add", *episodes, text="Old."))
@@ -398,7 +396,7 @@ def seconds(operation: Callable[[], object]) -> float:
         gc.enable()
 
 
-def test_the_time_of_a_purge_grows_with_the_memory_and_not_with_its_square() -> None:
+def test_purge_time_is_linear_in_the_memory_size() -> None:
     took = []
     for count in (300, 3_000):
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
@@ -407,7 +405,7 @@ def test_the_time_of_a_purge_grows_with_the_memory_and_not_with_its_square() -> 
     assert took[1] < 40 * took[0]
 
 
-def test_a_memory_with_many_purges_is_opened_in_proportion_to_them() -> None:
+def test_opening_time_is_linear_in_the_number_of_purges() -> None:
     took = []
     for count in (100, 1_000):
         given = [Fact(id=new_id(at), at_us=at, reason="remember") for at in range(count)]
@@ -419,7 +417,7 @@ def test_a_memory_with_many_purges_is_opened_in_proportion_to_them() -> None:
     assert took[1] < 40 * took[0]
 
 
-def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> None:
+def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
     episode = memory.remember(said("one", "Too cold. Call me at 555-1234.", author="ann"))
     memory.revise(episode.id, {"rationale": "Too cold."})
 
@@ -435,7 +433,7 @@ def test_a_filter_chooses_by_what_an_episode_says_now(memory: JudgeMemory) -> No
 @pytest.mark.parametrize(
     "selection", [{"author": "ann"}, {"where": lambda episode: episode.author == "ann"}]
 )
-def test_a_purge_by_id_alone_leaves_the_author_of_a_guideline_by_hand(
+def test_purge_by_id_keeps_the_author_of_a_handwritten_guideline(
     memory: JudgeMemory, selection: dict[str, Any]
 ) -> None:
     memory.remember([said("one", author="ann"), said("two", author="ann")])

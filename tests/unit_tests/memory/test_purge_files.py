@@ -66,7 +66,7 @@ MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_byte_is_left_whatever_the_journal(
+def test_purge_leaves_no_byte_in_any_journal_mode(
     connection: sqlite3.Connection, tmp_path: Path, mode: str
 ) -> None:
     connection.execute(f"PRAGMA journal_mode={mode}")
@@ -83,7 +83,7 @@ def test_no_byte_is_left_whatever_the_journal(
 
 
 @pytest.mark.parametrize("one_file", [True, False])
-async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: bool) -> None:
+async def test_purge_of_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: bool) -> None:
     store_file = tmp_path / "store.db"
     threads_file = store_file if one_file else tmp_path / "threads.db"
     with open_local_store(store_file) as store, open_local_checkpointer(threads_file) as saver:
@@ -99,7 +99,7 @@ async def test_the_local_store_and_checkpointer(tmp_path: Path, *, one_file: boo
         assert threads_in(saver) == {"clean"}
 
 
-async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
+async def test_purge_of_sync_files_from_an_event_loop(tmp_path: Path) -> None:
     store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
     with (
         SqliteStore.from_conn_string(store_file) as store,
@@ -115,7 +115,7 @@ async def test_sync_files_called_from_a_loop(tmp_path: Path) -> None:
     assert holding(tmp_path) == []
 
 
-def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_it(
+def test_open_reader_is_reported_and_a_second_purge_succeeds(
     connection: sqlite3.Connection, tmp_path: Path
 ) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
@@ -132,7 +132,7 @@ def test_another_process_that_reads_the_file_is_told_of_and_a_second_purge_ends_
     assert holding(tmp_path) == []
 
 
-async def test_a_reader_of_an_async_file_or_of_the_checkpointers_is_told_of_too(
+async def test_open_reader_of_an_async_file_or_checkpointer_is_reported(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "threads.db"
@@ -168,7 +168,7 @@ class Elsewhere(BaseStore):
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-async def test_a_store_of_an_unknown_kind_is_purged_and_told_of(*, awaits: bool) -> None:
+async def test_store_of_an_unknown_kind_is_purged_with_a_warning(*, awaits: bool) -> None:
     memory, one = fill(Elsewhere())
     options: dict[str, Any] = {"purge": True, "checkpointer": Kept()}
     done = await memory.aforget(one.id, **options) if awaits else memory.forget(one.id, **options)

@@ -17,7 +17,7 @@ from tests.unit_tests.memory.stores import in_memory
 from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, hashed, said
 
 
-async def test_two_answers_to_one_question_find_different_episodes(bench: Bench) -> None:
+async def test_recall_differs_between_two_answers_to_one_question(bench: Bench) -> None:
     question = "When does my order arrive?"
     kind, curt = "I am so sorry, it will come tomorrow", "Read the tracking page yourself"
     await bench.remember(said(question, outputs=kind), said(question, outputs=curt))
@@ -29,7 +29,7 @@ async def test_two_answers_to_one_question_find_different_episodes(bench: Bench)
         assert [one.example for one in await bench.do("recall", example, k=1)] == [nearest.example]
 
 
-async def test_examples_that_share_their_text_are_told_apart(bench: Bench) -> None:
+async def test_examples_with_the_same_text_are_distinct(bench: Bench) -> None:
     await bench.remember(
         said("q", reference_outputs="r"), said("q"), said({"question": "q"}), said("far away")
     )
@@ -51,7 +51,7 @@ NAMESPACES: list[tuple[Any, str]] = [
 ]
 
 
-def test_what_can_not_be_recalled_with_is_refused(near: Bench) -> None:
+def test_invalid_recall_arguments_are_refused(near: Bench) -> None:
     for namespace, problem in NAMESPACES:
         with pytest.raises(InvalidInputError, match=problem):
             near.memory(namespace=namespace)
@@ -63,7 +63,7 @@ def test_what_can_not_be_recalled_with_is_refused(near: Bench) -> None:
         near.memory().recall({"inputs": "q"})
 
 
-async def test_a_long_example_is_found_by_its_beginning(
+async def test_long_example_is_found_by_its_beginning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "the quick brown fox " * 2_000
@@ -74,7 +74,7 @@ async def test_a_long_example_is_found_by_its_beginning(
     assert "similar examples are found by their beginnings" in caplog.text
 
 
-async def test_another_embedder_embeds_anew_once_and_says_so(
+async def test_changed_embedder_embeds_again_once_with_a_warning(
     bench: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.remember(said("one"), said("two"))
@@ -102,7 +102,7 @@ class Untouched:
         raise AssertionError(f"The store embedded {texts}")
 
 
-def test_a_store_with_an_index_of_its_own_does_not_embed_our_items() -> None:
+def test_store_with_its_own_index_does_not_embed_the_memorys_items() -> None:
     store = InMemoryStore(index={"dims": 64, "embed": Untouched()})
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
     one = memory.remember(said("one"))
@@ -111,7 +111,7 @@ def test_a_store_with_an_index_of_its_own_does_not_embed_our_items() -> None:
     memory.forget(one.id)
 
 
-def test_a_lost_vector_is_embedded_anew(
+def test_lost_vector_is_embedded_again(
     near: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = near.memory()
@@ -139,7 +139,7 @@ def brute_force(vectors: Vectors, query: NDArray[np.float32], k: int) -> list[st
     return sorted(vectors, key=lambda key: -float(vectors[key] @ query))[:k]
 
 
-def test_any_order_of_adding_and_removing_leaves_what_a_dict_would_hold() -> None:
+def test_vector_table_behaves_like_a_dict() -> None:
     choice = random.Random(7)  # noqa: S311 - a test's order
     index, model = VectorIndex("test"), Vectors()
     for step in range(200):
@@ -183,7 +183,7 @@ def some_feedback() -> list[Feedback]:
 
 
 @pytest.mark.parametrize(("k", "rules"), [(0, 0), (1, 0), (20, 0), (5, 60)])
-def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> None:
+def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
     given = some_feedback()
     whole = filled(given, rules)
     whole.recall(Example(inputs="x", outputs="y"))
@@ -202,9 +202,7 @@ def test_case_is_left_out_as_if_it_had_never_been_there(k: int, rules: int) -> N
 
 
 @pytest.mark.parametrize(("rules", "expected"), [(20, 0), (21, 48)])
-def test_farther_examples_tell_which_of_many_guidelines_bear_on_a_case(
-    rules: int, expected: int
-) -> None:
+def test_distant_examples_help_to_select_guidelines(rules: int, expected: int) -> None:
     memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
     found = run_sync(recall(SYNC, memory.access, example, 2))
     nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).examples

@@ -54,7 +54,7 @@ async def take_back(bench: Bench, how: str, episode: Any, memory: JudgeMemory) -
 
 @EVERY_STORE
 @pytest.mark.parametrize("how", ["forget", "revise", "purge"])
-async def test_it_is_worded_again_from_the_other_source_alone(bench: Bench, how: str) -> None:
+async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, how: str) -> None:
     one, two = await two_sources(bench)
     [before] = await bench.do("guidelines")
     bench.server.script(worded("Say sorry for a delay."))
@@ -85,7 +85,7 @@ FAILURES: list[tuple[list[Any], type[Exception]]] = [
 
 @pytest.mark.parametrize("how", ["forget", "revise", "purge"])
 @pytest.mark.parametrize(("replies", "failure"), FAILURES)
-async def test_a_model_that_fails_leaves_it_taken_back_and_the_rest_pending(
+async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
     near: Bench, how: str, replies: list[Any], failure: type[Exception]
 ) -> None:
     one, two = await two_sources(near)
@@ -99,7 +99,7 @@ async def test_a_model_that_fails_leaves_it_taken_back_and_the_rest_pending(
 
 
 @pytest.mark.parametrize("reply", [error(400, "Refused."), "prose"])
-async def test_a_guideline_that_fails_keeps_no_other_back_and_is_tried_three_times(
+async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
     bench: Bench, reply: Any
 ) -> None:
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
@@ -124,7 +124,7 @@ async def test_a_guideline_that_fails_keeps_no_other_back_and_is_tried_three_tim
     assert statuses == {"Anew.": "standing", "B.": "pending"}
 
 
-async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) -> None:
+async def test_received_answer_is_not_requested_again(bench: Bench) -> None:
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
     memory = with_model(bench, max_retries=0)
@@ -150,7 +150,7 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(bench: Bench) 
 
 
 @pytest.mark.parametrize("purge", [False, True])
-async def test_a_model_that_is_not_needed_is_not_resolved(
+async def test_unneeded_model_is_not_resolved(
     near: Bench, monkeypatch: pytest.MonkeyPatch, *, purge: bool
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -160,7 +160,7 @@ async def test_a_model_that_is_not_needed_is_not_resolved(
     assert memory.forget(one.id, purge=purge).episode_ids == [one.id]
 
 
-def test_a_source_forgotten_while_the_model_writes_voids_what_it_wrote(near: Bench) -> None:
+def test_forgetting_a_source_during_distillation_discards_the_result(near: Bench) -> None:
     one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
     learn_from(near.memory(), op("add", one, two, three, text="Of three."))
     memory = with_model(near)
@@ -203,7 +203,7 @@ async def rules(bench: Bench, *texts: str) -> tuple[list[Any], list[Guideline]]:
 
 
 @EVERY_STORE
-async def test_duplicates_become_the_oldest_with_the_sources_of_both(bench: Bench) -> None:
+async def test_duplicates_are_merged_into_the_oldest_with_the_sources_of_both(bench: Bench) -> None:
     [one, two, three], [first, _, other] = await rules(
         bench, "Say sorry.", "One must apologise.", "Be brief."
     )
@@ -218,7 +218,9 @@ async def test_duplicates_become_the_oldest_with_the_sources_of_both(bench: Benc
 
 
 @pytest.mark.parametrize("texts", [(), ("Alone.",)])
-async def test_nothing_to_compare_asks_no_one(bench: Bench, texts: tuple[str, ...]) -> None:
+async def test_no_model_is_called_with_nothing_to_compare(
+    bench: Bench, texts: tuple[str, ...]
+) -> None:
     await rules(bench, *texts)
     done = await consolidate(bench)
     assert (done["guidelines"], bench.server.chats) == ([], [])
@@ -227,7 +229,9 @@ async def test_nothing_to_compare_asks_no_one(bench: Bench, texts: tuple[str, ..
         await bench.do("consolidate")
 
 
-async def test_a_guideline_that_lost_a_source_is_worded_first_and_compared(bench: Bench) -> None:
+async def test_guideline_that_lost_a_source_is_redistilled_before_it_is_compared(
+    bench: Bench,
+) -> None:
     one, two, three = await bench.remember(said("one"), said("two"), said("three"))
     await bench.learn(op("add", one, two, text="Of both."), op("add", three, text="Say sorry."))
     await bench.do("forget", one.id)
@@ -239,7 +243,7 @@ async def test_a_guideline_that_lost_a_source_is_worded_first_and_compared(bench
 
 @pytest.mark.parametrize("forgotten", [0, 1])
 @pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
-async def test_what_is_forgotten_meanwhile_takes_nothing_else_along(
+async def test_forgetting_during_consolidation_affects_nothing_else(
     near: Bench, kind: str, forgotten: int
 ) -> None:
     episodes, both = await rules(near, "A.", "B.")
@@ -290,7 +294,7 @@ def small(bench: Bench) -> Any:
     return bench.memory(model=model)
 
 
-async def test_within_the_window_those_that_are_near_are_compared_and_none_is_paid_for_twice(
+async def test_similar_guidelines_are_compared_within_the_window_and_only_once(
     near: Bench,
 ) -> None:
     episodes = await fill(near, 40)
@@ -322,7 +326,7 @@ async def test_within_the_window_those_that_are_near_are_compared_and_none_is_pa
         assert set(rule.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
 
 
-def test_a_guideline_is_compared_with_the_ten_nearest_where_not_all_fit(near: Bench) -> None:
+def test_guideline_is_compared_with_the_ten_nearest_if_not_all_fit(near: Bench) -> None:
     texts = [f"On subject {number}, {'matter ' * 200}" for number in range(60)]
     near.server.responder = compare
     chat = near.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)

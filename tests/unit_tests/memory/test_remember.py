@@ -23,7 +23,7 @@ def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
     assert (episode.value, episode.example.reference_outputs) == (False, "b")
 
 
-def test_experts_are_told_apart_by_name_or_the_feedbacks_id(memory: JudgeMemory) -> None:
+def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -> None:
     words = [said(id="1"), said(id="2"), said(), said(rationale="Last word."), said(author="ann")]
     answered = memory.remember(words)
     assert [one.rationale for one in answered[2:4]] == ["Last word."] * 2
@@ -48,23 +48,21 @@ def test_experts_are_told_apart_by_name_or_the_feedbacks_id(memory: JudgeMemory)
         ),
     ],
 )
-def test_what_is_no_feedback_or_no_store_can_keep_stores_nothing(
-    memory: JudgeMemory, given: Any
-) -> None:
+def test_invalid_feedback_stores_nothing(memory: JudgeMemory, given: Any) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.remember(given)
     assert "\n" not in str(caught.value)
     assert memory.episodes() == []
 
 
-def test_agreeing_needs_no_distilling(memory: JudgeMemory) -> None:
+def test_agreement_is_not_distilled(memory: JudgeMemory) -> None:
     agreed, refused = memory.remember(
         [said(f"{value}", None, value=value, judgment=VERDICT) for value in (True, False)]
     )
     assert (agreed.status, refused.status) == ("distilled", "pending")
 
 
-def test_the_same_word_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
+def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
     first = memory.remember(said(thread_id="t1"))
     learn(memory, op("add", first, text="Be warm."))
     again = memory.remember(said(thread_id="t2"))
@@ -75,7 +73,7 @@ def test_the_same_word_in_another_thread_adds_the_thread(memory: JudgeMemory) ->
 
 
 @pytest.mark.parametrize("later", ["Too cold.", "Another word."])
-def test_the_id_feedback_has_elsewhere_is_noted_and_kept(memory: JudgeMemory, later: str) -> None:
+def test_external_feedback_id_is_stored(memory: JudgeMemory, later: str) -> None:
     first = memory.remember(said(author="ann"))
     memory.remember(said(author="ann", id="7"))
     memory.remember(said(rationale=later, author="ann"))
@@ -83,7 +81,7 @@ def test_the_id_feedback_has_elsewhere_is_noted_and_kept(memory: JudgeMemory, la
     assert memory.forget(feedback_ids="7").episode_ids == [first.id]
 
 
-def test_what_a_caller_does_to_an_example_does_not_matter(memory: JudgeMemory) -> None:
+def test_examples_are_copied(memory: JudgeMemory) -> None:
     inputs: Any = {"q": "as it was"}
     memory.remember(said(inputs))
     version = memory.version()
@@ -96,7 +94,7 @@ def test_what_a_caller_does_to_an_example_does_not_matter(memory: JudgeMemory) -
     assert memory.version() == version
 
 
-def test_the_deepest_example_that_is_taken_can_be_remembered_edited_and_forgotten(
+def test_example_of_maximum_depth_can_be_remembered_edited_and_forgotten(
     memory: JudgeMemory,
 ) -> None:
     deep: Any = "deep"
@@ -126,7 +124,7 @@ REVISED: list[tuple[Any, tuple[Any, Any]]] = [
 
 
 @pytest.mark.parametrize(("given", "expected"), REVISED)
-def test_what_is_named_is_revised_and_the_rest_stays(
+def test_revise_changes_only_the_given_fields(
     memory: JudgeMemory, given: Any, expected: tuple[Any, Any]
 ) -> None:
     one = one_of(memory)
@@ -139,7 +137,7 @@ def test_what_is_named_is_revised_and_the_rest_stays(
     assert memory.guidelines() == []
 
 
-def test_a_revision_in_the_same_words_changes_nothing_and_notes_its_thread(
+def test_equal_revision_changes_nothing_and_adds_its_thread(
     memory: JudgeMemory,
 ) -> None:
     one = one_of(memory)
@@ -151,7 +149,7 @@ def test_a_revision_in_the_same_words_changes_nothing_and_notes_its_thread(
     assert after.thread_ids == ["first", "second"]
 
 
-def test_a_later_repetition_of_the_old_word_does_not_undo_a_revision(memory: JudgeMemory) -> None:
+def test_repeating_the_old_feedback_does_not_undo_a_revision(memory: JudgeMemory) -> None:
     given = said("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
     one = memory.remember(given)
     after = memory.revise(one.id, {"rationale": "Too long."})
@@ -175,7 +173,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_revision_that_is_none_changes_nothing(memory: JudgeMemory) -> None:
+def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
     one = one_of(memory)
     before = everything_in(memory.access.store)
     attempts: list[tuple[Any, Any, str]] = [(one.id, *attempt) for attempt in REFUSED]

@@ -19,13 +19,13 @@ def stream(rng: np.random.Generator, before: float, after: float, at: int) -> li
 
 
 @pytest.mark.parametrize("agreement", [0.7, 0.9, 0.97])
-def test_looking_after_each_answer_alarms_falsely_as_rarely_as_it_says(agreement: float) -> None:
+def test_false_alarm_rate_of_continuous_testing_is_as_stated(agreement: float) -> None:
     rng = np.random.default_rng(3)
     alarms = [max(stream(rng, agreement, agreement, 0)) >= 1 / LEVEL for _ in range(100)]
     assert np.mean(alarms) <= 0.07  # 5 %, and what 100 streams err by
 
 
-def test_a_fall_of_twenty_points_is_seen_in_most_streams() -> None:
+def test_drop_of_twenty_points_is_detected_in_most_streams() -> None:
     rng = np.random.default_rng(4)
     seen = [max(stream(rng, 0.9, 0.7, 250)[250:]) >= 1 / LEVEL for _ in range(40)]
     assert np.mean(seen) > 0.8
@@ -33,7 +33,7 @@ def test_a_fall_of_twenty_points_is_seen_in_most_streams() -> None:
     assert np.mean(rise) < 0.1
 
 
-def test_it_tells_from_what_to_what_and_since_when() -> None:
+def test_alarm_has_values_before_and_after_and_the_time() -> None:
     first = date(2026, 1, 1)
     answers = [
         (str(at), first + timedelta(at), at % 10 > 0 if at < 200 else at % 2 > 0)
@@ -63,7 +63,7 @@ def sampled(count: int, *reasons: str) -> JudgeMemory:
     return memory_of(*said)
 
 
-def test_the_report_tests_what_was_drawn_by_chance_also_if_it_was_doubtful() -> None:
+def test_report_tests_the_random_sample_including_doubtful_cases() -> None:
     drift = sampled(90, "unsure", "sample").review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 3))

@@ -78,7 +78,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
-def test_the_judges_rate_is_corrected_by_what_was_drawn_at_random(bench: Bench) -> None:
+def test_judges_rate_is_corrected_by_the_random_sample(bench: Bench) -> None:
     bench.fill()
     found = bench.memory.pass_rate(by="week")
     assert (found.judgments, found.labels) == (400, 80)
@@ -96,7 +96,7 @@ def test_the_judges_rate_is_corrected_by_what_was_drawn_at_random(bench: Bench) 
     assert [group.judgments for group in found.groups.values()] == [200, 200]
 
 
-def test_groups_are_days_fields_or_what_a_function_says(bench: Bench) -> None:
+def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
     bench.fill()
     by = bench.memory.pass_rate
     assert {name: one.judgments for name, one in by(by="inputs.region").groups.items()} == {
@@ -108,7 +108,7 @@ def test_groups_are_days_fields_or_what_a_function_says(bench: Bench) -> None:
     assert list(by(by=lambda example: len(example.outputs)).groups) == ["1"]
 
 
-def test_without_labels_it_says_how_many_it_takes(bench: Bench) -> None:
+def test_without_labels_the_result_says_how_many_are_needed(bench: Bench) -> None:
     empty = bench.memory.pass_rate()
     assert (empty.judgments, empty.labels, empty.more_labels) == (0, 0, 10)
     assert (empty.judge.value, empty.rate.value, empty.rate.low, empty.rate.high) == (
@@ -123,7 +123,7 @@ def test_without_labels_it_says_how_many_it_takes(bench: Bench) -> None:
     assert (one.judgments, one.labels, one.more_labels, one.rate.value) == (1, 1, 9, None)
 
 
-def test_on_a_numeric_scale_it_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numeric_scale_gives_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, Numeric(minimum=1, maximum=5, integer=True))
     said = []
     for number in range(100):
@@ -139,7 +139,7 @@ def test_on_a_numeric_scale_it_is_the_mean(monkeypatch: pytest.MonkeyPatch) -> N
     assert bench.memory.pass_rate(passes=4).rate.value == pytest.approx(0.2, abs=0.05)
 
 
-def test_what_can_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+def test_unusable_arguments_are_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="by: 'region' is not known"):
         bench.memory.pass_rate(by="region")
     with pytest.raises(InvalidInputError, match="passes: "):
@@ -149,7 +149,7 @@ def test_what_can_not_be_used_is_named(monkeypatch: pytest.MonkeyPatch, bench: B
         several.memory.pass_rate()
 
 
-async def test_a_review_graph_leaves_what_it_takes(server: LoopbackServer) -> None:
+async def test_review_graph_stores_the_data_for_the_pass_rate(server: LoopbackServer) -> None:
     store = InMemoryStore()
     criterion = Criterion(name="tone", instructions="Kind?")
     graph = create_review_graph(

@@ -41,7 +41,7 @@ def covered(make: Callable[[], World], truth: float, **how: object) -> tuple[flo
 
 @pytest.mark.parametrize("labels", [30, 100, 300])
 @pytest.mark.parametrize("rate", [0.02, 0.2, 0.5])
-def test_the_interval_of_a_share_has_it_as_often_as_it_says(rate: float, labels: int) -> None:
+def test_interval_of_a_share_has_its_stated_coverage(rate: float, labels: int) -> None:
     widths = []
     for accuracy in (0.6, 0.8, 0.95):
         rng = np.random.default_rng(1)
@@ -53,7 +53,7 @@ def test_the_interval_of_a_share_has_it_as_often_as_it_says(rate: float, labels:
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
-def test_a_judge_whose_few_errors_are_all_of_one_kind_is_not_trusted_too_far(rate: float) -> None:
+def test_interval_covers_if_all_errors_are_of_one_kind(rate: float) -> None:
     rng = np.random.default_rng(5)
 
     def world() -> World:
@@ -65,7 +65,7 @@ def test_a_judge_whose_few_errors_are_all_of_one_kind_is_not_trusted_too_far(rat
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_the_interval_of_a_mean_has_it_as_often_as_it_says(rate: float) -> None:
+def test_interval_of_a_mean_has_its_stated_coverage(rate: float) -> None:
     rng = np.random.default_rng(2)
     truth = float(np.mean(score_world(rng, rate, 1, 10**6)[0]))
     share, width = covered(
@@ -82,20 +82,20 @@ def test_without_a_judge_the_interval_of_a_share_is_wilsons() -> None:
         assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
 
 
-def test_a_normal_interval_would_not_hold_where_values_are_rare() -> None:
+def test_normal_interval_undercovers_for_rare_values() -> None:
     none_seen = estimate_mean([0.0] * 30, [0.0] * 30, [0.0] * 2_000)
     assert none_seen.value == 0
     assert none_seen.high > 0.1
 
 
-def test_a_judge_that_never_errs_does_not_make_the_interval_empty() -> None:
+def test_perfect_judge_does_not_make_the_interval_empty() -> None:
     labels = [1.0, 0.0] * 20
     found = estimate_mean(labels, labels, [1.0, 0.0] * 1_000)
     assert found.value == pytest.approx(0.5)
     assert 0.02 < found.high - found.low < 0.15
 
 
-def test_labels_that_are_all_alike_do_not_make_the_interval_empty() -> None:
+def test_identical_labels_do_not_make_the_interval_empty() -> None:
     alike: list[float] = [5] * 12
     for others in ([], [5.0] * 500):
         found = estimate_mean(alike, alike, others, bounds=(1, 5), is_share=False)
@@ -103,7 +103,7 @@ def test_labels_that_are_all_alike_do_not_make_the_interval_empty() -> None:
         assert 3.5 < found.low < 4.9
 
 
-def test_what_cannot_be_estimated_is_bounded_by_the_scale() -> None:
+def test_interval_without_enough_labels_is_bounded_by_the_scale() -> None:
     few = estimate_mean([4.0] * 9, bounds=(1, 5), is_share=False, min_values=MIN_LABELS)
     assert few == Estimate(value=None, low=1, high=5)
     assert more_labels(few, 9, 0.2) == 1

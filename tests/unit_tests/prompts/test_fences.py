@@ -19,7 +19,7 @@ FORMS = ("<{}>", "</ {} >", "< {}>", '<{} id="1">', "<{}/>", "< /{}>", "<\r\n/\t
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_own_tags_lose_their_bracket(tag: str) -> None:
+def test_tags_of_the_prompt_are_escaped(tag: str) -> None:
     for form in FORMS:
         for text in (form.format(tag), form.format(tag.upper())):
             assert escape_tags(f"a {text} b") == f"a &lt;{text[1:]} b"
@@ -28,7 +28,7 @@ def test_own_tags_lose_their_bracket(tag: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["<|im_start|>", "<<|"])
-def test_control_tokens_lose_their_bracket_once(token: str) -> None:
+def test_control_tokens_are_escaped_once(token: str) -> None:
     once = escape_tags(f"a{token}b")
     assert "<|" not in once
     assert escape_tags(once) == once
@@ -37,12 +37,12 @@ def test_control_tokens_lose_their_bracket_once(token: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a < b and c > d", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"]
 )
-def test_other_text_stays_as_it_is(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert escape_tags(text) == text
     assert shorten(text, 100) == text
 
 
-def test_cut_keeps_both_ends_says_how_much_and_splits_no_character() -> None:
+def test_truncation_keeps_both_ends_states_its_size_and_splits_no_character() -> None:
     text = "begin" + "x" * 10_000 + "end"
     cut = shorten(text, 100)
     assert cut.startswith("begin")
@@ -56,7 +56,7 @@ def test_cut_keeps_both_ends_says_how_much_and_splits_no_character() -> None:
         assert estimate_tokens(short) == size
 
 
-def test_parts_of_an_example_share_its_room() -> None:
+def test_fields_of_an_example_share_its_budget() -> None:
     example = Example(inputs={"a": ["ö"]}, outputs="o" * 9000, reference_outputs="r" * 600)
     whole, is_cut = render_example("case", example, max_tokens=100_000)
     assert not is_cut

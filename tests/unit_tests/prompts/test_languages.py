@@ -53,7 +53,7 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
-def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str) -> None:
+def test_guidelines_are_kept_and_repetitions_refused_in_any_language(name: str) -> None:
     _, lessons, parrots = LANGUAGES[name]
     given = of_language(name, "...")
     answer = operations(*map(add, [*lessons, *parrots]))
@@ -70,7 +70,7 @@ def test_lessons_are_kept_and_what_repeats_is_refused_in_any_language(name: str)
     assert "it gives a guideline the words it has" in second
 
 
-def test_words_are_the_same_however_they_are_encoded() -> None:
+def test_unicode_normalization_forms_are_equal_words() -> None:
     given = prompt(guidelines=[guideline("a", "사과 먼저"), guideline("b", "ＳＱＬ。")])
     decomposed = unicodedata.normalize("NFD", "사과 먼저")
     assert decomposed != "사과 먼저"
@@ -79,6 +79,6 @@ def test_words_are_the_same_however_they_are_encoded() -> None:
     assert read_distilled(answer, given, drop_rejected=True).operations == []
 
 
-def test_korean_word_is_known_whatever_hangs_on_it() -> None:
+def test_korean_word_is_recognized_with_any_suffix() -> None:
     assert not adds_information("답변이 적절하다", "답변은 적절한가?")
     assert adds_information("답변이 친절하다", "답변은 적절한가?")

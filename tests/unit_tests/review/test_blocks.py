@@ -37,11 +37,11 @@ def text_of(blocks: Any) -> str:
         ([], ["text"]),
     ],
 )
-def test_a_value_is_shown_as_what_it_is(value: Any, kinds: list[str]) -> None:
+def test_value_is_rendered_by_its_type(value: Any, kinds: list[str]) -> None:
     assert [block.kind for block in outputs(value)] == kinds
 
 
-def test_what_stands_under_a_key() -> None:
+def test_values_under_keys() -> None:
     call = {"name": "refund", "args": {"invoice": 4472}}
     messages = [
         {"role": "human", "content": "Hi"},
@@ -56,13 +56,13 @@ def test_what_stands_under_a_key() -> None:
     assert "4472" in text_of(rows["messages"])
 
 
-def test_two_outputs_stand_side_by_side() -> None:
+def test_two_outputs_are_shown_side_by_side() -> None:
     [pair] = outputs(["first", "second"], pairwise=True)
     shown = [(name, text_of(blocks)) for name, blocks in pair.rows]
     assert shown == [("A", "first"), ("B", "second")]
 
 
-def test_a_long_text_is_folded_and_nothing_of_it_lost() -> None:
+def test_long_text_is_collapsed_and_complete() -> None:
     for text in ("word " * 1_000, "line\n" * 30 + "end"):
         [block] = outputs(text)
         assert block.folded
@@ -71,7 +71,7 @@ def test_a_long_text_is_folded_and_nothing_of_it_lost() -> None:
 
 @pytest.mark.parametrize("blank", [" ", "\t", "\u2028"])
 @pytest.mark.parametrize("blanks", [100, 999, 1_000, 2_000])
-def test_a_long_text_that_begins_with_blanks_is_shown_once(blank: str, blanks: int) -> None:
+def test_long_text_with_leading_blanks_is_shown_once(blank: str, blanks: int) -> None:
     text = blank * blanks + "x" * 1_500
     assert text_of(outputs(text)) == text
     assert text_of(outputs({"code": blank * 2_000})) == blank * 2_000
@@ -85,7 +85,7 @@ def test_tool_calls_of_any_type_are_shown(calls: Any) -> None:
     assert not calls or str(calls if isinstance(calls, int) else "refund") in shown
 
 
-def test_a_megabyte_is_cut_and_said_to_be() -> None:
+def test_one_megabyte_is_truncated_with_a_note() -> None:
     chat = [{"role": "user", "content": "x"}] * 30_000
     for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
         start = time.perf_counter()
@@ -97,7 +97,7 @@ def test_a_megabyte_is_cut_and_said_to_be() -> None:
         assert section.left_out
 
 
-def test_words_that_differ_are_marked() -> None:
+def test_differing_words_are_marked() -> None:
     [block] = outputs("You get 89 EUR today.", compare_with={"outputs": "You get 45 EUR tomorrow."})
     assert [text for text, differs in block.pieces if differs] == ["89", "today"]
     assert text_of([block]) == "You get 89 EUR today."
@@ -113,7 +113,7 @@ def test_words_that_differ_are_marked() -> None:
         ("שלום\u200f, one\ttab\r\nand a line \U0001f469\u200d\U0001f4bb", None),
     ],
 )
-def test_characters_that_hide_or_reorder_text_are_spelled_out(text: str, shown: str | None) -> None:
+def test_invisible_and_bidirectional_characters_are_escaped(text: str, shown: str | None) -> None:
     shown = text if shown is None else shown
     assert text_of(outputs(text)) == shown
     assert text_of(outputs(text, compare_with={"outputs": "else"})) == shown

@@ -15,7 +15,7 @@ from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import judged, memory_of, told
 
 
-def test_a_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
+def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
     memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), utc_now()
     rights = {one.example_id: float(bool(one.value)) for one in memory.episodes()}
     own = told("kind 1", True, rationale="So kind.", given_at=at)
@@ -36,7 +36,7 @@ def test_a_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
-def test_the_recent_history_follows_every_kind_of_commit() -> None:
+def test_recent_history_describes_every_kind_of_commit() -> None:
     memory = memory_of(told("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
     at_us = timestamp_us(view.latest_fact_id) + 1
@@ -70,7 +70,7 @@ def test_the_recent_history_follows_every_kind_of_commit() -> None:
     ]
 
 
-def test_agreement_is_shown_by_week_and_expert_with_the_last_questions() -> None:
+def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
     unjudged = told("late 9", True, "bob", given_at=utc_now() - timedelta(1))
     memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
     judgments = [one.judgment for one in memory.episodes() if one.judgment]
@@ -87,7 +87,7 @@ def test_agreement_is_shown_by_week_and_expert_with_the_last_questions() -> None
     assert (empty["report"].judgments, empty["agreement"]["n"]) == (0, 0)
 
 
-def test_the_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
+def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     said = [judged(f"late {at}", at % 3 > 0, True) for at in range(30)]
     memory = memory_of(*said)
     assert run_sync(agreement_overview(SYNC, memory.access))["rate"] is None

@@ -24,14 +24,14 @@ class Clock:
         return holder_of("j-1", await self.leases.all(), "bob")
 
 
-async def test_a_lease_lasts_ten_minutes() -> None:
+async def test_lease_lasts_ten_minutes() -> None:
     clock = Clock()
     await clock.leases.renew("ann", "j-1")
     assert await clock.holder_after(minutes=9, seconds=50) == "ann"
     assert await clock.holder_after(seconds=10) is None
 
 
-async def test_a_closed_page_frees_its_case_after_90_seconds_unless_another_tab_is_open() -> None:
+async def test_closed_page_frees_its_case_after_90_seconds_unless_another_tab_is_open() -> None:
     clock = Clock()
     await clock.leases.renew("ann", "j-1")
     await clock.leases.leave("ann", "j-1")
@@ -43,7 +43,7 @@ async def test_a_closed_page_frees_its_case_after_90_seconds_unless_another_tab_
     assert await clock.holder_after(minutes=5) == "ann"
 
 
-async def test_who_was_first_stays_first() -> None:
+async def test_first_lease_holder_is_kept() -> None:
     clock = Clock()
     for name in ("ann", "bob", "ann"):  # the last is a heartbeat
         await clock.leases.renew(name, "j-1")

@@ -104,7 +104,7 @@ def test_predicted_changes_are_the_changes_after_the_answer_is_stored(new: str) 
     assert change == {"title": "The answer to odd 1", **shown}
 
 
-def test_the_preview_says_why_it_predicts_no_changes() -> None:
+def test_preview_says_why_it_predicts_no_changes() -> None:
     reason = changes(memory_of(*settled(9)), "odd 1", True)[1]
     assert reason == "Not known yet: 9 cases have an expert's value, and it takes 10."
     memory = memory_of(*settled())
@@ -133,7 +133,7 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
     assert (len(server.chats), memory.version()) == (2, version)
 
 
-def test_the_nearest_case_is_another_case_with_a_value() -> None:
+def test_nearest_case_is_another_case_with_a_value() -> None:
     cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
     memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
     found = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))

@@ -28,7 +28,7 @@ def on_circle(texts: Sequence[str]) -> list[list[float]]:
     return [at(GROUPS[name]).tolist() for name in names]
 
 
-def test_what_is_like_most_others_and_like_nothing_known_comes_first() -> None:
+def test_representative_and_novel_cases_come_first() -> None:
     waiting = [at(90), at(0), at(2), at(-2), at(180), at(181)]
     first, second = cover_order(waiting, [at(180)], 2)
     assert first in (1, 2, 3)
@@ -38,7 +38,7 @@ def test_what_is_like_most_others_and_like_nothing_known_comes_first() -> None:
     assert cover_order([], [at(0)], 3) == []
 
 
-async def test_the_random_sample_comes_first_by_age() -> None:
+async def test_random_sample_comes_first_by_age() -> None:
     store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=on_circle)
     known = Example(inputs="known 0", outputs="a")
