@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,8 @@ def revision(paths: Sequence[str]) -> str:
         command = ["git", *arguments, "--", *paths]
         return subprocess.check_output(command, cwd=ROOT, text=True).strip()
 
+    if not (ROOT / ".git").exists():  # an unpacked source distribution
+        return version("memalign-graph")
     changes = git("diff", "HEAD")
     return git("log", "-1", "--format=%h") + (f"+{digest(changes)[:8]}" if changes else "")
 
