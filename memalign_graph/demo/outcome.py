@@ -15,7 +15,7 @@ from memalign_graph.scales import Numeric, Scale
 from memalign_graph.types import Guideline
 
 _WHEN = ("before", "after")
-_NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fresh; make studio."
+_NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fresh."
 
 
 def render_result(scale: Scale, result: Mapping[str, Any]) -> list[Table | Text]:
