@@ -15,7 +15,7 @@ from typing import Any
 import faiss  # noqa: F401 - imported before anything is timed
 import langgraph.store.sqlite  # noqa: F401 - the same
 import openai.resources.chat
-import openai.resources.embeddings  # noqa: F401 - the same
+import openai.resources.embeddings  # imported before anything is timed, too
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -45,10 +45,15 @@ class Ours:
 
     def __init__(self, file: str = "memory.db") -> None:
         self.file, self.stack, self.loop = Path(file), ExitStack(), asyncio.new_event_loop()
+        # As of models that the package makes from strings.
+        clients: Any = {"http_async_client": openai.DefaultAioHttpClient()}
         self.options: Any = {
-            "model": ChatOpenAI(model=plan.MODEL, max_retries=0),
+            "model": ChatOpenAI(model=plan.MODEL, max_retries=0, **clients),
             "embeddings": OpenAIEmbeddings(
-                model=plan.EMBEDDINGS, dimensions=plan.DIMENSIONS, check_embedding_ctx_length=False
+                model=plan.EMBEDDINGS,
+                dimensions=plan.DIMENSIONS,
+                check_embedding_ctx_length=False,
+                **clients,
             ),
         }
 

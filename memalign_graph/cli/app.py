@@ -64,6 +64,7 @@ app = typer.Typer(
     epilog=_EPILOG,
     rich_markup_mode="markdown",
     add_completion=False,
+    no_args_is_help=True,
 )
 for _command in (align, judge, evaluate, review, rate, migrate, demo):
     app.command()(expand_option_groups(_command))

@@ -15,7 +15,8 @@ from memalign_graph.errors import InvalidInputError
 
 app = typer.Typer(
     help="Show, export, import, roll back and forget. For an id or a version, its first four "
-    "characters or more are enough."
+    "characters or more are enough.",
+    no_args_is_help=True,
 )
 _EMPTY_VERSION = "0" * 32
 """The version of an empty memory."""

@@ -7,9 +7,10 @@ write within a read transaction.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any, TypeVar
 
 from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
@@ -61,8 +62,8 @@ _LEGACY_HEAD = "tip"
 _MIN_COMPARABLE_US = 10**15
 """In 2001. Later times have equally many digits, and Postgres compares them as text."""
 
-_LOAD_TIMEOUT_S = 20.0
-"""How long to wait for another caller that loads the memory: its event loop may wait for us."""
+_WAIT_TIMEOUT_S = 20.0
+"""How long to wait for a caller that does the same work: its event loop may wait for us."""
 
 _PAUSE_S = 0.005
 
@@ -102,20 +103,8 @@ class MemoryAccess:
 
     async def _load(self, io: IO, head: str | None) -> None:
         """Load the memory, or wait for a caller that does; `refresh` adds what came since."""
-        view, give_up_s = self.view, time.monotonic() + _LOAD_TIMEOUT_S
-        while not view.is_loaded:
-            is_own = view.loading.acquire(blocking=False)
-            if (
-                not is_own
-                and time.monotonic() < give_up_s
-                and await io.call_either(_pause, lambda: asyncio.sleep(_PAUSE_S, result=True))
-            ):
-                continue
-            try:
-                await self._read(io, head)
-            finally:
-                if is_own:
-                    view.loading.release()
+        view = self.view
+        await do_once(io, view.loading, lambda: view.is_loaded, lambda: self._read(io, head))
 
     async def _read(self, io: IO, head: str | None) -> None:
         layout = self.layout
@@ -283,6 +272,29 @@ class MemoryAccess:
             [unpacked(item.value) for item in items if tuple(item.namespace) == namespace]
             for namespace, items in zip(namespaces, results, strict=True)
         ]
+
+
+async def do_once(
+    io: IO, lock: Lock, is_done: Callable[[], bool], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Do work that several callers need at once, or wait for the caller that does it."""
+    give_up_s = time.monotonic() + _WAIT_TIMEOUT_S
+    while not is_done():
+        is_own = lock.acquire(blocking=False)
+        if (
+            not is_own
+            and time.monotonic() < give_up_s
+            and await io.call_either(_pause, lambda: asyncio.sleep(_PAUSE_S, result=True))
+        ):
+            continue
+        try:
+            # Another caller may have done it since, and then have released the lock.
+            if not is_done():
+                await work()
+            return
+        finally:
+            if is_own:
+                lock.release()
 
 
 def _pause() -> bool:

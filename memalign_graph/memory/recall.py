@@ -9,7 +9,7 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.io import IO
-from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, read_vector
+from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, do_once, read_vector
 from memalign_graph.memory.facts import Namespace
 from memalign_graph.memory.index import (
     MAX_BYTES,
@@ -255,16 +255,20 @@ async def ensure_vectors(
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
-    """Add the missing vectors of all episodes to the index."""
-    missing = view.missing_texts()
-    for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
-        episodes = view.episodes(missing[key] for key in keys)
-        texts = {
-            key: retrieval_text(episodes[missing[key]].example)[0]
-            for key in keys
-            if missing[key] in episodes
-        }
-        view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
+    """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
+
+    async def index() -> None:
+        missing = view.missing_texts()
+        for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
+            episodes = view.episodes(missing[key] for key in keys)
+            texts = {
+                key: retrieval_text(episodes[missing[key]].example)[0]
+                for key in keys
+                if missing[key] in episodes
+            }
+            view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
+
+    await do_once(io, view.indexing, lambda: not view.missing_texts(), index)
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

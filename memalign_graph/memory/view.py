@@ -66,6 +66,8 @@ class MemoryView:
         self.is_loaded = False
         self.loading = threading.Lock()
         """Held by the caller that loads the memory, while others wait."""
+        self.indexing = threading.Lock()
+        """Held by the caller that embeds examples without vectors, while others wait."""
         self.head: str | None = None
         """The head when the facts were read; empty after a write, which may have been cut off."""
         self.latest_fact_id = ""

@@ -204,6 +204,15 @@ def test_every_command_and_option_has_help(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("memalign-graph 0.")
 
 
+@pytest.mark.parametrize("group", [[], ["memory"]])
+def test_groups_of_commands_alone_show_their_help(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(group) == 2
+    shown = capsys.readouterr()
+    assert "Commands" in shown.out + shown.err
+
+
 def test_background_command_ends_on_sigterm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -196,7 +196,7 @@ async def test_loading_does_not_deadlock_event_loops(
     slow.released.set()
     # The loop is blocked, by its own thread and by one that it waits for.
     own = judge_memory(slow).version()
-    monkeypatch.setattr(access, "_LOAD_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(access, "_WAIT_TIMEOUT_S", 0.01)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(judge_memory(slow).version).result() == own
     assert await first == own

@@ -1,5 +1,6 @@
 """Recalling: what is found, from vectors that are made once, and the index that finds them."""
 
+import asyncio
 import random
 from typing import Any
 
@@ -93,6 +94,15 @@ async def test_changed_embedder_embeds_again_once_with_a_warning(
     await bench.recall("newest", memory=other)
     assert bench.embedded() == ["newer\n\na", "newest\n\na"]
     assert caplog.records == []
+
+
+async def test_concurrent_callers_embed_missing_texts_once(bench: Bench) -> None:
+    await bench.remember(said("one"), said("two"))
+    bench.embedded()
+    other = bench.memory(embeddings=bench.server.embedder(model="text-embedding-3-large"))
+    await asyncio.gather(*(other.arecall({"inputs": "new", "outputs": "a"}) for _ in range(20)))
+    embedded = bench.embedded()
+    assert [embedded.count(text) for text in ("one\n\na", "two\n\na")] == [1, 1]
 
 
 class Untouched:
