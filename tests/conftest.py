@@ -73,7 +73,7 @@ def distillings(server: LoopbackServer) -> list[ChatRequest]:
 def operations(*given: Mapping[str, Any]) -> dict[str, Any]:
     """A distiller's answer."""
     blank = {"guideline": "", "text": "", "feedback": ["F1"]}
-    return {"operations": [{**blank, **one} for one in given]}
+    return {"operations": [{**blank, **item} for item in given]}
 
 
 @dataclass
@@ -104,8 +104,8 @@ class Bench:
 
     async def review(self, graph: Graph, reply: Any, case: Any = CASE, on: str = "t") -> Any:
         """Judge a case and give the expert's reply to it."""
-        asked = await self.invoke(graph, case, on)
-        assert "__interrupt__" in asked
+        interrupted = await self.invoke(graph, case, on)
+        assert "__interrupt__" in interrupted
         return await self.resume(graph, reply, on)
 
     async def refuse(self, graph: Graph, reply: Any, on: str = "t") -> str:
@@ -128,9 +128,9 @@ class Bench:
         return JudgeMemory(self.store, criterion, **options)
 
     async def remember(self, *feedback: Mapping[str, Any], **options: Any) -> list[Episode]:
-        given = [Feedback.model_validate(one) for one in feedback]
+        values = [Feedback.model_validate(feedback) for feedback in feedback]
         memory = self.memory(**options)
-        return await memory.aremember(given) if self.awaits else memory.remember(given)
+        return await memory.aremember(values) if self.awaits else memory.remember(values)
 
     async def episodes(self, **options: Any) -> list[Episode]:
         memory = self.memory(**options)
@@ -162,10 +162,14 @@ class Bench:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test marked `every_way` in each way that its fixture knows, or that the mark names."""
     marker = metafunc.definition.get_closest_marker("every_way")
-    known = {"bench": WAYS, "drive": ("blocking", "awaiting"), "call": ("sync", "async")}
+    params_by_fixture = {
+        "bench": WAYS,
+        "drive": ("blocking", "awaiting"),
+        "call": ("sync", "async"),
+    }
     if marker is not None:
-        for fixture in known.keys() & set(metafunc.fixturenames):
-            metafunc.parametrize(fixture, marker.args or known[fixture], indirect=True)
+        for fixture in params_by_fixture.keys() & set(metafunc.fixturenames):
+            metafunc.parametrize(fixture, marker.args or params_by_fixture[fixture], indirect=True)
 
 
 @pytest.fixture(scope="session")

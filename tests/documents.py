@@ -35,7 +35,7 @@ def file_of(page: str, title: str) -> str:
 
 def table(page: str, *header: str) -> list[list[str]]:
     """Return the rows of a page's tables whose header begins so, as lists of cells."""
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     head: list[str] = []
     for line in without_blocks(ROOT / page).splitlines():
         if not line.startswith("|"):
@@ -45,9 +45,9 @@ def table(page: str, *header: str) -> list[list[str]]:
         if not head:
             head = cells
         elif tuple(head[: len(header)]) == header and cells[0].strip("-:"):
-            found.append(cells)
-    assert found, f"{page} has no such table"
-    return found
+            rows.append(cells)
+    assert rows, f"{page} has no such table"
+    return rows
 
 
 def code(cell: str) -> list[str]:

@@ -40,9 +40,9 @@ def expert(chromium: Browser) -> Iterator[Bring]:
         return experts[-1]
 
     yield bring
-    for one in experts:
-        one.context.close()
-    assert [one.trouble for one in experts] == [[]] * len(experts)
+    for label in experts:
+        label.context.close()
+    assert [label.trouble for label in experts] == [[]] * len(experts)
 
 
 @pytest.fixture

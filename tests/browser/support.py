@@ -101,8 +101,8 @@ class Expert:
     def notice(self) -> str:
         """Wait for what the page tells of an answer, on some screen soon after it."""
         for _ in range(100):
-            if told := self.page.inner_text("#notices").strip():
-                return told
+            if notice := self.page.inner_text("#notices").strip():
+                return notice
             self.page.wait_for_timeout(200)
             self.go()
         raise AssertionError(f"nothing is told: {self.text}")

@@ -20,18 +20,21 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
         skipped = [zoe.question]
         zoe.turn("s", to="case", is_held=True)
         seen: list[str] = []
-        said: dict[str, tuple[bool, str | None]] = {}
+        answers_by_author: dict[str, tuple[bool, str | None]] = {}
         for number in range(12):
             zoe.see("case")
             seen.append(zoe.question)
-            words = f"us? 1 is {number}." if number < 4 else ""
-            said[zoe.page.inner_text("article .outputs .text")] = (number % 2 == 0, words or None)
+            comment = f"us? 1 is {number}." if number < 4 else ""
+            answers_by_author[zoe.page.inner_text("article .outputs .text")] = (
+                number % 2 == 0,
+                comment or None,
+            )
             if number == 1:  # the list of keys is in the way of all others
                 zoe.press("?", "1", "s")
                 assert zoe.page.locator("dialog[open]").is_visible()
                 zoe.press("Escape")
                 assert zoe.page.locator("dialog[open], input:checked").count() == 0
-            zoe.fill("2" if number == 2 else "12"[number % 2], words)
+            zoe.fill("2" if number == 2 else "12"[number % 2], comment)
             if number == 2:  # nothing is stored by a look, and another answer takes it away
                 zoe.press("p")
                 zoe.page.wait_for_selector("#effect h2")
@@ -46,33 +49,35 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
         zoe.turn("u")
         zoe.page.click("summary:text('Change')")
     episodes = shop.episodes()
-    assert {it.example.outputs: (it.value, it.rationale) for it in episodes} == said
-    assert {it.author for it in episodes} == {"Zoë Ångström"}
+    assert {
+        episode.example.outputs: (episode.value, episode.rationale) for episode in episodes
+    } == answers_by_author
+    assert {episode.author for episode in episodes} == {"Zoë Ångström"}
 
 
 def test_two_experts_answer_forty_cases_concurrently(shop: Shop, expert: Bring) -> None:
     shop.keep(*map(case, range(40)))
     working = {name: expert(shop.url, name) for name in ("ann", "bob")}
-    asked: dict[str, list[str]] = {name: [] for name in working}
+    answered: dict[str, list[str]] = {name: [] for name in working}
     with shop.open():
-        for one in working.values():
-            one.go("/next")
+        for value in working.values():
+            value.go("/next")
         while working:
-            for name, one in list(working.items()):
-                one.settle()
-                if one.page.locator("form.answer").count():
-                    asked[name].append(one.question)
-                    assert "open as well" not in one.text
-                    one.press("2")
+            for name, value in list(working.items()):
+                value.settle()
+                if value.page.locator("form.answer").count():
+                    answered[name].append(value.question)
+                    assert "open as well" not in value.text
+                    value.press("2")
                 else:
                     del working[name]
-            for one in working.values():  # both press, before either is answered
-                one.press("Enter")
-    assert len({*asked["ann"], *asked["bob"]}) == 40
+            for value in working.values():  # both press, before either is answered
+                value.press("Enter")
+    assert len({*answered["ann"], *answered["bob"]}) == 40
     episodes = shop.episodes()
-    assert len({it.example.id for it in episodes}) == len(episodes) == 40
-    counts = Counter(str(it.author) for it in episodes)
-    assert counts == {name: len(questions) for name, questions in asked.items()}
+    assert len({episode.example.id for episode in episodes}) == len(episodes) == 40
+    counts = Counter(str(episode.author) for episode in episodes)
+    assert counts == {name: len(questions) for name, questions in answered.items()}
     assert min(counts.values()) > 5
 
 
@@ -93,4 +98,4 @@ def test_page_works_without_javascript(shop: Shop, expert: Bring) -> None:
         zoe.page.click("button:text('Answer')")
         zoe.see("queue")
         assert zoe.notice() == "Learned: When judging, heed the expert: Too cold."
-    assert [(it.author, it.value) for it in shop.episodes()] == [("zoe", False)]
+    assert [(episode.author, episode.value) for episode in shop.episodes()] == [("zoe", False)]

@@ -61,23 +61,23 @@ def test_form_text_survives_a_killed_server(shop: Shop, expert: Bring) -> None:
         assert episode.status == "pending"
         zoe.answer("2", "Too short.")
         assert zoe.notice().startswith("Learned:")
-    assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
+    assert [episode.status for episode in shop.episodes()] == ["distilled", "distilled"]
 
 
 def test_next_expert_in_the_same_browser_does_not_see_the_previous_draft(
     shop: Shop, expert: Bring
 ) -> None:
     shop.keep(case(0))
-    one = expert(shop.url, "zoe")
+    zoe = expert(shop.url, "zoe")
     with shop.open():
-        one.go("/next", on="case")
-        path = f"/case/{one.question}"
-        one.fill("2", SAYS)
+        zoe.go("/next", on="case")
+        path = f"/case/{zoe.question}"
+        zoe.fill("2", SAYS)
         for name, typed in (("bob", ""), ("zoe", SAYS)):
             cookie: Any = {"name": "memalign_name", "value": name, "url": f"{shop.url}/review"}
-            one.context.add_cookies([cookie])
-            one.go(path, on="case")
-            assert one.page.input_value("textarea") == typed
+            zoe.context.add_cookies([cookie])
+            zoe.go(path, on="case")
+            assert zoe.page.input_value("textarea") == typed
 
 
 def test_answer_is_stored_while_the_model_fails(shop: Shop, expert: Bring) -> None:
@@ -88,12 +88,14 @@ def test_answer_is_stored_while_the_model_fails(shop: Shop, expert: Bring) -> No
         zoe.go("/next")
         zoe.answer("2", SAYS)
         assert zoe.notice().startswith("Your answer is kept, and learned from later: ")
-        assert [(it.author, it.status) for it in shop.episodes()] == [("zoe", "pending")]
+        assert [(episode.author, episode.status) for episode in shop.episodes()] == [
+            ("zoe", "pending")
+        ]
         shop.models.responder = shop.models.judge
         zoe.go("/next")
         zoe.answer("2", SAYS)
         assert zoe.notice().startswith("Learned:")
-        assert [it.status for it in shop.episodes()] == ["distilled", "distilled"]
+        assert [episode.status for episode in shop.episodes()] == ["distilled", "distilled"]
 
 
 def test_forms_from_another_origin_are_refused(shop: Shop) -> None:
@@ -154,8 +156,8 @@ def check(zoe: Expert, where: str) -> None:
     for colours, width in (("light", 1180), ("dark", 390)):
         zoe.page.emulate_media(color_scheme=colours)
         zoe.page.set_viewport_size({"width": width, "height": 800})
-        found = Axe().run(zoe.page).response["violations"]
-        grave = [it for it in found if it["impact"] in ("serious", "critical")]
+        violations = Axe().run(zoe.page).response["violations"]
+        grave = [item for item in violations if item["impact"] in ("serious", "critical")]
         assert grave == [], f"{where}, {colours}, {width}: {json.dumps(grave, indent=1)}"
         assert zoe.page.evaluate("document.documentElement.scrollWidth") <= width, where
 

@@ -60,9 +60,9 @@ def has_ended(client: SyncLangGraphClient, thread: str) -> bool:
 
 def said(client: SyncLangGraphClient, number: int) -> set[tuple[str | None, Any, str | None]]:
     """What experts said of a case: who, the value, and the words."""
-    found = apart(lambda: support.memory_of(client, "memalign").episodes())
-    own = [it for it in found if it.example.outputs == case(number)["outputs"]]
-    return {(it.author, it.value, it.rationale) for it in own}
+    episodes = apart(lambda: support.memory_of(client, "memalign").episodes())
+    own_tasks = [item for item in episodes if item.example.outputs == case(number)["outputs"]]
+    return {(item.author, item.value, item.rationale) for item in own_tasks}
 
 
 def test_threads_panels_and_kept_judgments_share_one_queue(
@@ -98,17 +98,17 @@ def test_second_answer_to_one_interrupt_is_stored_as_feedback(
                 one.fill(digit, f"I am {digit}.")
             if not are_at_once:
                 ann.turn()
-                told = [ann.notice()]
+                notices = [ann.notice()]
                 bob.turn()
-                told.append(bob.notice())
+                notices.append(bob.notice())
             else:
                 ann.press("Enter")
                 bob.press("Enter")
                 ann.settle()
                 bob.settle()
-                told = sorted([ann.notice(), bob.notice()])
-            assert told[0].startswith("Learned:")
-            assert told[1].startswith("Somebody else had answered this before you")
+                notices = sorted([ann.notice(), bob.notice()])
+            assert notices[0].startswith("Learned:")
+            assert notices[1].startswith("Somebody else had answered this before you")
             assert said(client, number) == {("ann", True, "I am 1."), ("bob", False, "I am 2.")}
 
 
@@ -118,7 +118,7 @@ def test_users_see_only_their_threads_and_answer_under_their_name(
     url = urls[1]
     assert httpx.get(f"{url}/review", trust_env=False).status_code == 401
     with client_of(url, "ann") as ann_client, client_of(url, "bob") as bob_client:
-        own = question_of(ann_client, ask(ann_client, 6))
+        own_tasks = question_of(ann_client, ask(ann_client, 6))
         others = question_of(bob_client, ask(bob_client, 7))
         ann = expert(url, "bob")
         ann.context.add_cookies([{"name": "user", "value": "ann", "url": url}])
@@ -128,7 +128,7 @@ def test_users_see_only_their_threads_and_answer_under_their_name(
         for path in (f"/case/{others}", f"/case/{others}/nearest"):
             ann.go(path)
             assert "answered, no longer kept, or was never asked" in ann.text
-        ann.go(f"/case/{own}", on="case")
+        ann.go(f"/case/{own_tasks}", on="case")
         ann.fill("2", "Mine.")
         ann.page.evaluate(  # whatever the form says of who it is
             """["who", "author"].forEach(name => document.querySelector("main form").append(

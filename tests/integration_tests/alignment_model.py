@@ -30,22 +30,22 @@ _TOPIC = re.compile(r"#(\w+)")
 
 
 def topic_of(text: str) -> str:
-    found = _TOPIC.search(text)
-    return found[1] if found else text
+    match = _TOPIC.search(text)
+    return match[1] if match else text
 
 
 def feedback_in(request: ChatRequest) -> dict[str, str]:
     """The words in a distiller's prompt, by handle; a label alone counts as words."""
     text = request.text
     starts = list(_BLOCK.finditer(text))
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for start, end in zip(starts, [*starts[1:], None], strict=True):
         block = text[start.start() : end.start() if end else len(text)]
         handles = start[1].split(", ")
         for pattern in (_LABEL, _REASON):
             for item in pattern.finditer(block):
-                found[item[1] or handles[0]] = " ".join(item[2].split())
-    return dict(sorted(found.items(), key=lambda one: int(one[0][1:])))
+                result[item[1] or handles[0]] = " ".join(item[2].split())
+    return dict(sorted(result.items(), key=lambda one: int(one[0][1:])))
 
 
 def rules_in(request: ChatRequest) -> list[str]:
@@ -55,7 +55,10 @@ def rules_in(request: ChatRequest) -> list[str]:
 def opposed(one: str, other: str) -> bool:
     """Whether one rule says always what another on its topic says never."""
     return topic_of(one) == topic_of(other) and {"always", "never"} <= {
-        word for text in (one, other) for word in ("always", "never") if word in text.casefold()
+        adverb
+        for text in (one, other)
+        for adverb in ("always", "never")
+        if adverb in text.casefold()
     }
 
 
@@ -97,8 +100,8 @@ class Model:
 def rules_by_topic(request: ChatRequest) -> ReplyLike:
     """One new rule a topic, in the words of the first that speaks of it."""
     by_topic: dict[str, list[tuple[str, str]]] = {}
-    for handle, words in feedback_in(request).items():
-        by_topic.setdefault(topic_of(words), []).append((handle, words))
+    for handle, comment in feedback_in(request).items():
+        by_topic.setdefault(topic_of(comment), []).append((handle, comment))
     return {
         "operations": [
             add(group[0][1], *(handle for handle, _ in group)) for group in by_topic.values()
@@ -108,19 +111,24 @@ def rules_by_topic(request: ChatRequest) -> ReplyLike:
 
 def each_its_words(request: ChatRequest) -> ReplyLike:
     """Every word of an expert a rule of its own, just as it was said."""
-    return {"operations": [add(words, handle) for handle, words in feedback_in(request).items()]}
+    return {
+        "operations": [add(comment, handle) for handle, comment in feedback_in(request).items()]
+    }
 
 
 def relations_by_topic(request: ChatRequest) -> ReplyLike:
     """Rules on one topic are the same, or opposed."""
-    rules = rules_in(request)
-    numbers = range(1, len(rules) + 1)
+    guidelines = rules_in(request)
+    numbers = range(1, len(guidelines) + 1)
     pairs = [
-        [a, b] for a in numbers for b in numbers if a < b and opposed(rules[a - 1], rules[b - 1])
+        [a, b]
+        for a in numbers
+        for b in numbers
+        if a < b and opposed(guidelines[a - 1], guidelines[b - 1])
     ]
     groups: dict[tuple[str, bool], list[int]] = {}
     for number in numbers:
-        text = rules[number - 1]
+        text = guidelines[number - 1]
         groups.setdefault((topic_of(text), "never" in text), []).append(number)
     return {
         "duplicates": [group for group in groups.values() if len(group) > 1],
@@ -135,9 +143,9 @@ _SAYS = re.compile(r"is (true|false) of cases ((?:\d+ ?)+)")
 
 
 def judged_case(chat: ChatRequest) -> int:
-    found = _QUESTION.search(chat.text.rpartition("<case>")[2])
-    assert found is not None
-    return int(found[1])
+    match = _QUESTION.search(chat.text.rpartition("<case>")[2])
+    assert match is not None
+    return int(match[1])
 
 
 def others_in(chat: ChatRequest) -> set[int]:
@@ -156,8 +164,8 @@ def judge_by_rules(
     def judge(chat: ChatRequest) -> Any:
         number = judged_case(chat)
         value = otherwise if number in wrong else right
-        for rule in rules_in(chat):
-            for said_of, numbers in _SAYS.findall(rule):
+        for guideline in rules_in(chat):
+            for said_of, numbers in _SAYS.findall(guideline):
                 if number in map(int, numbers.split()):
                     value = right if said_of == "true" else otherwise
         return value

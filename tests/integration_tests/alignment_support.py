@@ -55,9 +55,9 @@ def builder(
 async def align(
     bench: Bench, feedback: Any, graph: Graph | None = None, on: str | None = "t", **options: Any
 ) -> dict[str, Any]:
-    given = await bench.invoke(graph or alignment(bench), {"feedback": feedback}, on, **options)
-    assert set(given) == {"report"}
-    report: dict[str, Any] = given["report"]
+    result = await bench.invoke(graph or alignment(bench), {"feedback": feedback}, on, **options)
+    assert set(result) == {"report"}
+    report: dict[str, Any] = result["report"]
     return report
 
 

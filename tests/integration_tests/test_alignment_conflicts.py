@@ -28,8 +28,8 @@ async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
     """Align until the expert is asked; returns what is asked."""
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, conflicts="ask", batch_size=1, **options)
-    given = await bench.invoke(graph, {"feedback": GIVEN})
-    [interrupt] = given["__interrupt__"]
+    result = await bench.invoke(graph, {"feedback": GIVEN})
+    [interrupt] = result["__interrupt__"]
     return graph, interrupt
 
 
@@ -62,8 +62,8 @@ async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
 
 async def test_conflicts_within_one_batch_are_in_the_interrupt(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
-    given = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
-    [interrupt] = given["__interrupt__"]
+    result = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
+    [interrupt] = result["__interrupt__"]
     assert len(interrupt.value["action_requests"]) == 2
 
 
@@ -90,13 +90,13 @@ REPLIES: dict[str, tuple[Any, set[str]]] = {
 
 @pytest.mark.parametrize("reply", list(REPLIES))
 async def test_reply_resolves_the_conflicts(bench: Bench, reply: str) -> None:
-    given, standing = REPLIES[reply]
+    values, expected = REPLIES[reply]
     graph, _ = await ask(bench)
     chats = len(bench.server.chats)
     texts = len(bench.server.embeddings)
-    report = (await bench.resume(graph, given))["report"]
-    assert {guideline.text for guideline in await bench.guidelines()} == standing
-    assert set(by_text(report["guidelines"]["added"])) == standing
+    report = (await bench.resume(graph, values))["report"]
+    assert {guideline.text for guideline in await bench.guidelines()} == expected
+    assert set(by_text(report["guidelines"]["added"])) == expected
     assert set(report["decisions"]) == {"C1", "C2"}
     assert [conflict["id"] for conflict in report["conflicts"]] == ["C1", "C2"]
     # No model is called again.
@@ -116,8 +116,8 @@ INVALID: dict[str, tuple[Any, str]] = {
 async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     graph, interrupt = await ask(bench)
     chats = len(bench.server.chats)
-    for given, problem in INVALID.values():
-        reason = await bench.refuse(graph, given)
+    for invalid_reply, problem in INVALID.values():
+        reason = await bench.refuse(graph, invalid_reply)
         assert problem in reason
         assert "reply with an object such as {'C1': 'second'}" in reason
     [still] = (await bench.state(graph)).interrupts
@@ -145,8 +145,8 @@ async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = builder(bench, conflicts="ask", batch_size=1).compile(store=bench.store)
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = graph.invoke({"feedback": GIVEN})
-    assert len(given["__interrupt__"]) == 1
+        result = graph.invoke({"feedback": GIVEN})
+    assert len(result["__interrupt__"]) == 1
     assert await bench.guidelines() == []
 
 
@@ -173,12 +173,12 @@ async def test_disagreement_and_alpha_are_reported(bench: Bench) -> None:
     units = [[False, True, False], [False, False], [True, True]]
     assert agreement["alpha"] == pytest.approx(krippendorff_alpha(units, "nominal"))
     assert (agreement["level"], agreement["examples"]) == ("nominal", 3)
-    [found] = agreement["disagreements"]
-    assert found["majority"] is False
-    values = {item["author"]: item["value"] for item in found["given"]}
+    [disagreement] = agreement["disagreements"]
+    assert disagreement["majority"] is False
+    values = {item["author"]: item["value"] for item in disagreement["given"]}
     assert values == {"ann": False, "bob": True, "carl": False}
     ids = {episode.id for episode in await bench.episodes()}
-    assert {item["episode_id"] for item in found["given"]} <= ids
+    assert {item["episode_id"] for item in disagreement["given"]} <= ids
 
 
 async def test_guideline_of_more_experts_is_kept_over_newer_feedback_and_reported(

@@ -36,8 +36,8 @@ def start(server: LoopbackServer, tmp_path: Path) -> Iterator[Start]:
     workers = []
 
     def start_worker(**options: Any) -> Any:
-        given = {"folder": tmp_path, "environment": dict(server.environment), **options}
-        job = Job(criterion=CRITERION, feedback=RECORDS, **given)
+        arguments = {"folder": tmp_path, "environment": dict(server.environment), **options}
+        job = Job(criterion=CRITERION, feedback=RECORDS, **arguments)
         worker = FORKS.Process(target=work, args=(job,))
         worker.start()
         workers.append(worker)
@@ -67,8 +67,8 @@ def go_on(
     graph: Any = builder.compile(store=store, checkpointer=saver)
     config = ON if saver else {}
     waits = saver is not None and not again and graph.get_state(config).next
-    given = None if waits else {"feedback": RECORDS}
-    events = list(graph.stream(given, config, stream_mode="custom"))
+    graph_input = None if waits else {"feedback": RECORDS}
+    events = list(graph.stream(graph_input, config, stream_mode="custom"))
     store.conn.close()
     if saver:
         saver.conn.close()
@@ -81,7 +81,7 @@ def outcome(folder: Path) -> Any:
     memory = JudgeMemory(SqliteStore(connection), CRITERION)
     episodes = memory.episodes()
     inputs = {episode.id: episode.example.inputs for episode in episodes}
-    found = (
+    guidelines = (
         [
             (guideline.text, guideline.status, [inputs[key] for key in guideline.episode_ids])
             for guideline in memory.guidelines()
@@ -93,7 +93,7 @@ def outcome(folder: Path) -> Any:
         ],
     )
     connection.close()
-    return found
+    return guidelines
 
 
 def count(folder: Path, kind: str) -> int:
@@ -121,7 +121,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def undisturbed(running_server: LoopbackServer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What an alignment comes to that nobody kills, and in how many steps by which way."""
     steps = {}
-    found = []
+    outcomes = []
     for way, options in WAYS.items():
         folder = tmp_path_factory.mktemp("undisturbed")
         running_server.reset()
@@ -132,14 +132,14 @@ def undisturbed(running_server: LoopbackServer, tmp_path_factory: pytest.TempPat
         worker.join()
         assert worker.exitcode == 0
         steps[way] = int((folder / "steps").read_text())
-        found.append(outcome(folder))
+        outcomes.append(outcome(folder))
         assert set(texts(running_server).values()) == {1}
-    assert found == [found[0]] * len(found)
-    guidelines, episodes, drafts = found[0]
+    assert outcomes == [outcomes[0]] * len(outcomes)
+    guidelines, episodes, drafts = outcomes[0]
     assert [status for _, status, _ in guidelines].count("standing") == 10
     assert len(episodes) == 100
     assert drafts == []
-    return found[0], steps
+    return outcomes[0], steps
 
 
 @pytest.mark.parametrize(

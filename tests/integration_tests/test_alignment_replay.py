@@ -33,11 +33,11 @@ async def seed(
 
     def distil(chat: ChatRequest) -> ReplyLike:
         handle = next(iter(feedback_in(chat)))
-        return {"operations": [add(rule, handle) for rule in rules]}
+        return {"operations": [add(guideline, handle) for guideline in rules]}
 
     bench.server.responder = Model(distil=distil)
-    given = [record(number, value=value) for number in range(count)]
-    await align(bench, given, alignment(bench, criterion), "seed")
+    feedback = [record(number, value=value) for number in range(count)]
+    await align(bench, feedback, alignment(bench, criterion), "seed")
     assert len(await bench.guidelines(criterion=criterion)) == len(rules)
     bench.server.chats.clear()
     bench.server.embeddings.clear()
@@ -51,12 +51,12 @@ def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> G
 async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list[Any]:
     """What the judge's own graph says of cases with the memory as it is."""
     graph = bench.judge_graph(**options)
-    found = []
+    outcomes = []
     for number in numbers:
         case = {name: record(number)[name] for name in ("inputs", "outputs")}
-        given = await bench.invoke(graph, case, f"judge{number}")
-        found.append(given["judgment"]["value"])
-    return found
+        result = await bench.invoke(graph, case, f"judge{number}")
+        outcomes.append(result["judgment"]["value"])
+    return outcomes
 
 
 VAGUE = "On #vague it is false of cases 2 3 4 and any other like it."
@@ -68,9 +68,9 @@ async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Benc
     await seed(bench, 6)
     cases = {episode.example_id: [episode.id] for episode in await bench.episodes()}
     bench.server.responder = teaching()
-    rule = "On #vague it is false of cases 2 3 4."
-    given = [words(101, rule)]
-    report = await align(bench, given, guarded(bench))
+    guideline = "On #vague it is false of cases 2 3 4."
+    feedback = [words(101, guideline)]
+    report = await align(bench, feedback, guarded(bench))
     assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
     broken = report["replay"]["broken"]
@@ -78,16 +78,16 @@ async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Benc
     for case in broken:
         assert case["episode_ids"] == cases[case["example_id"]]
         assert (case["expected"], case["got"]) == (True, False)
-        assert (case["guideline"], case["outcome"]) == (rule, "dropped")
+        assert (case["guideline"], case["outcome"]) == (guideline, "dropped")
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 7
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
-    again = await align(bench, given, guarded(bench), "u")
+    again = await align(bench, feedback, guarded(bench), "u")
     assert (again["cost"]["chat_calls"], again["feedback"]["unchanged"]) == (0, 1)
 
 
 async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
-    rule = "On #keep it is true of cases 2 3 4, which look false."
-    await seed(bench, 6, rule)
+    guideline = "On #keep it is true of cases 2 3 4, which look false."
+    await seed(bench, 6, guideline)
     [before] = await bench.guidelines()
     changed = {"operations": [revise("G1", "On #keep name it always.", "F1")]}
     bench.server.responder = Model(distil=lambda _: changed, judge=judge_by_rules(wrong=(2, 3, 4)))
@@ -100,13 +100,13 @@ async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Benc
     """Judged by the judge's own graph, after the run."""
     await seed(bench, 8)
     bench.server.responder = teaching()
-    given = [
+    values = [
         words(101, VAGUE),
         words(102, "On #bad it is false of cases 5 6 7."),
         words(103, "On #good it is false of cases 203."),
     ]
     before = await verdicts(bench, range(8))
-    report = await align(bench, given, guarded(bench))
+    report = await align(bench, values, guarded(bench))
     after = await verdicts(bench, range(8))
     assert before == [True] * 8
     assert after == before
@@ -117,8 +117,8 @@ async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Benc
 async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
-    given = [words(101, GOOD), words(102, "On #b thank them.")]
-    await align(bench, given, guarded(bench, k=20))
+    feedback = [words(101, GOOD), words(102, "On #b thank them.")]
+    await align(bench, feedback, guarded(bench, k=20))
     old, new = set(range(6)), {101, 102}
     seen: dict[bool, set[int]] = {False: set(), True: set()}
     for chat in asked(bench, JUDGE):
@@ -136,11 +136,11 @@ async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = teaching()
     graph = guarded(bench, batch_size=1, conflicts="ask")
-    given = [
+    values = [
         words(101, "On #a always name it, for it is false of cases 2 3 4."),
         words(102, "On #a never name it."),
     ]
-    await bench.invoke(graph, {"feedback": given})
+    await bench.invoke(graph, {"feedback": values})
     chats = len(bench.server.chats)
     report = (await bench.resume(graph, {"C1": "first"}))["report"]
     assert len(bench.server.chats) > chats
@@ -154,8 +154,10 @@ async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_
 ) -> None:
     await seed(bench, 6)
     bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
-    given = [words(n, f"On #x, said by {n}, thank them.", author=f"e{n}") for n in range(101, 105)]
-    await align(bench, given)
+    feedback = [
+        words(n, f"On #x, said by {n}, thank them.", author=f"e{n}") for n in range(101, 105)
+    ]
+    await align(bench, feedback)
     [before] = await bench.guidelines()
     bench.memory().forget(author="e101")
 
@@ -226,12 +228,12 @@ async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -
         words(150, "On #bad1 it is false of cases 1 2 3."),
         words(151, "On #bad2 it is false of cases 6 7 8."),
     ]
-    given = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
+    feedback = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
     bench.server.responder = teaching()
-    report = await align(bench, given, guarded(bench))
+    report = await align(bench, feedback, guarded(bench))
     assert set(sources(await bench.guidelines())) == {record["rationale"] for record in good}
-    found = {case["guideline"] for case in report["replay"]["broken"]}
-    assert found == {record["rationale"] for record in bad}
+    result = {case["guideline"] for case in report["replay"]["broken"]}
+    assert result == {record["rationale"] for record in bad}
     assert len(report["guidelines"]["added"]) == 12
     # Halving finds them: far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 7
@@ -241,8 +243,8 @@ async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -
 async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> None:
     await seed(bench, 10)
     bench.server.responder = teaching()
-    given = [words(101, "On #vague it is false of cases 2 3."), words(102, HARMLESS)]
-    report = await align(bench, given, guarded(bench))
+    feedback = [words(101, "On #vague it is false of cases 2 3."), words(102, HARMLESS)]
+    report = await align(bench, feedback, guarded(bench))
     assert len(report["guidelines"]["added"]) == 2
     replay = report["replay"]
     assert (replay["agreed_before"], replay["agree_after"]) == (12, 10)
@@ -251,11 +253,11 @@ async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> N
 
 async def test_guideline_that_fixes_as_many_cases_as_it_regresses_stays(bench: Bench) -> None:
     await seed(bench, 10)
-    given = [record(200 + number, value=False) for number in range(4)]
+    feedback = [record(200 + number, value=False) for number in range(4)]
     bench.server.responder = teaching()
-    await align(bench, given)
-    rule = "On #mixed it is false of cases 2 3 4 200 201 202 203."
-    report = await align(bench, [words(101, rule)], guarded(bench), "u")
+    await align(bench, feedback)
+    guideline = "On #mixed it is false of cases 2 3 4 200 201 202 203."
+    report = await align(bench, [words(101, guideline)], guarded(bench), "u")
     replay = report["replay"]
     assert (replay["newly_agree"], replay["agreed_before"] - replay["agree_after"]) == (4, 3)
     assert len(report["guidelines"]["added"]) == 1
@@ -271,8 +273,8 @@ async def test_case_refused_by_the_provider_is_excluded_from_the_replay(bench: B
         return content_filter() if is_refused else model(chat)
 
     bench.server.responder = refusing
-    given = [words(101, VAGUE), words(102, HARMLESS)]
-    report = await align(bench, given, guarded(bench))
+    feedback = [words(101, VAGUE), words(102, HARMLESS)]
+    report = await align(bench, feedback, guarded(bench))
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
     replay = report["replay"]
     assert len(replay["failed"]) == 1

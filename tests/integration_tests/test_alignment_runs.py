@@ -119,13 +119,13 @@ def _ids(report: dict[str, Any]) -> set[str]:
 
 async def test_unchanged_feedback_causes_no_model_call(bench: Bench) -> None:
     bench.server.responder = Model()
-    given = records(30, topics=4)
-    first = await align(bench, given, alignment(bench, batch_size=10))
+    feedback = records(30, topics=4)
+    first = await align(bench, feedback, alignment(bench, batch_size=10))
     before = await commits(bench), await bench.guidelines(), await bench.episodes()
     bench.server.chats.clear()
     bench.server.embeddings.clear()
     for on in ("t", "u"):
-        report = await align(bench, given[::-1], alignment(bench, batch_size=10), on)
+        report = await align(bench, feedback[::-1], alignment(bench, batch_size=10), on)
         assert report["feedback"] == {"new": 0, "changed": 0, "unchanged": 30, "rejected": 0}
         assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
         assert (report["conflicts"], report["batches"]) == ([], 0)
@@ -171,8 +171,8 @@ ROW = {"inputs": "q", "outputs": "a"}
 
 async def test_feedback_superseded_by_newer_feedback_is_reported(bench: Bench) -> None:
     first = {**ROW, "rationale": "Something else.", "given_at": "2026-01-01T00:00:00Z"}
-    given = [first, {**ROW, "value": False, "rationale": "Too cold."}]
-    report = await align(bench, given, alignment(bench))
+    feedback = [first, {**ROW, "value": False, "rationale": "Too cold."}]
+    report = await align(bench, feedback, alignment(bench))
     assert report["feedback"] == {"new": 1, "changed": 0, "unchanged": 0, "rejected": 0}
     [warning] = report["warnings"]
     assert warning.startswith("1 record(s) do not count")
@@ -205,8 +205,8 @@ async def test_unusable_records_are_reported_and_do_not_exclude_others(bench: Be
     bench.server.responder = Model()
     # Without a checkpointer: none keeps all of these.
     graph = builder(bench).compile(store=bench.store)
-    given = [record(10), *(bad for bad, _ in UNUSABLE), record(11)]
-    report = await align(bench, given, graph, None)
+    feedback = [record(10), *(bad for bad, _ in UNUSABLE), record(11)]
+    report = await align(bench, feedback, graph, None)
     count = len(UNUSABLE)
     assert report["feedback"] == {"new": 2, "changed": 0, "unchanged": 0, "rejected": count}
     for number, (rejected, (_, field)) in enumerate(
@@ -276,10 +276,10 @@ async def test_subgraph_of_a_parent_with_its_own_context(bench: Bench) -> None:
     parent.add_node("learn", builder(bench, batch_size=2).compile())
     parent.add_edge(START, "learn")
     graph = bench.compile(parent)
-    given = {"feedback": records(6, topics=3)}
+    graph_input = {"feedback": records(6, topics=3)}
     context: Any = {"team": "emea", "memalign": {"namespace": ["shop", "emea"]}}
     parts = await bench.stream(
-        graph, given, context=context, stream_mode=["custom", "values"], subgraphs=True
+        graph, graph_input, context=context, stream_mode=["custom", "values"], subgraphs=True
     )
     events = [part for _, mode, part in parts if mode == "custom"]
     assert sorted(progress_of(events, "distill")) == [(1, 3), (2, 3), (3, 3)]
@@ -288,15 +288,15 @@ async def test_subgraph_of_a_parent_with_its_own_context(bench: Bench) -> None:
     assert len(state["report"]["guidelines"]["added"]) == 3
     assert await bench.guidelines() == []
     assert len(await bench.guidelines(namespace=("shop", "emea"))) == 3
-    report = (await bench.invoke(graph, given, "u", context=context))["report"]
+    report = (await bench.invoke(graph, graph_input, "u", context=context))["report"]
     assert report["feedback"]["unchanged"] == 6
 
 
 async def test_runs_on_one_thread_have_separate_reports(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, batch_size=1)
-    given = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]
-    first = await align(bench, given, graph)
+    feedback = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]
+    first = await align(bench, feedback, graph)
     assert (len(first["conflicts"]), len(first["rejected"]), first["batches"]) == (1, 1, 2)
     second = await align(bench, [said(3, "On #b thank them.")], graph)
     assert (second["conflicts"], second["rejected"], second["batches"]) == ([], [], 1)

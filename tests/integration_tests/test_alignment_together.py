@@ -57,10 +57,14 @@ def refuse_long(limit: int, model: Model) -> Any:
 async def test_max_concurrency_of_the_run_is_respected(bench: Bench, most: int) -> None:
     bench.server.responder = Together(most, Model(), DISTIL)
     graph: Any = alignment(bench, batch_size=1)
-    given = {"feedback": records(7, topics=2)}
+    graph_input = {"feedback": records(7, topics=2)}
     config: Any = {"configurable": {"thread_id": "t"}, "max_concurrency": most}
-    found = await graph.ainvoke(given, config) if bench.awaits else graph.invoke(given, config)
-    assert len(found["report"]["guidelines"]["added"]) == 2
+    result = (
+        await graph.ainvoke(graph_input, config)
+        if bench.awaits
+        else graph.invoke(graph_input, config)
+    )
+    assert len(result["report"]["guidelines"]["added"]) == 2
     assert bench.server.peak_chats == most
 
 
@@ -92,14 +96,14 @@ async def test_every_prompt_fits_a_small_window(bench: Bench) -> None:
 
 async def test_unknown_context_window_is_a_clear_error(bench: Bench) -> None:
     bench.server.responder = refuse_long(WINDOW, Model())
-    given = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
+    feedback = [record(n, n % 5, outputs="word " * 300) for n in range(50)]
     with pytest.raises(ChatModelError, match="max_input_tokens") as caught:
-        await align(bench, given)
+        await align(bench, feedback)
     assert "profile" in str(caught.value)
     assert {episode.status for episode in await bench.episodes()} == {"pending"}
     assert await bench.guidelines() == []
-    told = alignment(bench, model=bench.server.chat_model(profile=SMALL))
-    report = await align(bench, given, told, "u")
+    message = alignment(bench, model=bench.server.chat_model(profile=SMALL))
+    report = await align(bench, feedback, message, "u")
     assert report["feedback"]["unchanged"] == 50
     assert len(report["guidelines"]["added"]) == 5
 
@@ -114,23 +118,28 @@ async def outcome(bench: Bench, seed: int) -> Any:
 
     bench.server.responder = Model(distil=slow)
     how = {5: "never"}
-    given = [
+    feedback = [
         said(n, f"On #{n % 9} {how.get(n % 27, 'always')} name it, said {n}.") for n in range(40)
     ]
     context = {"namespace": [f"run{seed}"]}
-    report = await align(bench, given, alignment(bench, batch_size=4), f"t{seed}", context=context)
+    report = await align(
+        bench, feedback, alignment(bench, batch_size=4), f"t{seed}", context=context
+    )
     namespace = (f"run{seed}",)
     inputs = {
         episode.id: episode.example.inputs for episode in await bench.episodes(namespace=namespace)
     }
-    rules = await bench.guidelines(namespace=namespace)
+    guidelines = await bench.guidelines(namespace=namespace)
     conflicts = report["conflicts"]
     return (
         [
             (conflict["first"]["text"], conflict["second"]["text"], conflict["newer"])
             for conflict in conflicts
         ],
-        [(rule.text, [inputs[key] for key in rule.episode_ids]) for rule in rules],
+        [
+            (guideline.text, [inputs[key] for key in guideline.episode_ids])
+            for guideline in guidelines
+        ],
     )
 
 
@@ -189,15 +198,15 @@ async def test_alignment_cancelled_at_any_moment_can_be_continued(bench: Bench) 
     """A client hangs up: the memory is whole, and the same call brings the work to its end."""
     bench.server.responder = Model()
     graph = alignment(bench, batch_size=5)
-    given = records(40, topics=4)
+    feedback = records(40, topics=4)
     for wait in (0.005, 0.02, 0.04, 0.06, 0.08, 0.11, 0.15):
         with suppress(TimeoutError):
-            await asyncio.wait_for(align(bench, given, graph, f"t{wait}"), wait)
+            await asyncio.wait_for(align(bench, feedback, graph, f"t{wait}"), wait)
         statuses = {episode.status for episode in await bench.episodes()}
         assert statuses in ({"pending"}, {"distilled"}, set())
         learned = [key for guideline in await bench.guidelines() for key in guideline.episode_ids]
         assert len(learned) == (40 if statuses == {"distilled"} else 0)
-    report = await align(bench, given, graph, "last")
+    report = await align(bench, feedback, graph, "last")
     assert report["feedback"]["new"] + report["feedback"]["unchanged"] == 40
     assert sources(await bench.guidelines()) == {record(n)["rationale"]: 10 for n in range(4)}
     assert len(asked(bench, DISTIL)) >= 8
@@ -233,10 +242,10 @@ def align_at_once(
 def sources_of(memory: JudgeMemory) -> Counter[str]:
     """In how many guidelines each case stands."""
     inputs = {episode.id: str(episode.example.inputs) for episode in memory.episodes()}
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for guideline in memory.guidelines():
-        found.update(inputs[key] for key in guideline.episode_ids)
-    return found
+        counts.update(inputs[key] for key in guideline.episode_ids)
+    return counts
 
 
 @pytest.mark.parametrize(("first", "awaits"), [(100, False), (100, True), (0, False)])

@@ -46,10 +46,10 @@ class Judged(TypedDict):
 
 def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
     """A judge whose first verdicts pass, and whose later ones do not."""
-    left = [True] * count
+    replies_left = [True] * count
 
     def is_later(chat: ChatRequest) -> bool:
-        return chat.schema_name == "judgment" and not (left and left.pop())
+        return chat.schema_name == "judgment" and not (replies_left and replies_left.pop())
 
     server.rules = [Rule(is_later, value=False, rationale="On second thought, no.")]
 
@@ -140,10 +140,10 @@ async def test_two_graphs_in_one_node_each_get_their_own_reply(
     graph = asking_twice(bench, checkpointer)
     await bench.invoke(graph, CASE, durability=durability)
     for value in (True, False):
-        given = await bench.resume(graph, {"value": value}, durability=durability)
-    assert "__interrupt__" not in given
-    said = {episode.example.inputs: episode.value for episode in await bench.episodes()}
-    assert said == {CASE["inputs"]: True, OTHER_CASE["inputs"]: False}
+        result = await bench.resume(graph, {"value": value}, durability=durability)
+    assert "__interrupt__" not in result
+    values_by_inputs = {episode.example.inputs: episode.value for episode in await bench.episodes()}
+    assert values_by_inputs == {CASE["inputs"]: True, OTHER_CASE["inputs"]: False}
     assert len(judgings(bench.server)) == 2
 
 

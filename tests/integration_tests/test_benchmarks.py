@@ -29,9 +29,9 @@ def ran(*arguments: str, **environment: str) -> str:
 
 def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
     options = ("--quick", "--no-peer", "--rows", "change", "--results", str(tmp_path))
-    shown = ran("benchmarks", *options)
-    assert "one more on 120, texts embedded | 1 |" in shown
-    assert (tmp_path / "quick.md").read_text(encoding="utf-8") in shown
+    output = ran("benchmarks", *options)
+    assert "one more on 120, texts embedded | 1 |" in output
+    assert (tmp_path / "quick.md").read_text(encoding="utf-8") in output
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
 
 
@@ -53,18 +53,18 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     ]
     (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
-    shown = ran(
+    output = ran(
         "benchmarks.agreement",
         *options,
         *("--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"),
         *("--results", str(tmp_path / "agreement")),
     )
-    assert "| tone | 4, 4 | balanced accuracy | 0.50 " in shown
-    assert "| mean of 1 sets |  | bad answers caught | " in shown
-    assert "| tone | balanced | 0.50 |" in shown
-    assert "- tone: prompt tokens a judgment: base " in shown
+    assert "| tone | 4, 4 | balanced accuracy | 0.50 " in output
+    assert "| mean of 1 sets |  | bad answers caught | " in output
+    assert "| tone | balanced | 0.50 |" in output
+    assert "- tone: prompt tokens a judgment: base " in output
     assert (tmp_path / "agreement" / "tone" / "report.html").exists()
-    assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in shown
+    assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in output
 
 
 def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
@@ -72,14 +72,14 @@ def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
 ) -> None:
     server.responder = Model()
     options = ["--sets", "airline_run_right:answer,airline_run_right:turn", "--train", "2"]
-    shown = ran(
+    output = ran(
         "benchmarks.agreement",
         *options,
         *("--test", "4", "--base-url", server.base_url, "--model", "any", "--no-peer"),
         *("--port", "0", "--results", str(tmp_path)),
     )
-    assert "| airline_run_right:answer | 2, 4 | balanced accuracy |" in shown
-    assert "| airline_run_right:turn | 2, 4 | balanced accuracy |" in shown
+    assert "| airline_run_right:answer | 2, 4 | balanced accuracy |" in output
+    assert "| airline_run_right:turn | 2, 4 | balanced accuracy |" in output
 
 
 def test_longer_cases_are_excluded() -> None:
@@ -91,14 +91,14 @@ def test_longer_cases_are_excluded() -> None:
 
 def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) -> None:
     server.responder = Model()
-    shown = ran(
+    output = ran(
         "benchmarks.approvals",
         *("--train", "2", "--test", "4", "--base-url", server.base_url, "--model", "any"),
         *("--results", str(tmp_path / "approvals.md")),
     )
-    assert "| 0 | always ask | 100% | 0 of 2 | 0 |" in shown
-    assert "| 2 | never ask | 0% | 2 of 2 | 4 |" in shown
-    assert "| 2 | approvals, target 0.95 | 100% | 0 of 2 | 0 |" in shown
+    assert "| 0 | always ask | 100% | 0 of 2 | 0 |" in output
+    assert "| 2 | never ask | 0% | 2 of 2 | 4 |" in output
+    assert "| 2 | approvals, target 0.95 | 100% | 0 of 2 | 0 |" in output
 
 
 def test_one_comment_counts_cases_and_does_not_judge_twice(
@@ -109,6 +109,6 @@ def test_one_comment_counts_cases_and_does_not_judge_twice(
     first = ran("benchmarks.one_comment", *options, **server.environment)
     assert "| ours | 2 | development | 0 of 1 | 1 of 1 | 0 |" in first
     assert (tmp_path / "one_comment.md").read_text(encoding="utf-8") in first
-    asked = len(server.chats)
+    count = len(server.chats)
     assert ran("benchmarks.one_comment", *options, **server.environment) == first
-    assert len(server.chats) == asked
+    assert len(server.chats) == count

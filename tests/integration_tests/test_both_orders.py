@@ -21,8 +21,8 @@ CASE: dict[str, Any] = {"inputs": "My order never came.", "outputs": [KIND, COLD
 
 
 def kind_first(chat: ChatRequest) -> bool:
-    shown = chat.text.rpartition("<outputs>")[2]
-    return chat.schema_name == "judgment" and shown.index(KIND) < shown.index(COLD)
+    displayed = chat.text.rpartition("<outputs>")[2]
+    return chat.schema_name == "judgment" and displayed.index(KIND) < displayed.index(COLD)
 
 
 def says(straight: Any, swapped: Any, **more: Any) -> list[Rule]:
@@ -44,8 +44,8 @@ async def judge(bench: Bench, case: Any = CASE, criterion: Criterion = PAIR, **m
 async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> None:
     bench.server.rules = says("A", "B")
     judgment = await judge(bench)
-    said = (judgment["value"], judgment["rationale"], judgment["warnings"])
-    assert said == ("A", "Kind first.", [])
+    actual = (judgment["value"], judgment["rationale"], judgment["warnings"])
+    assert actual == ("A", "Kind first.", [])
     bench.server.rules = says("A", "A")
     judgment = await judge(bench)
     assert judgment["value"] == "tie"
@@ -114,16 +114,16 @@ async def test_one_failed_call_fails_the_judgment_and_closes_a_gate(
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
     assert kept(bench, criterion=PAIR) == []
-    found = await gated(bench)
-    assert (found["status"], found["let_through"]) == ("judge_error", False)
+    verdict = await gated(bench)
+    assert (verdict["status"], verdict["let_through"]) == ("judge_error", False)
 
 
 async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: Bench) -> None:
     answers = iter([{"rationale": "?", "value": "C"}])
 
     def respond(request: ChatRequest) -> Reply:
-        said = verdict("A") if kind_first(request) else next(answers, verdict("B"))
-        return as_reply(said)
+        answer = verdict("A") if kind_first(request) else next(answers, verdict("B"))
+        return as_reply(answer)
 
     bench.server.responder = respond
     judgment = await judge(bench)
@@ -134,14 +134,14 @@ async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: 
 async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Bench) -> None:
     bench.server.rules = says("A", "A")
     graph = bench.review_graph(PAIR, swap=True)
-    given = await bench.invoke(graph, CASE)
-    [asked] = given["__interrupt__"]
-    [action] = asked.value["action_requests"]
+    result = await bench.invoke(graph, CASE)
+    [interrupt] = result["__interrupt__"]
+    [action] = interrupt.value["action_requests"]
     assert action["args"]["value"] == "tie"
     assert "depends on the order" in action["description"]
-    given = await bench.resume(graph, {"value": "A", "rationale": "It says sorry."})
-    assert given["judgment"]["value"] == "tie"
-    assert given["learned"]["guidelines"]
+    result = await bench.resume(graph, {"value": "A", "rationale": "It says sorry."})
+    assert result["judgment"]["value"] == "tie"
+    assert result["learned"]["guidelines"]
     [distilling] = distillings(bench.server)
     assert distilling.text.index(KIND) < distilling.text.index(COLD)
     [episode] = await bench.episodes(criterion=PAIR)
@@ -150,8 +150,8 @@ async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Benc
     judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
     [waiting] = kept(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
-    given = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
-    assert given["feedback"]["value"] == "B"
+    result = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
+    assert result["feedback"]["value"] == "B"
     _, episode = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.example.outputs) == ("B", CASE["outputs"])
 
@@ -161,8 +161,8 @@ async def test_guideline_is_broken_only_if_both_orders_agree(bench: Bench) -> No
     graph = bench.judge_graph(PAIR, swap=True, cite_guidelines=True)
     for swapped, broken in (("B", 1), ("A", 0)):
         bench.server.rules = says("A", swapped, broken_guidelines=[1])
-        given = await bench.invoke(graph, CASE, swapped)
-        assert len(given["broken_guidelines"]) == broken
+        result = await bench.invoke(graph, CASE, swapped)
+        assert len(result["broken_guidelines"]) == broken
 
 
 async def gated(bench: Bench) -> Any:
@@ -174,8 +174,8 @@ async def gated(bench: Bench) -> Any:
     builder = writing(lambda _: {"messages": [AIMessage(KIND)]})
     options = {"passes": {"A", "tie"}, "swap": True, "example": example}
     add_quality_gate(builder, PAIR, after="write", **models(bench, **options))
-    given = await bench.invoke(bench.compile(builder), {"messages": [("human", "?")]}, "gate")
-    return given["quality_gate"]
+    result = await bench.invoke(bench.compile(builder), {"messages": [("human", "?")]}, "gate")
+    return result["quality_gate"]
 
 
 @pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "A")])

@@ -43,8 +43,8 @@ class Batch:
     """A batch of one judge, in a folder."""
 
     def __init__(self, bench: Bench, folder: Path, **options: Any) -> None:
-        given = {"criterion": CRITERION, "embeddings": bench.server.embedder(), **options}
-        self.judge = Judge(model=bench.server.chat_model(), **given)
+        arguments = {"criterion": CRITERION, "embeddings": bench.server.embedder(), **options}
+        self.judge = Judge(model=bench.server.chat_model(), **arguments)
         self.bench, self.folder, self.rounds = bench, folder, 0
         self.answers: list[Path] = []
 
@@ -56,15 +56,15 @@ class Batch:
 
     def collect(self, **options: Any) -> list[Any]:
         cases = self.folder / "batch0.cases.jsonl"
-        given = {"store": self.bench.store, "again": self.at("batch"), **options}
-        return [made for _, made in collect_batch(self.judge, cases, self.answers, **given)]
+        arguments = {"store": self.bench.store, "again": self.at("batch"), **options}
+        return [made for _, made in collect_batch(self.judge, cases, self.answers, **arguments)]
 
     def round(self) -> list[Any]:
         """Have the newest batch answered; returns its requests."""
         self.answers.append(self.at("answers"))
-        asked = answer_batch(self.bench.server, self.at("batch"), self.answers[-1])
+        requests = answer_batch(self.bench.server, self.at("batch"), self.answers[-1])
         self.rounds += 1
-        return asked
+        return requests
 
     def whole(self, cases: Any) -> tuple[list[Any], list[int]]:
         """Judge by as many batches as it takes; also how many requests each had."""
@@ -78,14 +78,14 @@ class Batch:
 
 async def at_once(batch: Batch, cases: Any) -> list[Any]:
     graph = batch.bench.judge_graph(batch.judge.criterion, **batch.judge.options)
-    return [(await batch.bench.invoke(graph, one))["judgment"] for one in cases]
+    return [(await batch.bench.invoke(graph, case))["judgment"] for case in cases]
 
 
 def same(made: list[Any], judged: list[Any]) -> bool:
     """Whether judgments are the same, but for what is of one run alone."""
     alone = ("id", "thread_id")
-    left = [{**one.to_json(), **dict.fromkeys(alone)} for one in made]
-    return left == [{**one, **dict.fromkeys(alone)} for one in judged]
+    actual = [{**judgment.to_json(), **dict.fromkeys(alone)} for judgment in made]
+    return actual == [{**judgment, **dict.fromkeys(alone)} for judgment in judged]
 
 
 async def taught(bench: Bench) -> None:
@@ -105,10 +105,10 @@ async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
     assert bench.server.chats == []
     assert (prepared.requests, list(prepared.errors)) == (4, [4, 5])
     assert prepared.version == judged[0]["memory_version"]
-    asked = batch.round()
-    assert [one["body"] for one in asked] == sent
-    assert {one["url"] for one in asked} == {"/v1/chat/completions"}
-    assert all(len(key) <= 64 for key in ids_of(asked))
+    requests = batch.round()
+    assert [request["body"] for request in requests] == sent
+    assert {request["url"] for request in requests} == {"/v1/chat/completions"}
+    assert all(len(key) <= 64 for key in ids_of(requests))
     bench.server.chats.clear()
     bench.server.embeddings.clear()
     *made, unusable, _ = batch.collect()
@@ -117,7 +117,9 @@ async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
     assert made[0].guideline_ids
     assert str(unusable) == "outputs: is missing. Add it."
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
-    assert [one.id for one in made] == [one.id for one in batch.collect(again=None)[:4]]
+    assert [judgment.id for judgment in made] == [
+        judgment.id for judgment in batch.collect(again=None)[:4]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,17 +136,19 @@ async def test_options_that_add_requests(
     judged = Model(value=truth, belief=lambda number: 0.6 + number / 100)
     bench.server.responder = judged
     await learn(bench, words(24))
-    asked = checks.Model({checks.SORRY: 0.2, checks.BRIEF: 0.8})
+    check_model = checks.Model({checks.SORRY: 0.2, checks.BRIEF: 0.8})
     if "checks" in options:
         await checks.rules(bench, [checks.SORRY, checks.BRIEF])
-        bench.server.responder = lambda chat: (asked if checks.is_check(chat) else judged)(chat)
+        bench.server.responder = lambda chat: (check_model if checks.is_check(chat) else judged)(
+            chat
+        )
     batch = Batch(bench, tmp_path, **options)
     cases = list(map(case, range(30, 34)))
     expected = await at_once(batch, cases)
     made, asked_for = batch.whole(cases)
     assert same(made, expected)
     assert asked_for == sizes
-    assert {one.evidence.decided_by for one in made} <= {"evidence", "verdict"}
+    assert {judgment.evidence.decided_by for judgment in made} <= {"evidence", "verdict"}
 
 
 async def test_both_orders_are_in_one_batch(bench: Bench, tmp_path: Path) -> None:
@@ -163,8 +167,8 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     batch = Batch(bench, tmp_path)
     batch.prepare(cases)
     bench.server.script({"rationale": "Ok.", "value": True}, refusal(), truncated('{"rat'), "no")
-    asked = batch.round()
-    fine, refused, cut, wrong, late, lost, bad, *busy = ids_of(asked)
+    requests = batch.round()
+    fine, refused, cut, wrong, late, lost, bad, *busy = ids_of(requests)
     lines = {line["custom_id"]: line for line in lines_of(batch.answers[0])}
     expired = {"code": "batch_expired", "message": "It was not done in time."}
     lines[late] |= {"response": None, "error": expired}
@@ -179,19 +183,19 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     whole = "\n".join(["\ufeff", *hostile, text]) + '{"custom_id": "cut'
     batch.answers[0].write_text(whole, "utf-8")
     made = batch.collect()
-    errors = dict(zip(ids_of(asked), made, strict=True))
+    errors = dict(zip(ids_of(requests), made, strict=True))
     assert errors[fine].value is True
     assert "Too long." in str(errors[bad])
     assert "batch_expired" in str(errors[late])
     assert f"No answer to the request {lost} (there is none)" in str(errors[lost])
-    again = [one for one in errors if isinstance(errors[one], UnansweredError)]
+    again = [error for error in errors if isinstance(errors[error], UnansweredError)]
     assert again == [refused, cut, wrong, late, lost, *busy]
     # What can't be used is shown to the model, as at once; the rest is asked as it was.
     more = batch.round()
     assert set(ids_of(more)) & set(errors) == {late, lost, *busy}
-    assert sum("That answer can't be used" in json.dumps(one["body"]) for one in more) == 3
+    assert sum("That answer can't be used" in json.dumps(request["body"]) for request in more) == 3
     made = batch.collect(again=None)
-    assert sum(isinstance(one, Judgment) for one in made) == 10
+    assert sum(isinstance(judgment, Judgment) for judgment in made) == 10
     # Twice of no use is an error as ever, and nothing is asked any more.
     bench.server.rules = []
     for line in (answers := lines_of(batch.answers[1])):
@@ -201,7 +205,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
             line["response"]["body"]["choices"][0]["message"]["content"] = "no"
     write_lines(batch.answers[1], answers)
     made = batch.collect()
-    assert sum(isinstance(one, ModelAnswerError) for one in made) == 3
+    assert sum(isinstance(judgment, ModelAnswerError) for judgment in made) == 3
     assert not batch.at("batch").stat().st_size
 
 
@@ -218,7 +222,7 @@ async def test_later_changes_of_the_memory_do_not_change_the_batch(
     memory.add_guideline("Be brief.")
     memory.remember(Feedback.model_validate({**CASES[0], "value": True}))
     made = batch.collect()
-    [warning] = {one.warnings.pop() for one in made if isinstance(one, Judgment)}
+    [warning] = {judgment.warnings.pop() for judgment in made if isinstance(judgment, Judgment)}
     assert warning.startswith("Not stored for later feedback: an episode or guideline")
     assert same(made, expected)
     assert memory.judgments() == []
@@ -231,9 +235,9 @@ async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
     batch.round()
     for _ in range(2):
         made = batch.collect(again=None)
-    kept = {one.judgment.id for one in bench.memory().judgments()}
-    assert kept == {one.id for one in made if isinstance(one, Judgment)}
-    assert len(kept) == 4
+    ids = {judgment.judgment.id for judgment in bench.memory().judgments()}
+    assert ids == {judgment.id for judgment in made if isinstance(judgment, Judgment)}
+    assert len(ids) == 4
 
 
 async def test_purge_names_the_files_and_the_cases_are_requested_again(
@@ -245,20 +249,20 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
     batch.round()
     gone = bench.memory().forget(author="ann", purge=True)
     assert gone.purged is not None
-    [warning] = [one for one in gone.purged.warnings if "Prompts were written" in one]
+    [warning] = [warning for warning in gone.purged.warnings if "Prompts were written" in warning]
     assert str(tmp_path / "batch0.jsonl") in warning
     *anew, made = batch.collect()
     assert "were purged since" in caplog.text
-    assert {type(one) for one in anew} == {UnansweredError}
+    assert {type(error) for error in anew} == {UnansweredError}
     assert isinstance(made, Judgment)
-    asked = batch.round()
-    assert "Too cold" not in json.dumps(asked)
-    assert all(isinstance(one, Judgment) for one in batch.collect())
+    requests = batch.round()
+    assert "Too cold" not in json.dumps(requests)
+    assert all(isinstance(judgment, Judgment) for judgment in batch.collect())
     # A later purge of what came after has nothing to say of it.
     later = bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))
     purged = bench.memory().forget(later.id, purge=True).purged
     assert purged is not None
-    assert not any("Prompts were written" in one for one in purged.warnings)
+    assert not any("Prompts were written" in warning for warning in purged.warnings)
 
 
 async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) -> None:
@@ -269,9 +273,9 @@ async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) 
         return {path.name for path in tmp_path.iterdir()}
 
     def cases() -> Any:
-        for each in CASES:
+        for example in CASES:
             seen.append(names())
-            yield each
+            yield example
 
     batch.prepare(cases())
     assert set().union(*seen) == {"batch0.jsonl.part", "batch0.cases.jsonl.part"}
@@ -338,7 +342,10 @@ async def test_failing_embeddings_leave_no_files_or_cause_a_warning(
     batch.judge = batch.judge.but(on_embedding_error="guidelines")
     made, sizes = batch.whole(CASES)
     assert sizes == [4]
-    assert all(isinstance(one, Judgment) and "guidelines alone" in one.warnings[0] for one in made)
+    assert all(
+        isinstance(judgment, Judgment) and "guidelines alone" in judgment.warnings[0]
+        for judgment in made
+    )
 
 
 def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
@@ -347,7 +354,7 @@ def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> No
     batch = Batch(bench, tmp_path, criterion=criterion)
     made, sizes = batch.whole(CASES)
     assert sizes == [4]
-    assert {one.memory_version.strip("0") for one in made} == {""}
+    assert {judgment.memory_version.strip("0") for judgment in made} == {""}
     assert JudgeMemory(bench.store, criterion, embeddings="local").history() == []
 
 
@@ -360,7 +367,7 @@ async def test_pinned_memory_has_the_content_of_its_version(
     judge = Judge(criterion=CRITERION, **bench.models())
     layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))
     access = MemoryAccess(bench.store, CRITERION, layout, Embedder(judge.embeddings))
-    told = run_sync(prepare_memory(SYNC, judge, access))
+    pinned_fields = run_sync(prepare_memory(SYNC, judge, access))
     expected = memory.recall(CASES[0], 2)
 
     def change() -> None:
@@ -369,13 +376,13 @@ async def test_pinned_memory_has_the_content_of_its_version(
 
     if moved_on:
         change()
-    own = run_sync(pin_memory(SYNC, access, **told))
+    pinned = run_sync(pin_memory(SYNC, access, **pinned_fields))
     if not moved_on:
         change()
         run_sync(access.refresh(SYNC))
     bench.server.embeddings.clear()
     # Also for those who come to it by its store, as a graph does.
-    there = JudgeMemory(own.store, CRITERION, embeddings=bench.server.embedder())
-    assert there.version() == told["version"] != memory.version()
+    there = JudgeMemory(pinned.store, CRITERION, embeddings=bench.server.embedder())
+    assert there.version() == pinned_fields["version"] != memory.version()
     assert there.recall(CASES[0], 2) == expected
     assert len(bench.server.embeddings) == 1

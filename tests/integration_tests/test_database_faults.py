@@ -60,13 +60,18 @@ def pool_of(size: int) -> dict[str, Any]:
 
 def picture(memory: JudgeMemory) -> Any:
     """What a memory holds, by content: what its worker keeps in step is what a fold gives."""
-    episodes, rules = memory.episodes(), memory.guidelines()
-    facts, words = memory.access.view.facts()
-    assert build_state(facts, words, memory.access.embedder.id).version == memory.version()
-    inputs = {one.id: str(one.example.inputs) for one in episodes}
+    episodes, guidelines = memory.episodes(), memory.guidelines()
+    facts, feedback_records = memory.access.view.facts()
+    assert (
+        build_state(facts, feedback_records, memory.access.embedder.id).version == memory.version()
+    )
+    inputs = {episode.id: str(episode.example.inputs) for episode in episodes}
     return (
-        sorted((inputs[one.id], one.rationale, one.status) for one in episodes),
-        sorted((rule.text, sorted(inputs[key] for key in rule.episode_ids)) for rule in rules),
+        sorted((inputs[episode.id], episode.rationale, episode.status) for episode in episodes),
+        sorted(
+            (guideline.text, sorted(inputs[key] for key in guideline.episode_ids))
+            for guideline in guidelines
+        ),
         recalled(memory),
     )
 
@@ -114,7 +119,7 @@ _MOST_CUTS = 300
 def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
     proxy: Proxy, worker: Open, name: str
 ) -> None:
-    change, after, left = CHANGES[name], None, []
+    change, after, remaining = CHANGES[name], None, []
     cuts: list[int | None] = [None]
     for number, cut in enumerate(cuts):
         assert number < _MOST_CUTS
@@ -135,7 +140,7 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         except StoreError as error:
             told(error, "is the database up")
             ended(near, far)
-            left.append(picture(worker(name=space)))
+            remaining.append(picture(worker(name=space)))
             later = cut + 1
         else:
             assert picture(near) == after
@@ -146,11 +151,11 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         assert picture(again) == after
         same(again, near, cold, worker(name=space))
         # The same messages come in more or fewer parts at times: go on until the last one is cut.
-        if number == len(cuts) - 1 and after not in left:
+        if number == len(cuts) - 1 and after not in remaining:
             cuts.append(later)
-    assert left.count(before) + left.count(after) == len(left)
-    assert before in left
-    assert after in left  # it was written, and the worker was not told
+    assert remaining.count(before) + remaining.count(after) == len(remaining)
+    assert before in remaining
+    assert after in remaining  # it was written, and the worker was not told
 
 
 def test_judging_needs_few_round_trips_to_the_database(
@@ -216,7 +221,7 @@ async def test_exhausted_pool_is_named_and_waiting_calls_finish(
                 await graph.ainvoke(CASE)
         lent.timeout = patience
         judged = await graph.abatch(cases)
-        assert len({one["judgment"]["id"] for one in judged}) == len(server.chats) == 20
+        assert len({item["judgment"]["id"] for item in judged}) == len(server.chats) == 20
 
 
 def test_read_only_replica_is_named_before_any_model_call(
@@ -264,7 +269,7 @@ def test_later_feedback_counts_although_its_clock_is_behind(
     ahead = datetime.now(UTC) + timedelta(minutes=1)
     memory.remember([said("one", "First.", author="ann", given_at=ahead)])
     memory.remember([said("one", "On second thoughts.", author="ann")])
-    assert [one.rationale for one in memory.episodes()] == ["On second thoughts."]
+    assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
     memory.remember([said("one", "Found in a file.", author="ann", given_at=ahead)])
-    assert [one.rationale for one in memory.episodes()] == ["On second thoughts."]
+    assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
     same(memory, worker())

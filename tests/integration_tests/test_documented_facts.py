@@ -79,12 +79,12 @@ def literals(annotation: Any) -> tuple[set[Any], bool]:
 
 def bounds(cell: str) -> dict[str, int]:
     """Read `0 to 100`, `1 or more` and `above 0`."""
-    if found := re.search(r"(\d+) to (\d+)", cell):
-        return {"ge": int(found[1]), "le": int(found[2])}
-    if found := re.search(r"(\d+) or more", cell):
-        return {"ge": int(found[1])}
-    if found := re.search(r"between (\d+) and (\d+)", cell):
-        return {"gt": int(found[1]), "lt": int(found[2])}
+    if match := re.search(r"(\d+) to (\d+)", cell):
+        return {"ge": int(match[1]), "le": int(match[2])}
+    if match := re.search(r"(\d+) or more", cell):
+        return {"ge": int(match[1])}
+    if match := re.search(r"between (\d+) and (\d+)", cell):
+        return {"gt": int(match[1]), "lt": int(match[2])}
     return {}
 
 
@@ -123,11 +123,11 @@ def test_options_have_the_documented_defaults_and_bounds(page: str) -> None:
         else:
             assert bounds(takes) == {}, option
         allowed, is_all = literals(field.annotation)
-        words = {value for value in allowed if isinstance(value, str)}
+        names = {value for value in allowed if isinstance(value, str)}
         if is_all:
             assert {ast.literal_eval(text) for text in code(takes)} == allowed, option
-        elif words:
-            assert {ast.literal_eval(text) for text in code(takes)} == words, option
+        elif names:
+            assert {ast.literal_eval(text) for text in code(takes)} == names, option
 
 
 def test_readme_and_the_builders_have_the_documented_defaults() -> None:
@@ -240,9 +240,9 @@ def test_documented_case_counts_match_the_code() -> None:
     }
     rows = table("docs/confidence.md", "what", "number")
     for what, number, _ in rows:
-        if found := re.search(r"0\.\d+", what):
+        if match := re.search(r"0\.\d+", what):
             level = threshold.LEFT_OUT_LEVEL if "evidence" in what else threshold.LEVEL
-            assert int(number) == needed(float(found[0]), level), what
+            assert int(number) == needed(float(match[0]), level), what
         else:
             assert int(number) == counts.pop(what)
     assert counts == {}
@@ -309,9 +309,9 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
 @pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
 def test_documented_sentences_match_the_code(page: str, pattern: str, facts: list[Any]) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    [found] = re.findall(pattern, text)
-    said = [found] if isinstance(found, str) else list(found)
-    assert [float(number.replace(",", "")) for number in said] == pytest.approx(facts)
+    [matches] = re.findall(pattern, text)
+    sentences = [matches] if isinstance(matches, str) else list(matches)
+    assert [float(number.replace(",", "")) for number in sentences] == pytest.approx(facts)
 
 
 def test_purposes_in_traces_are_listed() -> None:

@@ -105,7 +105,9 @@ def test_links_have_targets(document: Path) -> None:
         assert target.exists(), link
         if anchor:
             headings = _HEADING.findall(without_blocks(target))
-            slugs = [re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings]
+            slugs = [
+                re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+            ]
             assert anchor in slugs, link
 
 

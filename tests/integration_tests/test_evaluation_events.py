@@ -20,8 +20,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     provider.add_log_record_processor(export.SimpleLogRecordProcessor(exporter))
     monkeypatch.setattr(tracing, "_event_logger", lambda: provider.get_logger("test"))
     yield lambda: [
-        (each.log_record.event_name, dict(each.log_record.attributes))
-        for each in exporter.get_finished_logs()
+        (item.log_record.event_name, dict(item.log_record.attributes))
+        for item in exporter.get_finished_logs()
     ]
     provider.shutdown()
 
@@ -46,8 +46,8 @@ async def test_each_judgment_is_one_event_with_its_review_status(bench: Bench, e
     await bench.invoke(bench.review_graph(), CASE, "always")
     graph = bench.review_graph(review=lambda judgment: not judgment.value)
     await bench.invoke(graph, CASE, "by a function")
-    told = [attributes for _, attributes in events()[1:]]
-    assert [each.get("memalign.asked") for each in told] == [True, True, None]
+    events_seen = [attributes for _, attributes in events()[1:]]
+    assert [item.get("memalign.asked") for item in events_seen] == [True, True, None]
 
 
 async def test_without_a_provider_no_event_is_emitted_and_nothing_fails(bench: Bench) -> None:
@@ -68,6 +68,6 @@ async def test_runs_that_judge_name_the_judge(bench: Bench) -> None:
     graph = bench.judge_graph(confidence=True)
     config: Any = {"callbacks": [seen], "configurable": {"thread_id": "t"}}
     result: dict[str, Any] = graph.invoke(CASE, config)
-    purposes = {each["memalign_purpose"]: each["memalign_judge_key"] for each in seen.metadata}
+    purposes = {item["memalign_purpose"]: item["memalign_judge_key"] for item in seen.metadata}
     key = result["judgment"]["judge_key"]
     assert purposes == {"judge": key, "confidence": key}

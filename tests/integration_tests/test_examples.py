@@ -157,11 +157,11 @@ def run_example(name: str, path: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
 def test_each_example_prints_the_expected_output(
     server: LoopbackServer, name: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.rules, shown = EXAMPLES[name]
+    server.rules, expected_output = EXAMPLES[name]
     printed = rest = run_example(name, tmp_path / "memory.sqlite", capsys, monkeypatch)
-    for part in shown:
-        _, found, rest = rest.partition(part)
-        assert found, f"{part!r} is not in its place in:\n{printed}"
+    for part in expected_output:
+        _, line, rest = rest.partition(part)
+        assert line, f"{part!r} is not in its place in:\n{printed}"
     assert len(judgings(server)) == JUDGED.get(name, len(judgings(server)))
     if name == "self_evaluating_loop":
         assert printed.count("asks the expert") == 1
@@ -238,18 +238,18 @@ def test_demo_prints_what_was_learned_and_learns_once(
     server.rules = [Rule(when=mentions_duplex, value=0.25)]
     path = tmp_path / "demo.sqlite"
     memory = ("--memory", str(path))
-    shown = demo(*memory, PYTHONIOENCODING="ascii").stdout
-    lines = [line.split() for line in shown.splitlines()]
+    expected_output = demo(*memory, PYTHONIOENCODING="ascii").stdout
+    lines = [line.split() for line in expected_output.splitlines()]
     assert ["case", "expert", "before", "after"] in lines
     assert ["0.0", "1.0", "0.25"] in [line[-3:] for line in lines], "a wrong answer, found out"
     assert ["#" * 20, "1.00", "#" * 5, "0.25"] in [line[1:] for line in lines]
     learned = "When judging, heed the expert: The response states both the requirements correctly."
-    assert f"- {learned}\n  from training-2.3-49; not measured yet" in shown
+    assert f"- {learned}\n  from training-2.3-49; not measured yet" in expected_output
     assert re.search(
         r"On 8 unseen cases the judge was 0\.44 away from the experts before it learned, and "
         r"0\.\d\d after: (nearer|farther) by 0\.\d\d \(90 % interval of the gain -?0\.\d\d to "
         r"-?0\.\d\d",
-        shown,
+        expected_output,
     )
     chats = len(server.chats)
     server.chats.clear()
@@ -258,7 +258,7 @@ def test_demo_prints_what_was_learned_and_learns_once(
     assert 16 <= len(server.chats) < chats, "what is known is not distilled again"
     result = json.loads(again.stdout)
     assert [row["expert"] for row in result["cases"]] == [0, 1] * 3 + [0.5, 1]
-    assert [rule["text"] for rule in result["guidelines"]] == [learned]
+    assert [guideline["text"] for guideline in result["guidelines"]] == [learned]
 
 
 def test_demo_has_a_second_scenario_and_accepts_a_typed_comment(

@@ -46,13 +46,13 @@ async def test_invalid_answer_is_requested_once_more_and_then_raises(
     bench: Bench, reply: Any, problem: str
 ) -> None:
     bench.server.script(reply, GOOD, reply, reply)
-    given = await bench.invoke(bench.judge_graph(), CASE)
-    assert given["judgment"]["rationale"] == "It is polite."
+    result = await bench.invoke(bench.judge_graph(), CASE)
+    assert result["judgment"]["rationale"] == "It is polite."
     first, second = bench.server.chats
     assert second.messages[:2] == first.messages
-    wrote, told = second.messages[2:]
-    assert (wrote["role"], told["role"]) == ("assistant", "user")
-    assert problem in told["content"]
+    wrote, retry = second.messages[2:]
+    assert (wrote["role"], retry["role"]) == ("assistant", "user")
+    assert problem in retry["content"]
     assert not isinstance(reply, str) or wrote["content"] == reply
     with pytest.raises(ModelAnswerError) as caught:
         await bench.invoke(bench.judge_graph(), CASE)
@@ -94,8 +94,8 @@ async def test_failing_model_raises_one_sentence(bench: Bench, fault: Any, hint:
     assert "\n" not in message
     assert caught.value.__cause__ is not None
     bench.server.reset()
-    given = await bench.invoke(bench.judge_graph(), None)
-    assert given["judgment"]["value"] is True
+    result = await bench.invoke(bench.judge_graph(), None)
+    assert result["judgment"]["value"] is True
     assert CASE["outputs"] in bench.server.chats[-1].text
 
 
@@ -109,8 +109,8 @@ async def test_embedding_outage_raises_and_the_run_can_be_resumed(bench: Bench) 
     assert str(caught.value).startswith("The embeddings openai:text-embedding-3-small failed: ")
     assert "\n" not in str(caught.value)
     assert bench.server.chats == []
-    given = await bench.invoke(graph, None)
-    assert len(given["judgment"]["episode_ids"]) == 1
+    result = await bench.invoke(graph, None)
+    assert len(result["judgment"]["episode_ids"]) == 1
     await bench.add_guideline("Say sorry first.")
     bench.server.script_embeddings(DOWN)
     graph = bench.judge_graph(on_embedding_error="guidelines", embeddings=embedder)
@@ -160,9 +160,11 @@ def nodes_graph(bench: Bench, state: Any, *names: str, **changed: Any) -> Any:
 async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) -> None:
     graph = nodes_graph(bench, Support, *REVIEW_NODES)
     await bench.add_guideline("Begin with a word of regret.")
-    asked = await bench.invoke(graph, {**CASE, "customer": "carol"})
+    result = await bench.invoke(graph, {**CASE, "customer": "carol"})
     assert "Begin with a word of regret." in bench.server.chats[-1].text
-    assert asked["judgment"]["guideline_ids"] == [one.id for one in await bench.guidelines()]
+    assert result["judgment"]["guideline_ids"] == [
+        guideline.id for guideline in await bench.guidelines()
+    ]
     bench.server.script(operations({"action": "add", "text": "Say sorry first."}))
     done = await bench.resume(graph, COLD)
     assert done["learned"]["guidelines"][0]["text"] == "Say sorry first."
@@ -245,5 +247,5 @@ async def test_checkpoint_holds_only_what_the_prompt_shows(bench: Bench) -> None
     )
     await bench.invoke(bench.judge_graph(), {"inputs": "q", "outputs": "first"})
     writes = [entry.pending_writes for entry in bench.saver.list(thread("t"))]
-    kept = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
-    assert kept < 50_000
+    size = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
+    assert size < 50_000

@@ -27,17 +27,17 @@ SMUGGLED = "zebra-4711"
 
 
 def system_of(chat: ChatRequest) -> str:
-    [text] = [one["content"] for one in chat.messages if one["role"] == "system"]
+    [text] = [message["content"] for message in chat.messages if message["role"] == "system"]
     return str(text)
 
 
 async def test_graph_returns_only_the_judgment(bench: Bench) -> None:
-    given = await bench.invoke(bench.judge_graph(), CASE)
-    assert set(given) == {"judgment"}
+    result = await bench.invoke(bench.judge_graph(), CASE)
+    assert set(result) == {"judgment"}
     [chat] = bench.server.chats
     assert chat.schema is not None
     assert list(chat.schema["properties"]) == ["rationale", "value"]
-    judgment = Judgment.model_validate(given["judgment"])
+    judgment = Judgment.model_validate(result["judgment"])
     assert (judgment.value, judgment.criterion, judgment.thread_id) == (True, "support_tone", "t")
     assert judgment.model == "gpt-4.1-mini"
     assert judgment.warnings == []
@@ -60,11 +60,11 @@ async def test_every_scale_judges_and_learns(
     criterion = Criterion(name="quality", instructions="How good is it?", scale=scale)
     graph = bench.review_graph(criterion)
     bench.server.rules = [Rule(lambda _: True, value=first)]
-    asked = await bench.invoke(graph, CASE)
-    assert asked["judgment"]["value"] == expected
-    assert type(asked["judgment"]["value"]) is type(expected)
-    given = await bench.resume(graph, {"value": str(learned).upper()})
-    assert given["feedback"]["value"] == learned
+    result = await bench.invoke(graph, CASE)
+    assert result["judgment"]["value"] == expected
+    assert type(result["judgment"]["value"]) is type(expected)
+    resumed = await bench.resume(graph, {"value": str(learned).upper()})
+    assert resumed["feedback"]["value"] == learned
     bench.server.rules = []
     await bench.invoke(graph, OTHER, "u")
     *_, earlier, answered, _ = bench.server.chats[-1].messages
@@ -77,23 +77,28 @@ async def test_every_scale_judges_and_learns(
 async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     graph = bench.review_graph()
     first = await bench.review(graph, COLD)
-    given = await bench.invoke(graph, OTHER, "u")
-    assert given["judgment"]["memory_version"] == first["learned"]["memory_version"]
-    assert given["judgment"]["memory_version"] != first["judgment"]["memory_version"]
+    result = await bench.invoke(graph, OTHER, "u")
+    assert result["judgment"]["memory_version"] == first["learned"]["memory_version"]
+    assert result["judgment"]["memory_version"] != first["judgment"]["memory_version"]
     before, after = bench.server.chats[0], bench.server.chats[-1]
     [guideline] = await bench.guidelines()
     [episode] = await bench.episodes()
     assert guideline.text not in before.text
     assert guideline.text in system_of(after)
-    assert [one["role"] for one in after.messages] == ["system", "user", "assistant", "user"]
-    _, earlier, answered, asked = after.messages
+    assert [message["role"] for message in after.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    _, earlier, answered, messages = after.messages
     assert CASE["outputs"] in earlier["content"]
     assert json.loads(answered["content"]) == {"rationale": COLD["rationale"], "value": False}
-    assert CASE["outputs"] not in asked["content"]
-    assert OTHER["outputs"] in asked["content"]
+    assert CASE["outputs"] not in messages["content"]
+    assert OTHER["outputs"] in messages["content"]
     for chat in (before, after):
         assert f'Criterion "support_tone":\n{CRITERION.instructions}' in system_of(chat)
-    judgment = given["judgment"]
+    judgment = result["judgment"]
     assert judgment["guideline_ids"] == [guideline.id]
     assert judgment["episode_ids"] == [episode.id]
 
@@ -101,13 +106,15 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
 async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(
     bench: Bench,
 ) -> None:
-    one, two = await bench.remember(
+    episode, two = await bench.remember(
         {**CASE, **COLD, "author": "ann"}, {**CASE, **COLD, "author": "bob"}
     )
-    operation = GuidelineOperation(action="add", text="Say sorry.", episode_ids=[one.id, two.id])
+    operation = GuidelineOperation(
+        action="add", text="Say sorry.", episode_ids=[episode.id, two.id]
+    )
     access = bench.memory().access
-    run_sync(commit_lesson(SYNC, access, [operation], {one.id: one.word, two.id: two.word}))
-    bench.memory().forget(one.id)
+    run_sync(commit_lesson(SYNC, access, [operation], {episode.id: episode.word, two.id: two.word}))
+    bench.memory().forget(episode.id)
     [guideline] = await bench.guidelines()
     assert guideline.status == "pending"
     judgment = (await bench.invoke(bench.judge_graph(), OTHER))["judgment"]
@@ -133,8 +140,8 @@ async def test_no_application_text_in_the_system_message(bench: Bench) -> None:
     bench.server.rules = [Rule(lambda _: True, rationale=f"It says {SMUGGLED}.")]
     await bench.review(graph, {"value": False}, case)
     bench.server.rules = []
-    given = bench.judge_graph(use_episodes=False)
-    await bench.invoke(given, OTHER)
+    values = bench.judge_graph(use_episodes=False)
+    await bench.invoke(values, OTHER)
     assert SMUGGLED not in bench.server.chats[-1].text, "nor is it left over in the thread"
     await bench.invoke(graph, OTHER, "u")
     assert SMUGGLED in bench.server.chats[-1].text
@@ -162,11 +169,11 @@ NARROW = {"max_input_tokens": 9_000}
 
 
 def shown_examples(chat: ChatRequest) -> int:
-    return sum(one["role"] == "assistant" for one in chat.messages)
+    return sum(message["role"] == "assistant" for message in chat.messages)
 
 
 def tokens(chat: ChatRequest) -> int:
-    return sum(estimate_tokens(str(one["content"])) for one in chat.messages)
+    return sum(estimate_tokens(str(message["content"])) for message in chat.messages)
 
 
 async def test_examples_that_do_not_fit_are_omitted_with_a_warning(bench: Bench) -> None:
@@ -174,11 +181,11 @@ async def test_examples_that_do_not_fit_are_omitted_with_a_warning(bench: Bench)
     await bench.remember(*feedback)
     model = bench.server.chat_model(profile=NARROW)
     long = {**CASE, "outputs": "word " * 3_000}
-    given = await bench.invoke(bench.judge_graph(model=model), long)
+    result = await bench.invoke(bench.judge_graph(model=model), long)
     [chat] = bench.server.chats
     assert 0 < shown_examples(chat) < 5
-    assert len(given["judgment"]["episode_ids"]) == shown_examples(chat)
-    assert f"{5 - shown_examples(chat)} of 5 similar examples" in given["judgment"]["warnings"][-1]
+    assert len(result["judgment"]["episode_ids"]) == shown_examples(chat)
+    assert f"{5 - shown_examples(chat)} of 5 similar examples" in result["judgment"]["warnings"][-1]
     assert tokens(chat) <= 9_000
 
 
@@ -188,7 +195,10 @@ async def test_relevant_guidelines_are_selected_when_not_all_fit(bench: Bench) -
     for topic in topics:
         case = {"inputs": f"About {topic}", "outputs": f"We know {topic}."}
         await bench.review(graph, {"rationale": f"Say sorry for {topic}."}, case, topic)
-    by_topic = {one.text.partition("sorry for ")[2]: one.id for one in await bench.guidelines()}
+    by_topic = {
+        guideline.text.partition("sorry for ")[2]: guideline.id
+        for guideline in await bench.guidelines()
+    }
     narrow = bench.judge_graph(max_guideline_tokens=25)
     case = {"inputs": "About cups that are broken", "outputs": "We see cups that are broken."}
     judgment = (await bench.invoke(narrow, case, "u"))["judgment"]
@@ -214,14 +224,14 @@ async def test_ablations_omit_their_part_of_the_memory(bench: Bench) -> None:
 async def test_k_comes_from_the_context(bench: Bench) -> None:
     await bench.remember(*({**CASE, "outputs": f"Number {n}.", "value": True} for n in range(4)))
     graph = bench.judge_graph(k=3)
-    for context, shown in ((None, 3), ({"k": 1}, 1), (MemAlignContext(k=0), 0), ({}, 3)):
-        given = await bench.invoke(graph, CASE, context=context)
-        assert len(given["judgment"]["episode_ids"]) == shown
-    asked = len(bench.server.embeddings)
+    for context, expected_count in ((None, 3), ({"k": 1}, 1), (MemAlignContext(k=0), 0), ({}, 3)):
+        result = await bench.invoke(graph, CASE, context=context)
+        assert len(result["judgment"]["episode_ids"]) == expected_count
+    count = len(bench.server.embeddings)
     graph = bench.judge_graph(use_episodes=False, decide="verdict")
-    given = await bench.invoke(graph, CASE, context={"k": 5})
-    assert given["judgment"]["episode_ids"] == []
-    assert len(bench.server.embeddings) == asked
+    result = await bench.invoke(graph, CASE, context={"k": 5})
+    assert result["judgment"]["episode_ids"] == []
+    assert len(bench.server.embeddings) == count
 
 
 async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:

@@ -23,8 +23,8 @@ def start(bench: Bench, tmp_path: Path) -> Iterator[Start]:
     workers: list[Any] = []
 
     async def start_and_kill(reply: Any, ready: Callable[[Any], Any]) -> None:
-        given = (tmp_path, dict(bench.server.environment), CRITERION, reply)
-        workers.append(FORKS.Process(target=review, args=given))
+        worker_arguments = (tmp_path, dict(bench.server.environment), CRITERION, reply)
+        workers.append(FORKS.Process(target=review, args=worker_arguments))
         workers[-1].start()
         give_up = time.monotonic() + 300
         while not ready(await bench.state(bench.review_graph())):
@@ -44,11 +44,11 @@ async def test_killed_between_interrupt_and_resume(bench: Bench, start: Start) -
     await start(None, lambda state: state.interrupts)
     graph = bench.review_graph()
     [interrupt] = (await bench.state(graph)).interrupts
-    given = await bench.resume(graph, COLD)
-    assert given["judgment"]["rationale"] in str(interrupt.value)
+    result = await bench.resume(graph, COLD)
+    assert result["judgment"]["rationale"] in str(interrupt.value)
     [episode] = await bench.episodes()
     [guideline] = await bench.guidelines()
-    assert given["learned"]["episode_ids"] == [episode.id] == guideline.episode_ids
+    assert result["learned"]["episode_ids"] == [episode.id] == guideline.episode_ids
     assert episode.status == "distilled"
     assert len(judgings(bench.server)) == 1
 
@@ -62,8 +62,8 @@ async def test_killed_while_distilling(bench: Bench, start: Start, how: str) -> 
     [pending] = await bench.episodes()
     assert (pending.status, await bench.guidelines()) == ("pending", [])
     graph = bench.review_graph()
-    given = await (bench.invoke(graph, None) if how == "continue" else bench.resume(graph, COLD))
-    assert len(given["learned"]["guidelines"]) == 1
+    result = await (bench.invoke(graph, None) if how == "continue" else bench.resume(graph, COLD))
+    assert len(result["learned"]["guidelines"]) == 1
     [episode] = await bench.episodes()
     [guideline] = await bench.guidelines()
     assert guideline.episode_ids == [episode.id] == [pending.id]

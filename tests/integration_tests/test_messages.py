@@ -29,18 +29,18 @@ REASON = "It must look the order up before it pays anything back."
 @EVERY_WAY
 async def test_run_of_messages_is_judged_reviewed_learned_and_retrieved(bench: Bench) -> None:
     graph = bench.review_graph()
-    asked = await bench.invoke(graph, CASE)
-    assert STEPS in pending(asked)["description"]
-    given = await bench.resume(graph, {"value": False, "rationale": REASON})
-    assert given["judgment"]["example_id"] == STORED.id
+    result = await bench.invoke(graph, CASE)
+    assert STEPS in pending(result)["description"]
+    resumed = await bench.resume(graph, {"value": False, "rationale": REASON})
+    assert resumed["judgment"]["example_id"] == STORED.id
     [episode] = await bench.episodes()
     assert episode.example == STORED
     distilled = next(chat for chat in bench.server.chats if chat.schema_name != "judgment")
     assert STEPS in distilled.text
     await bench.invoke(graph, {"inputs": "Refund A8.", "outputs": RUN}, "other")
-    shown = judgings(bench.server)[-1].text
-    assert shown.count(STEPS) == 2
-    assert REASON in shown
+    requests = judgings(bench.server)[-1].text
+    assert requests.count(STEPS) == 2
+    assert REASON in requests
 
 
 async def test_panels_batches_alignments_and_evaluations_accept_runs(
@@ -72,5 +72,5 @@ async def test_exported_run_is_imported_unchanged(bench: Bench) -> None:
     moved.import_jsonl(lines.splitlines())
     assert moved.episodes() == [episode]
     assert episode.example.id == STORED.id
-    [found] = moved.recall(CASE, k=1)
-    assert found.similarity > 0.999
+    [recalled] = moved.recall(CASE, k=1)
+    assert recalled.similarity > 0.999

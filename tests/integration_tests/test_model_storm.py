@@ -45,13 +45,13 @@ async def test_batch_under_many_faults_is_judged_by_retries_or_reported_case_by_
 
     bench.server.responder = Stormy(2)
     failed = await judged(0)
-    assert {type(one) for one in failed} == {ChatModelError}
-    told = {str(one) for one in failed}
-    assert all(text.startswith("The chat model gpt-4.1-mini failed: ") for text in told)
-    assert any("rate limit" in text for text in told)
+    assert {type(item) for item in failed} == {ChatModelError}
+    messages = {str(item) for item in failed}
+    assert all(text.startswith("The chat model gpt-4.1-mini failed: ") for text in messages)
+    assert any("rate limit" in text for text in messages)
     right = await judged(2)  # one of the two faults is past
-    assert [one["judgment"]["value"] for one in right] == [True] * len(CASES)
-    assert len({one["judgment"]["example_id"] for one in right}) == len(CASES)
+    assert [item["judgment"]["value"] for item in right] == [True] * len(CASES)
+    assert len({item["judgment"]["example_id"] for item in right}) == len(CASES)
 
 
 async def test_feedback_learned_under_many_faults_is_learned_once(bench: Bench) -> None:
@@ -69,12 +69,12 @@ async def test_feedback_learned_under_many_faults_is_learned_once(bench: Bench) 
     with pytest.raises(ChatModelError, match="failed"):
         await align(0)
     episodes = await bench.episodes()
-    assert {one.status for one in episodes} == {"pending"}
+    assert {episode.status for episode in episodes} == {"pending"}
     assert len(episodes) == len(CASES)
     report = (await align(2))["report"]
-    episodes, rules = await bench.episodes(), await bench.guidelines()
-    assert {one.status for one in episodes} == {"distilled"}
+    episodes, guidelines = await bench.episodes(), await bench.guidelines()
+    assert {episode.status for episode in episodes} == {"distilled"}
     assert len(episodes) == len(CASES)
-    sources = [key for rule in rules for key in rule.episode_ids]
-    assert sorted(sources) == sorted(one.id for one in episodes)
+    sources = [key for guideline in guidelines for key in guideline.episode_ids]
+    assert sorted(sources) == sorted(episode.id for episode in episodes)
     assert report["feedback"]["unchanged"] == len(CASES)

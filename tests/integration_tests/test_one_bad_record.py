@@ -62,10 +62,10 @@ async def test_reviews_after_a_refused_one_learn(
     assert name in caplog.text
     counts = []
     for number in range(1, 6):
-        asked = len(distillings(bench.server))
+        count = len(distillings(bench.server))
         learned = await review(bench, graph, record(number), str(number))
         assert [change["action"] for change in learned["guidelines"]] == ["add"]
-        counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[asked:]))
+        counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[count:]))
         assert waiting(await bench.episodes()) == [episode.id]
     # It is tried three times in all, and then left alone.
     assert [count > 0 for count in counts] == [True, True, False, False, False]
@@ -92,7 +92,7 @@ async def test_refused_records_do_not_block_others(
     report = await align(bench, [*map(bad, numbers), *records(6, topics=3)], graph)
     waits = waiting(await bench.episodes())
     assert len(waits) == len(numbers)
-    assert sum(len(rule.episode_ids) for rule in await bench.guidelines()) == 6
+    assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 6
     warnings = "\n".join(report["warnings"])
     assert all(f"Feedback {key} could not be distilled" in warnings for key in waits)
 
@@ -102,19 +102,19 @@ async def test_refused_records_do_not_block_others(
 async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, count: int) -> None:
     bench.server.responder = Filter(reply)
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
-    given = [bad(number) for number in range(count)]
+    feedback = [bad(number) for number in range(count)]
     calls = []
     for night in range(5):
-        asked = len(bench.server.chats)
-        report = await align(bench, given, graph, str(night))
-        calls.append(len(bench.server.chats) - asked)
+        requests = len(bench.server.chats)
+        report = await align(bench, feedback, graph, str(night))
+        calls.append(len(bench.server.chats) - requests)
         assert len(waiting(await bench.episodes())) == count
         assert report["warnings"]
     assert [number > 0 for number in calls] == [True, True, True, False, False]
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
     # Other settings may mend it.
     bench.server.responder = Model()
-    await align(bench, given, alignment(bench, model=bench.server.chat_model(temperature=0.5)))
+    await align(bench, feedback, alignment(bench, model=bench.server.chat_model(temperature=0.5)))
     assert waiting(await bench.episodes()) == []
 
 
@@ -125,9 +125,9 @@ async def test_review_of_only_a_refused_record_counts_as_an_attempt(bench: Bench
     await review(bench, review_graph, bad(), "bad")
     for night in range(2):
         await align(bench, [], graph, str(night))
-    asked = len(bench.server.chats)
+    count = len(bench.server.chats)
     report = await align(bench, [], graph, "2")
-    assert len(bench.server.chats) == asked
+    assert len(bench.server.chats) == count
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
 
 
@@ -143,9 +143,9 @@ async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_thr
     bench.server.responder = lambda _: operations()
     calls = []
     for night in range(4):
-        asked = len(bench.server.chats)
+        count = len(bench.server.chats)
         report = await align(bench, [], on=str(night))
-        calls.append(len(bench.server.chats) - asked)
+        calls.append(len(bench.server.chats) - count)
     assert [number > 0 for number in calls] == [True, True, True, False]
     assert report["warnings"][0].startswith("1 pending guideline(s) could not be distilled in 3")
     assert report["warnings"][0].endswith(f"{guideline.id}.")
@@ -180,8 +180,8 @@ async def test_model_that_becomes_unreachable_is_not_called_for_the_remaining_ba
 
     bench.server.responder = go_down
     # Refused as a whole and in its first half; the first quarter is distilled.
-    given = [*records(2), bad(2), *records(5, first=3)]
-    await align(bench, given, alignment(bench, model=model))
+    feedback = [*records(2), bad(2), *records(5, first=3)]
+    await align(bench, feedback, alignment(bench, model=model))
     assert len(distillings(bench.server)) == 4
     assert len(waiting(await bench.episodes())) == 6
     bench.server.responder = Model()
@@ -211,13 +211,13 @@ async def test_alignment_names_feedback_it_gave_up_on_and_another_model_retries_
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
     for number in range(3):
         await align(bench, [bad(), record(number)], graph, str(number))
-    asked = len(bench.server.chats)
+    count = len(bench.server.chats)
     report = await align(bench, [bad(), record(3)], graph, "3")
     [key] = waiting(await bench.episodes())
     warning = report["warnings"][0]
     assert "could not be distilled in 3 attempts, and are not tried again" in warning
     assert warning.endswith(f"{key}.")
-    assert not any(REFUSED in chat.text for chat in bench.server.chats[asked:])
+    assert not any(REFUSED in chat.text for chat in bench.server.chats[count:])
     bench.server.responder = Model()
     await align(bench, [record(4)], graph, "4")
     assert waiting(await bench.episodes()) == [key]
@@ -314,16 +314,16 @@ async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> 
     bench.server.responder = Model()
     for table in tables:
         await align(bench, table)
-    given = [row for table in tables for row in table]
+    feedback = [row for table in tables for row in table]
     [before] = await bench.episodes()
-    await align(bench, given)
+    await align(bench, feedback)
     assert await bench.episodes() == [before]
     bench.memory().forget(author="ann")
-    for table in [*tables, given]:
+    for table in [*tables, feedback]:
         await align(bench, table)
     assert await bench.episodes() == []
     # What is new counts.
-    await align(bench, [*given, {**ROW, "rationale": "It names no date."}])
+    await align(bench, [*feedback, {**ROW, "rationale": "It names no date."}])
     assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
 
 
@@ -373,14 +373,14 @@ async def test_log_probabilities_are_requested_again_after_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bench.server.chat_model()
-    telling = logprobs.logprob_model(model)
-    assert telling is not None
+    logprob_model = logprobs.logprob_model(model)
+    assert logprob_model is not None
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     bench.server.responder = lambda _: "Yes"
     for _ in range(3):
         assert logprobs.usable_logprob_model(model) is not None
-        await logprobs.ask_with_logprobs(ASYNC, telling, [HumanMessage("Well?")])
+        await logprobs.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
     assert logprobs.usable_logprob_model(model) is None
     now += 599
     assert logprobs.usable_logprob_model(model) is None

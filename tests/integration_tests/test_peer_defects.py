@@ -47,8 +47,8 @@ async def test_eight_concurrent_first_judgments_after_a_restart_all_see_episodes
         graph = bench.judge_graph()
         with ThreadPoolExecutor(8) as pool:
             judge = pool.map(lambda n: graph.invoke(case(100 + n), thread(f"j{n}")), range(8))
-            found = list(judge)
-    assert [len(one["judgment"]["episode_ids"]) for one in found] == [5] * 8
+            judgments = list(judge)
+    assert [len(item["judgment"]["episode_ids"]) for item in judgments] == [5] * 8
     assert len(embedded(bench)) == 8
 
 
@@ -72,20 +72,20 @@ async def test_agreeing_labels_on_one_case_do_not_multiply_on_reload(
 ) -> None:
     bench.server.responder = Model()
     names = ("ann", "bob", "carl", "dora")
-    given = [record(1, author=name, value=False, rationale=None) for name in names]
-    await align(bench, given)
+    feedback = [record(1, author=name, value=False, rationale=None) for name in names]
+    await align(bench, feedback)
     for round_number in range(3):
         with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as reopened:
             memory = JudgeMemory(reopened, CRITERION, embeddings=bench.server.embedder())
             assert len(memory.episodes()) == 4
             [recalled] = memory.recall(case(2))
             assert len(recalled.episodes) == 4
-        await align(bench, given, on=f"r{round_number}")
+        await align(bench, feedback, on=f"r{round_number}")
     assert len(await bench.episodes()) == 4
-    given = await bench.invoke(bench.judge_graph(), case(2), "j")
-    assert len(given["judgment"]["episode_ids"]) == 4
+    feedback = await bench.invoke(bench.judge_graph(), case(2), "j")
+    assert len(feedback["judgment"]["episode_ids"]) == 4
     [chat] = judgings(bench.server)
-    [answer] = [one["content"] for one in chat.messages if one["role"] == "assistant"]
+    [answer] = [message["content"] for message in chat.messages if message["role"] == "assistant"]
     assert json.loads(answer)["value"] is False
 
 
@@ -119,7 +119,7 @@ async def test_very_long_query_and_episode_are_truncated(bench: Bench) -> None:
     assert "bytes left out" in small.text
     judgment = (await bench.invoke(judge, {"inputs": giant, "outputs": "Short."}, "k"))["judgment"]
     assert estimate_tokens(judgings(bench.server)[-1].text) <= window
-    assert any("too long" in one for one in judgment["warnings"])
+    assert any("too long" in warning for warning in judgment["warnings"])
     assert max(map(len, embedded(bench))) < 60_000
     assert estimate_tokens(asked(bench, DISTIL)[0].text) < 5_000
 
@@ -129,14 +129,14 @@ async def test_two_answers_to_one_question_retrieve_different_episodes(bench: Be
     question = "What is the capital of France, and why is that so?"
     right = "Paris, because the kings of the Franks chose it and nobody moved it since."
     wrong = "Lyon lies where two rivers meet and has the best kitchens of the land."
-    given = [
+    feedback = [
         record(1, inputs=question, outputs=right, value=True),
         record(2, inputs=question, outputs=wrong, value=False),
     ]
-    await align(bench, given)
+    await align(bench, feedback)
     for answer, value in ((right[:-7], True), (wrong[:-7], False)):
-        [found] = bench.memory().recall({"inputs": question, "outputs": answer}, k=1)
-        assert [one.value for one in found.episodes] == [value]
+        [recalled] = bench.memory().recall({"inputs": question, "outputs": answer}, k=1)
+        assert [episode.value for episode in recalled.episodes] == [value]
 
 
 async def test_no_thread_is_leaked(bench: Bench) -> None:
@@ -147,7 +147,11 @@ async def test_no_thread_is_leaked(bench: Bench) -> None:
     def own() -> set[threading.Thread]:
         """The threads that are not the server's, nor of the event loop's own pool."""
         others = ("loopback", "asyncio")
-        return {one for one in threading.enumerate() if not one.name.startswith(others)}
+        return {
+            os_thread
+            for os_thread in threading.enumerate()
+            if not os_thread.name.startswith(others)
+        }
 
     before = own()
     for number in range(4):
@@ -218,12 +222,12 @@ async def test_edited_feedback_retires_the_old_guideline(bench: Bench) -> None:
 async def test_feedback_can_be_forgotten_without_its_thread(bench: Bench) -> None:
     """Feedback is forgotten by what it is, with its rule; nobody has to have kept its thread."""
     bench.server.responder = Model(distil=each_its_words)
-    given = [
+    feedback = [
         said(1, "On #a say sorry.", id="trace-1"),
         said(2, "On #b thank them.", author="bob"),
         said(3, "On #c be brief."),
     ]
-    await align(bench, given)
+    await align(bench, feedback)
     unknown = await do(bench, "forget", "no such episode")
     assert (unknown.episode_ids, unknown.unknown_ids) == ([], ["no such episode"])
     assert len(await bench.guidelines()) == 3
@@ -240,14 +244,16 @@ async def test_no_cache_keeps_deleted_text(bench: Bench) -> None:
     bench.server.responder = Model(distil=each_its_words)
     judge = bench.judge_graph()
     graph = alignment(bench)
-    given = [
+    feedback = [
         record(1, outputs=f"A reply with {planted}.", rationale=f"On #a never say {planted}."),
         said(2, "On #b thank them."),
     ]
-    await align(bench, given, graph)
+    await align(bench, feedback, graph)
     await bench.invoke(judge, case(3), "j")
     assert planted in judgings(bench.server)[-1].text
-    [episode] = [one for one in await bench.episodes() if planted in str(one.example.outputs)]
+    [episode] = [
+        episode for episode in await bench.episodes() if planted in str(episode.example.outputs)
+    ]
     await do(bench, "forget", episode.id, purge=True, checkpointer=bench.saver)
     await bench.invoke(judge, case(3), "k")
     last = judgings(bench.server)[-1].text

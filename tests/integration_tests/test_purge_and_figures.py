@@ -23,15 +23,15 @@ async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
 
     def quoting(chat: Any) -> Any:
         if chat.schema_name == "judgment":
-            quoted = [word for word in CANARIES.values() if word in chat.text]
+            quoted = [canary for canary in CANARIES.values() if canary in chat.text]
             return {"rationale": f"As said: {' '.join(quoted)}", "value": True}
         return bench.server.judge(chat)
 
     bench.server.responder = quoting
     graph = bench.review_graph(decide="verdict")
-    for number, (author, word) in enumerate(CANARIES.items()):
+    for number, (author, canary) in enumerate(CANARIES.items()):
         case = {"inputs": f"Question {number}?", "outputs": "Yes."}
-        reply = {"value": False, "rationale": f"Too cold: {word}.", "author": author}
+        reply = {"value": False, "rationale": f"Too cold: {canary}.", "author": author}
         await bench.review(graph, reply, case, f"t{number}")
     open_judge = bench.judge_graph(
         keep_judgments=timedelta(days=1), k=0, decide="verdict", use_guidelines=False
@@ -41,13 +41,13 @@ async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
         {"inputs": "Something else?", "outputs": "Yes."},
         "apart",
     )
-    for author, word in CANARIES.items():
-        left = [episode.author for episode in await bench.episodes() if episode.author != author]
+    for author, canary in CANARIES.items():
+        authors = [episode.author for episode in await bench.episodes() if episode.author != author]
         bench.memory().forget(author=author, purge=True, checkpointer=bench.saver)
         stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
-        assert word not in stored
-        assert [episode.author for episode in await bench.episodes()] == left
-        assert all(other in stored for name, other in CANARIES.items() if name in left)
+        assert canary not in stored
+        assert [episode.author for episode in await bench.episodes()] == authors
+        assert all(other in stored for name, other in CANARIES.items() if name in authors)
     stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
     assert apart["judgment"]["id"] in stored
 
@@ -58,7 +58,7 @@ def test_lessons_are_applied_once(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         memory.remember({**CASE, "inputs": f"q{number}", "value": False, "rationale": "Cold."})
     for episode in memory.episodes()[:40]:
         memory.revise(episode.id, {"rationale": "Rude."})
-    facts, words = memory.access.view.facts()
+    facts, feedback_records = memory.access.view.facts()
     calls = 0
     learn_anew = MemoryState._reapply_lessons
 
@@ -68,7 +68,7 @@ def test_lessons_are_applied_once(bench: Bench, monkeypatch: pytest.MonkeyPatch)
         learn_anew(self)
 
     monkeypatch.setattr(MemoryState, "_reapply_lessons", counted)
-    folded = build_state(facts, words, memory.access.embedder.id)
+    folded = build_state(facts, feedback_records, memory.access.embedder.id)
     assert folded.version == memory.version()
     assert calls <= 1
 
@@ -93,11 +93,11 @@ def test_digit_key_selects_the_mark(scale: Any, keys: str) -> None:
 async def test_evaluation_learns_with_the_settings_of_the_file(bench: Bench) -> None:
     from memalign_graph.evaluation.experiment import parse_options
 
-    told = {"learn_from": "labels", "guard": "replay", "batch_size": 7, "replay_cases": 3}
-    _, ways = parse_options(CRITERION, {**told, "judge_cases": True})
+    settings = {"learn_from": "labels", "guard": "replay", "batch_size": 7, "replay_cases": 3}
+    _, ways = parse_options(CRITERION, {**settings, "judge_cases": True})
     aligned = ways["aligned"]
     assert isinstance(aligned, Alignment)
-    assert {name: getattr(aligned, name) for name in told} == told
+    assert {name: getattr(aligned, name) for name in settings} == settings
     assert aligned.judge_cases is True
 
 
@@ -111,16 +111,16 @@ async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
     namespace = memory.access.layout.of("judgments")
     for number in range(12):
         await bench.invoke(graph, {"inputs": f"q{number}", "outputs": "a"}, f"t{number}")
-    kept = bench.store.search(namespace, limit=100)
-    for item in kept[:9]:
+    items = bench.store.search(namespace, limit=100)
+    for item in items[:9]:
         value = {**item.value, "kept_until": "2020-01-01T00:00:00Z"}
         bench.store.put(namespace, item.key, value, index=False)
-    found: list[int] = []
+    collected: list[int] = []
     batch = InMemoryStore.batch
 
     def counted(self: InMemoryStore, ops: Any) -> Any:
         results = batch(self, ops)
-        found.extend(
+        collected.extend(
             len(result) for result in results if isinstance(result, list) and len(result) > 1
         )
         return results
@@ -129,7 +129,7 @@ async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
     for number in range(6):
         memory.access.view.swept_at = judgments.utc_now() - timedelta(days=1)
         await bench.invoke(graph, {"inputs": f"r{number}", "outputs": "a"}, f"r{number}")
-    assert max(found) <= 5
-    left = bench.store.search(namespace, limit=100)
-    assert not {item.key for item in kept[:9]} & {item.key for item in left}
-    assert {item.key for item in kept[9:]} <= {item.key for item in left}
+    assert max(collected) <= 5
+    remaining = bench.store.search(namespace, limit=100)
+    assert not {item.key for item in items[:9]} & {item.key for item in remaining}
+    assert {item.key for item in items[9:]} <= {item.key for item in remaining}

@@ -57,8 +57,8 @@ async def run_all(bench: Bench) -> set[str]:
     server.script(RULE)
     learned = (await bench.resume(review, REPLY, "reviewed"))["learned"]
     assert learned["guidelines"][0]["text"] == RULE["operations"][0]["text"]
-    found = await bench.invoke(judge, SIMILAR, "recalled it")
-    assert found["judgment"]["episode_ids"] == learned["episode_ids"]
+    result = await bench.invoke(judge, SIMILAR, "recalled it")
+    assert result["judgment"]["episode_ids"] == learned["episode_ids"]
     await bench.invoke(review, SIMILAR, "recalled it and waits")
     guided = await bench.invoke(bench.judge_graph(k=0), SIMILAR, "guided by it")
     assert guided["judgment"]["guideline_ids"]
@@ -75,8 +75,12 @@ async def test_purge_deletes_exactly_the_threads_with_the_feedback(
     assert set(forgotten.purged.thread_ids) == carrying
     assert untold(forgotten.purged.warnings, bench.store) == []
     saver: Any = bench.saver
-    checkpoints = [one async for one in saver.alist(None)] if bench.awaits else [*saver.list(None)]
-    names = {one.config["configurable"]["thread_id"] for one in checkpoints}
+    checkpoints = (
+        [checkpoint async for checkpoint in saver.alist(None)]
+        if bench.awaits
+        else [*saver.list(None)]
+    )
+    names = {checkpoint.config["configurable"]["thread_id"] for checkpoint in checkpoints}
     assert names == {"clean", "clean and open"}
     assert MARK not in repr(checkpoints).casefold()
     assert holding(tmp_path) == []
@@ -88,7 +92,9 @@ async def test_purge_deletes_exactly_the_threads_with_the_feedback(
     assert (await bench.state(review, "clean and open")).interrupts
     bench.server.script({"operations": [{"text": "Say sorry first.", "action": "add"}]})
     done = await bench.resume(review, "Say sorry first.", "clean and open")
-    assert [one["text"] for one in done["learned"]["guidelines"]] == ["Say sorry first."]
+    assert [guideline["text"] for guideline in done["learned"]["guidelines"]] == [
+        "Say sorry first."
+    ]
 
 
 @EVERY_WAY("sqlite-async")
@@ -145,8 +151,8 @@ async def test_thread_with_the_feedback_only_in_a_pending_write_is_deleted(bench
 
 async def test_thread_that_used_a_lesson_from_the_feedback_is_deleted(bench: Bench) -> None:
     bench.server.responder = judged_without
-    [one, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
-    read = {each.id: each.word for each in (one, other)}
+    [episode, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
+    read = {value.id: value.word for value in (episode, other)}
     run_sync(
         commit_lesson(SYNC, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read)
     )
@@ -173,5 +179,7 @@ async def test_unreadable_threads_are_reported(bench: Bench) -> None:
         ask(saver, name, CASE["inputs"])
     forgotten = await purge(bench, saver=saver)
     assert forgotten.purged.thread_ids == ["known"]
-    assert [one for one in forgotten.purged.warnings if "cannot list its threads" in one]
+    assert [
+        warning for warning in forgotten.purged.warnings if "cannot list its threads" in warning
+    ]
     assert {*saver.storage} == {"unknown"}

@@ -46,9 +46,9 @@ async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
     graph = bench.review_graph(review=asks)
     assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
     bench.server.rules = [Rule(lambda _: True, value=False)]
-    given = await bench.review(graph, {"type": "approve"}, OTHER, "b")
-    assert [one.value for one in seen] == [True, False]
-    assert seen[1].id == given["judgment"]["id"]
+    result = await bench.review(graph, {"type": "approve"}, OTHER, "b")
+    assert [item.value for item in seen] == [True, False]
+    assert seen[1].id == result["judgment"]["id"]
 
 
 async def test_second_run_on_a_thread_contains_nothing_of_the_first(bench: Bench) -> None:
@@ -66,9 +66,9 @@ async def test_without_a_checkpointer_it_warns(bench: Bench) -> None:
     graph = bench.review_graph()
     graph.checkpointer = None
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = await bench.invoke(graph, CASE, "t")
-    assert given["judgment"]["value"] is True
-    assert given["judgment"]["thread_id"] is None
+        result = await bench.invoke(graph, CASE, "t")
+    assert result["judgment"]["value"] is True
+    assert result["judgment"]["thread_id"] is None
 
 
 @EVERY_WAY
@@ -128,17 +128,19 @@ def parent_graph(bench: Bench) -> Graph:
 @EVERY_WAY
 async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> None:
     graph = parent_graph(bench)
-    own = ParentContext(user="ann", memalign={"namespace": ["team"]})
-    contexts = (("memalign", None), ("memalign", ParentContext(user="ann")), ("team", own))
+    own_values = ParentContext(user="ann", memalign={"namespace": ["team"]})
+    contexts = (("memalign", None), ("memalign", ParentContext(user="ann")), ("team", own_values))
     for number, (namespace, context) in enumerate(contexts):
         on, case = f"t{number}", {**CASE, "outputs": f"Answer {number}."}
-        asked = await bench.invoke(graph, case, on, context=context)
-        assert len(asked["__interrupt__"]) == 1
-        given = await bench.resume(graph, COLD, on)
-        assert given["steps"] == ["answer", "done"]
-        assert given["feedback"]["value"] is False
-        assert len(given["learned"]["guidelines"]) == 1
-        assert on in [one.thread_ids[0] for one in await bench.episodes(namespace=(namespace,))]
+        requests = await bench.invoke(graph, case, on, context=context)
+        assert len(requests["__interrupt__"]) == 1
+        result = await bench.resume(graph, COLD, on)
+        assert result["steps"] == ["answer", "done"]
+        assert result["feedback"]["value"] is False
+        assert len(result["learned"]["guidelines"]) == 1
+        assert on in [
+            episode.thread_ids[0] for episode in await bench.episodes(namespace=(namespace,))
+        ]
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 
@@ -168,16 +170,16 @@ async def test_two_reviews_inside_nodes_are_resumed_by_interrupt_id(bench: Bench
         builder.add_node(f"review_{name}", call_of(bench, name))
         builder.add_edge(START, f"review_{name}")
     graph = bench.compile(builder)
-    asked = await bench.invoke(graph, CASE)
+    requests = await bench.invoke(graph, CASE)
     replies: dict[str, Any] = {
         interrupt.id: f"On {interrupt.value['action_requests'][0]['description'].split()[1]}."
-        for interrupt in asked["__interrupt__"]
+        for interrupt in requests["__interrupt__"]
     }
     assert sorted(replies.values()) == ["On length.", "On tone."]
     assert "neither a value" in await bench.refuse(graph, {key: {} for key in replies})
-    given = await bench.resume(graph, replies)
+    result = await bench.resume(graph, replies)
     for name in ("tone", "length"):
-        assert given[name]["feedback"]["rationale"] == f"On {name}."
+        assert result[name]["feedback"]["rationale"] == f"On {name}."
         assert len(await bench.guidelines(criterion=criterion_of(name))) == 1
     assert len(judgings(bench.server)) == 2
 
@@ -244,13 +246,13 @@ async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Be
     await bench.review(graph, COLD, on="a")
     guidelines = await bench.guidelines()
     judge_says(bench, False)
-    given = await bench.review(graph, APPROVE, on="b")
+    result = await bench.review(graph, APPROVE, on="b")
     [episode] = await bench.episodes()
     assert said(episode) == (False, COLD["rationale"], "distilled")
     assert episode.thread_ids == ["a", "b"]
     assert await bench.guidelines() == guidelines != []
-    assert given["learned"]["episode_ids"] == [episode.id]
-    assert given["learned"]["guidelines"] == []
+    assert result["learned"]["episode_ids"] == [episode.id]
+    assert result["learned"]["guidelines"] == []
     assert len(distillings(bench.server)) == 1
     assert len(judgings(bench.server)) == 2
     again = await bench.review(graph, APPROVE, on="b")
@@ -288,7 +290,7 @@ async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None
     [episode] = await bench.episodes()
     assert said(episode) == (False, COLD["rationale"], "pending")
     await bench.review(graph, WORDS, OTHER, on="c")
-    assert {said(one)[2] for one in await bench.episodes()} == {"distilled"}
+    assert {said(episode)[2] for episode in await bench.episodes()} == {"distilled"}
 
 
 async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> None:
@@ -296,11 +298,11 @@ async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> Non
     await fail_to_distill(bench, graph, OLDER, "a")
     newer = await fail_to_distill(bench, graph, NEWER, "b")
     assert newer.rationale == NEWER["rationale"]
-    given = await bench.review(graph, WORDS, OTHER, on="c")
-    assert newer.id in given["learned"]["episode_ids"]
+    result = await bench.review(graph, WORDS, OTHER, on="c")
+    assert newer.id in result["learned"]["episode_ids"]
     prompt = distillings(bench.server)[-1].text
     assert str(NEWER["rationale"]) in prompt
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize(
@@ -320,8 +322,8 @@ async def test_model_of_the_context_distills_unless_distill_model_is_set(
             monkeypatch.setenv(name, value)
         await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
         await bench.resume(graph, COLD)  # the context is gone here
-        asked = [(chat.schema_name, chat.model) for chat in server.chats]
-    assert asked == [("judgment", "gpt-other"), ("guideline_operations", distils)]
+        requests = [(chat.schema_name, chat.model) for chat in server.chats]
+    assert requests == [("judgment", "gpt-other"), ("guideline_operations", distils)]
 
 
 class Unstructured(FakeListChatModel):
@@ -346,7 +348,7 @@ async def test_unusable_distill_model_loses_no_reply(
     assert f"Feedback {episode.id} is stored, but nothing was distilled from it" in warning
     assert reason in warning
     await bench.review(bench.review_graph(), WORDS, OTHER, on="mended")
-    assert {one.status for one in await bench.episodes()} == {"distilled"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
@@ -357,9 +359,9 @@ async def test_feedback_stays_pending_and_repeating_the_review_distills_it(
     episode = await fail_to_distill(bench, graph, failure=failure)
     assert await bench.guidelines() == []
     assert (await bench.state(graph)).next == ()
-    given = await bench.review(graph, COLD, on="again")
-    assert given["learned"]["episode_ids"] == [episode.id]
-    assert [one.status for one in await bench.episodes()] == ["distilled"]
+    result = await bench.review(graph, COLD, on="again")
+    assert result["learned"]["episode_ids"] == [episode.id]
+    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
     assert len(await bench.guidelines()) == 1
 
 
@@ -374,14 +376,14 @@ async def test_later_run_distills_the_pending_feedback(bench: Bench) -> None:
             {"action": "add", "text": "From both.", "feedback": ["F2", "f1", "F1"]},
         )
     )
-    given = await bench.resume(graph, {"rationale": "Ask for the order's number."}, "u")
-    [new] = [one for one in await bench.episodes() if one.id != old.id]
-    assert {one.text: one.episode_ids for one in await bench.guidelines()} == {
+    result = await bench.resume(graph, {"rationale": "Ask for the order's number."}, "u")
+    [new] = [episode for episode in await bench.episodes() if episode.id != old.id]
+    assert {guideline.text: guideline.episode_ids for guideline in await bench.guidelines()} == {
         "From the new one.": [new.id],
         "From the old one.": [old.id],
         "From both.": [new.id, old.id],
     }
-    assert given["learned"]["episode_ids"] == sorted([old.id, new.id])
+    assert result["learned"]["episode_ids"] == sorted([old.id, new.id])
 
 
 async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
@@ -393,7 +395,7 @@ async def test_feedback_is_kept_if_embedding_fails(bench: Bench) -> None:
     assert await bench.episodes() == []
     assert (await bench.state(graph)).values["feedback"]["rationale"] == COLD["rationale"]
     await bench.invoke(graph, None)
-    assert [one.status for one in await bench.episodes()] == ["distilled"]
+    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
 
 
 async def test_failing_second_run_does_not_return_the_first_judgment(bench: Bench) -> None:
@@ -403,7 +405,7 @@ async def test_failing_second_run_does_not_return_the_first_judgment(bench: Benc
     with pytest.raises(ChatModelError):
         await bench.invoke(graph, OTHER)
     assert (await bench.state(graph)).interrupts == ()
-    given = await bench.invoke(graph, None)
-    assert len(given["__interrupt__"]) == 1
-    assert given["learned"] is None
+    result = await bench.invoke(graph, None)
+    assert len(result["__interrupt__"]) == 1
+    assert result["learned"] is None
     assert OTHER["outputs"] in judgings(bench.server)[-1].text

@@ -51,16 +51,16 @@ INVALID: dict[str, tuple[Any, str]] = {
 
 async def test_payload_is_a_plain_hitl_request(bench: Bench) -> None:
     hitl = pytest.importorskip("langchain.agents.middleware.human_in_the_loop")
-    given = await bench.invoke(bench.review_graph(), CASE)
-    [interrupt] = given["__interrupt__"]
+    result = await bench.invoke(bench.review_graph(), CASE)
+    [interrupt] = result["__interrupt__"]
     payload = interrupt.value
     assert json.loads(json.dumps(payload)) == payload
     assert TypeAdapter(hitl.HITLRequest).validate_python(payload) == payload
     [action] = payload["action_requests"]
-    judgment = Judgment.model_validate(given["judgment"])
+    judgment = Judgment.model_validate(result["judgment"])
     assert action["name"] == "review_judgment"
-    shown = {"value": judgment.value, "rationale": judgment.rationale}
-    assert action["args"] == {**shown, "judgment_id": judgment.id}
+    verdict_fields = {"value": judgment.value, "rationale": judgment.rationale}
+    assert action["args"] == {**verdict_fields, "judgment_id": judgment.id}
     schema = interrupt.response_schema
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["properties"]) == {"value", "rationale", "author", "judgment_id"}
@@ -74,38 +74,41 @@ async def test_payload_is_a_plain_hitl_request(bench: Bench) -> None:
 async def test_description_shows_the_case_the_verdict_and_the_memory_used(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.review(graph, COLD)
-    given = await bench.invoke(graph, {**OTHER, "reference_outputs": "Say sorry."}, "u")
-    description = given["__interrupt__"][0].value["action_requests"][0]["description"]
+    result = await bench.invoke(graph, {**OTHER, "reference_outputs": "Say sorry."}, "u")
+    description = result["__interrupt__"][0].value["action_requests"][0]["description"]
     [guideline] = await bench.guidelines()
-    for shown in (
+    for verdict_fields in (
         *OTHER.values(),
         "Say sorry.",
-        given["judgment"]["rationale"],
+        result["judgment"]["rationale"],
         "The judge says: true",
         guideline.text,
         CASE["outputs"],
         COLD["rationale"],
     ):
-        assert str(shown) in description
+        assert str(verdict_fields) in description
 
 
 @EVERY_WAY
 @pytest.mark.parametrize("form", list(REPLIES))
 async def test_reply_becomes_one_piece_of_feedback(bench: Bench, form: str) -> None:
     reply, expected = REPLIES[form]
-    given = await bench.review(bench.review_graph(), reply)
-    feedback = given["feedback"]
+    result = await bench.review(bench.review_graph(), reply)
+    feedback = result["feedback"]
     if expected is None:
-        assert (feedback, given["learned"], await bench.episodes()) == (None, None, [])
+        assert (feedback, result["learned"], await bench.episodes()) == (None, None, [])
         assert len(bench.server.chats) == 1
         return
-    said = {name: feedback[name] for name in ("value", "rationale", "author")}
-    assert {name: value for name, value in said.items() if value is not None} == expected
+    stored_fields = {name: feedback[name] for name in ("value", "rationale", "author")}
+    assert {name: value for name, value in stored_fields.items() if value is not None} == expected
     assert feedback["example"] == {**CASE, "reference_outputs": None}
-    assert feedback["judgment"] == given["judgment"]
+    assert feedback["judgment"] == result["judgment"]
     [episode] = await bench.episodes()
-    assert (episode.value, episode.rationale) == (said["value"], said["rationale"])
-    assert given["learned"]["episode_ids"] == [episode.id]
+    assert (episode.value, episode.rationale) == (
+        stored_fields["value"],
+        stored_fields["rationale"],
+    )
+    assert result["learned"]["episode_ids"] == [episode.id]
     assert episode.status == "distilled"
     assert len(judgings(bench.server)) == 1
 
@@ -121,8 +124,8 @@ async def test_invalid_reply_keeps_the_interrupt_pending(bench: Bench, form: str
     assert await bench.episodes() == []
     [interrupt] = (await bench.state(graph)).interrupts
     assert problem in await bench.refuse(graph, reply)
-    given = await bench.resume(graph, {interrupt.id: COLD})
-    assert given["feedback"]["rationale"] == COLD["rationale"]
+    result = await bench.resume(graph, {interrupt.id: COLD})
+    assert result["feedback"]["rationale"] == COLD["rationale"]
     assert len(await bench.episodes()) == 1
     assert len(judgings(bench.server)) == 1
 
@@ -138,15 +141,15 @@ async def contents(bench: Bench) -> tuple[Any, Any]:
 
 async def test_learning_is_reported_and_stored(bench: Bench) -> None:
     graph = bench.review_graph()
-    asked = await bench.invoke(graph, CASE)
-    assert set(asked) == {"judgment", "feedback", "learned", "__interrupt__"}
-    assert (asked["feedback"], asked["learned"]) == (None, None)
+    result = await bench.invoke(graph, CASE)
+    assert set(result) == {"judgment", "feedback", "learned", "__interrupt__"}
+    assert (result["feedback"], result["learned"]) == (None, None)
     bench.server.script(operations({"action": "add", "text": SORRY}))
-    given = await bench.resume(graph, COLD)
-    assert set(given) == {"judgment", "feedback", "learned"}
+    resumed = await bench.resume(graph, COLD)
+    assert set(resumed) == {"judgment", "feedback", "learned"}
     [episode], [guideline] = await contents(bench)
-    assert given["learned"]["episode_ids"] == [episode.id]
-    assert given["learned"]["guidelines"] == [
+    assert resumed["learned"]["episode_ids"] == [episode.id]
+    assert resumed["learned"]["guidelines"] == [
         {
             "action": "add",
             "guideline_id": guideline.id,
@@ -157,7 +160,7 @@ async def test_learning_is_reported_and_stored(bench: Bench) -> None:
     assert (guideline.text, guideline.episode_ids) == (SORRY, [episode.id])
     assert (episode.status, episode.thread_ids) == ("distilled", ["t"])
     assert episode.judgment is not None
-    assert episode.judgment.id == given["judgment"]["id"] == asked["judgment"]["id"]
+    assert episode.judgment.id == resumed["judgment"]["id"] == result["judgment"]["id"]
     assert [chat.schema_name for chat in bench.server.chats] == ["judgment", "guideline_operations"]
 
 
@@ -166,10 +169,12 @@ async def test_approval_makes_no_model_call_and_embeds_nothing_again(bench: Benc
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
     calls = len(bench.server.chats), len(bench.server.embeddings)
-    given = await bench.resume(graph, {"type": "approve"})
+    result = await bench.resume(graph, {"type": "approve"})
     assert (len(bench.server.chats), len(bench.server.embeddings)) == calls
-    assert given["learned"]["guidelines"] == []
-    [episode] = [one for one in await bench.episodes() if one.example.inputs == CASE["inputs"]]
+    assert result["learned"]["guidelines"] == []
+    [episode] = [
+        episode for episode in await bench.episodes() if episode.example.inputs == CASE["inputs"]
+    ]
     assert (episode.status, episode.value) == ("distilled", True)
     await bench.review(graph, COLD, on="u")
     assert len(bench.server.embeddings) == calls[1], "the case is embedded already"
@@ -217,8 +222,8 @@ async def test_two_experts_are_two_episodes_of_one_example(bench: Bench) -> None
     assert ann.example_id == bob.example_id
     assert {ann.author, bob.author} == {"ann", "bob"}
     await bench.invoke(graph, OTHER, "c")
-    shown = [one["role"] for one in judgings(bench.server)[-1].messages]
-    assert shown == ["system", "user", "assistant", "user"]
+    verdict_fields = [message["role"] for message in judgings(bench.server)[-1].messages]
+    assert verdict_fields == ["system", "user", "assistant", "user"]
 
 
 async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> None:
@@ -237,12 +242,12 @@ async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> Non
             {"action": "retire", "guideline": "G2"},
         )
     )
-    given = await bench.review(graph, {"rationale": "Say sorry first."}, OTHER, "b")
-    [second] = [one for one in await bench.episodes() if one.id != first.id]
-    [left] = await bench.guidelines()
-    assert (left.id, left.text) == (sorry.id, SORRY_FIRST)
-    assert left.episode_ids == [first.id, second.id]
-    assert [(one["action"], one["guideline_id"]) for one in given["learned"]["guidelines"]] == [
+    result = await bench.review(graph, {"rationale": "Say sorry first."}, OTHER, "b")
+    [second] = [episode for episode in await bench.episodes() if episode.id != first.id]
+    [guideline] = await bench.guidelines()
+    assert (guideline.id, guideline.text) == (sorry.id, SORRY_FIRST)
+    assert guideline.episode_ids == [first.id, second.id]
+    assert [(item["action"], item["guideline_id"]) for item in result["learned"]["guidelines"]] == [
         ("revise", sorry.id),
         ("retire", reason.id),
     ]
@@ -279,9 +284,9 @@ async def test_one_comment_changes_no_guideline_that_other_experts_support(
     bench.server.script({"rationale": "Fine.", "value": True})
     bench.server.script(operations({"guideline": "G1", **change}))
     reply = {"rationale": "Never say sorry.", "author": "cy"}
-    given = await bench.review(bench.review_graph(), reply, OTHER, "b")
+    result = await bench.review(bench.review_graph(), reply, OTHER, "b")
     assert [guideline.text for guideline in await bench.guidelines()] == left
-    warnings = given["learned"]["warnings"]
+    warnings = result["learned"]["warnings"]
     stays = SORRY in left
     assert ["other experts support it" in warning for warning in warnings] == [True] * stays
 
@@ -291,7 +296,7 @@ async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
 ) -> None:
     cases = [{**CASE, "inputs": f"Case {number}"} for number in range(4)]
     gone, along, *supporters = await bench.remember(
-        *({**case, **COLD, "author": f"expert {at}"} for at, case in enumerate(cases))
+        *({**case, **COLD, "author": f"expert {index}"} for index, case in enumerate(cases))
     )
     memory = bench.memory(model=bench.server.chat_model())
     for text, sources in ((REASON, [gone, along]), (SORRY, supporters)):
@@ -316,11 +321,11 @@ async def test_unknown_handle_is_requested_again_and_handwritten_guidelines_have
     assert "'G1' is no guideline that can be changed" in failed["learned"]["warnings"][0]
     await bench.invoke(graph, CASE, "again")
     bench.server.script(retire, operations())
-    given = await bench.resume(graph, COLD, "again")
+    result = await bench.resume(graph, COLD, "again")
     *_, first, second = distillings(bench.server)
     assert SORRY in first.text
     assert second.messages[:2] == first.messages
     assert "'G1' is no guideline" in second.messages[3]["content"]
     [episode], [guideline] = await contents(bench)
     assert (guideline.text, episode.status) == (SORRY, "distilled")
-    assert given["learned"]["guidelines"] == []
+    assert result["learned"]["guidelines"] == []

@@ -13,8 +13,8 @@ def test_prompts_before_and_after_feedback_are_printed(capsys: pytest.CaptureFix
     distiller, _, after = rest.partition("after feedback")
     assert "Guidelines from the experts" not in before
     assert COLD["rationale"] in distiller
-    for shown in ("Guidelines from the experts", COLD["rationale"], *OTHER.values()):
-        assert str(shown) in after
+    for label in ("Guidelines from the experts", COLD["rationale"], *OTHER.values()):
+        assert str(label) in after
     assert '{"rationale": "Too cold: it must say sorry first.", "value": false}' in after
     assert CASE["outputs"] in after
     assert printed.count(CRITERION.instructions) == 4

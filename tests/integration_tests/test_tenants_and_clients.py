@@ -73,8 +73,8 @@ async def test_context_outside_the_judges_key_is_refused(
     ],
 )
 async def test_other_fields_of_a_context_are_ignored(bench: Bench, context: Any) -> None:
-    given = {"messages": [HumanMessage("Hi")]}
-    done = await bench.invoke(gated(bench), given, context=context)
+    state = {"messages": [HumanMessage("Hi")]}
+    done = await bench.invoke(gated(bench), state, context=context)
     assert done["quality_gate"]["status"] == "accepted"
 
 
@@ -196,16 +196,16 @@ async def test_nodes_can_be_placed_anywhere_and_reused_without_exposing_memory(
         memory.remember({**secret, "value": False, "rationale": "Zqx."})
         memory.add_guideline("Never say zqx.")
     graph = own_graph(bench)
-    given = {"inputs": "my order", "customer": "Jo"}
-    done = await bench.invoke(graph, given)
+    fields = {"inputs": "my order", "customer": "Jo"}
+    done = await bench.invoke(graph, fields)
     assert done["customer"] == "sent: Check the page for my order"
     assert done["judgment"]["criterion"] == "facts"
     assert "4111" in bench.server.chats[-1].text
     assert "Check the page for my order" in bench.server.chats[-1].text
     modes: Any = ["values", "updates"]
-    streamed = str([chunk async for chunk in graph.astream(given, thread("s"), stream_mode=modes)])
+    streamed = str([chunk async for chunk in graph.astream(fields, thread("s"), stream_mode=modes)])
     for text in (str(done), streamed):
-        assert not any(word in text.lower() for word in ("4111", "bob@firm", "zqx"))
+        assert not any(secret in text.lower() for secret in ("4111", "bob@firm", "zqx"))
 
 
 @pytest.mark.parametrize("shows", [False, True])
@@ -213,10 +213,10 @@ async def test_tokens_of_the_judge_are_streamed_only_on_request(
     bench: Bench, *, shows: bool
 ) -> None:
     graph = own_graph(bench, stream_tokens=shows)
-    given = {"inputs": "my order", "customer": "Jo"}
+    fields = {"inputs": "my order", "customer": "Jo"}
     messages = [
         message.text
-        async for message, _ in graph.astream(given, thread("s"), stream_mode="messages")
+        async for message, _ in graph.astream(fields, thread("s"), stream_mode="messages")
     ]
     assert bool("".join(messages)) is shows
 
@@ -224,7 +224,7 @@ async def test_tokens_of_the_judge_are_streamed_only_on_request(
 async def test_reply_to_another_judgment_is_refused(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.invoke(graph, CASE, "a")
-    [asked] = (await bench.state(graph, "a")).interrupts
+    [interrupt] = (await bench.state(graph, "a")).interrupts
     named = (await bench.state(graph, "a")).values["judgment"]["id"]
     await bench.invoke(graph, OTHER, "b")
     refused = await bench.refuse(graph, {**COLD, "judgment_id": named}, "b")
@@ -232,7 +232,7 @@ async def test_reply_to_another_judgment_is_refused(bench: Bench) -> None:
     assert await bench.episodes() == []
     done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
     assert done["learned"]["episode_ids"]
-    assert asked.value["action_requests"]
+    assert interrupt.value["action_requests"]
 
 
 class Answered(JudgeState):

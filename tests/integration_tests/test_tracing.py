@@ -40,35 +40,35 @@ async def test_usage_is_counted_by_criterion_and_purpose(bench: Bench) -> None:
         await graph.abatch([*given], config) if bench.awaits else graph.batch([*given], config)
 
     await run(bench.judge_graph(confidence=True, samples=2), CASE, OTHER)
-    known = counted(ledger)
-    assert known == {(TONE, "judge"): 2, (TONE, "confidence"): len(server.chats) - 2}
+    usage = counted(ledger)
+    assert usage == {(TONE, "judge"): 2, (TONE, "confidence"): len(server.chats) - 2}
 
     review = bench.review_graph()
     await run(review, CASE, on="asked")
     await run(review, Command(resume=COLD), on="asked")
-    known |= {(TONE, "judge"): 3, (TONE, "distil"): 1}
-    assert counted(ledger) == known
+    usage |= {(TONE, "judge"): 3, (TONE, "distil"): 1}
+    assert counted(ledger) == usage
 
     cached = server.chat_model(cache=InMemoryCache())
     panel = bench.compile(create_panel_graph([CRITERION, ANSWERS], **bench.models(model=cached)))
-    known |= {(TONE, "judge"): 4, (ANSWER, "judge"): 1}
+    usage |= {(TONE, "judge"): 4, (ANSWER, "judge"): 1}
     for _ in ("asked", "answered from the cache"):
         await run(panel, CASE)
-        assert counted(ledger) == known
+        assert counted(ledger) == usage
 
     builder = StateGraph(MessagesState)
     builder.add_node("writer", lambda _: {"messages": [("ai", "Sorry to hear that.")]})
     builder.add_edge(START, "writer")
     add_quality_gate(builder, ANSWERS, after="writer", revise="writer", **bench.models())
     await run(bench.compile(builder), {"messages": [("human", "My order never came.")]}, on="gate")
-    known |= {(ANSWER, "judge"): 2}
-    assert counted(ledger) == known
+    usage |= {(ANSWER, "judge"): 2}
+    assert counted(ledger) == usage
 
     server.script(error(429, "Slow down."))
     with pytest.raises(ChatModelError):
         await run(bench.judge_graph(model=server.chat_model(max_retries=0)), OTHER)
     server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # no judge's
-    assert counted(ledger) == known
+    assert counted(ledger) == usage
 
 
 async def test_opentelemetry_spans_have_the_request_and_the_decision(bench: Bench) -> None:
@@ -85,11 +85,11 @@ async def test_opentelemetry_spans_have_the_request_and_the_decision(bench: Benc
     client.flush()
     spans = {span.name: span.attributes for span in exporter.get_finished_spans()}
     version = result["judgment"]["memory_version"]
-    told = {
+    metadata = {
         name: spans["ChatOpenAI"][f"langsmith.metadata.memalign_{name}"]
         for name in ("criterion", "purpose", "memory_version")
     }
-    assert told == {"criterion": TONE, "purpose": "judge", "memory_version": version}
+    assert metadata == {"criterion": TONE, "purpose": "judge", "memory_version": version}
     assert spans["ChatOpenAI"]["gen_ai.usage.input_tokens"] > 0
     judged = json.loads(spans["judge"]["gen_ai.completion"])["judgment"]
     assert judged["evidence"]["decided_by"] == "verdict"

@@ -16,10 +16,10 @@ def lines_of(path: Path) -> list[Any]:
 
 def answer_batch(server: LoopbackServer, requests: Path, results: Path) -> list[Any]:
     """Have a batch answered, as OpenAI does; returns the requests."""
-    asked = lines_of(requests)
-    answers = [_answer(server, one) for one in asked]
+    requests_in_file = lines_of(requests)
+    answers = [_answer(server, request) for request in requests_in_file]
     write_lines(results, reversed(answers))
-    return asked
+    return requests_in_file
 
 
 def write_lines(path: Path, lines: Iterable[Any]) -> None:
@@ -27,7 +27,7 @@ def write_lines(path: Path, lines: Iterable[Any]) -> None:
 
 
 def ids_of(requests: Sequence[Any]) -> list[str]:
-    return [one["custom_id"] for one in requests]
+    return [request["custom_id"] for request in requests]
 
 
 def _answer(server: LoopbackServer, request: Any) -> Any:

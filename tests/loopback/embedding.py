@@ -16,9 +16,9 @@ _LONG_WORD = 6
 def embed(text: str, dimension: int) -> "array[float]":
     """Embed a text as a normalised float32 vector, never zero."""
     vector = [0.0] * dimension
-    for word, count in sorted(Counter(re.findall(r"\w+", text.lower())).items()):
-        weight = min(len(word), _LONG_WORD) * (1 + math.log(count))
-        for place, sign in _places(word, dimension):
+    for feedback, count in sorted(Counter(re.findall(r"\w+", text.lower())).items()):
+        weight = min(len(feedback), _LONG_WORD) * (1 + math.log(count))
+        for place, sign in _places(feedback, dimension):
             vector[place] += sign * weight
     length = math.hypot(*vector)
     if not length:
@@ -29,5 +29,5 @@ def embed(text: str, dimension: int) -> "array[float]":
 @lru_cache(maxsize=10_000)
 def _places(word: str, dimension: int) -> tuple[tuple[int, int], ...]:
     digest = blake2b(word.encode(), digest_size=2 * _PLACES).digest()
-    numbers = [int.from_bytes(digest[at : at + 2]) for at in range(0, len(digest), 2)]
+    numbers = [int.from_bytes(digest[index : index + 2]) for index in range(0, len(digest), 2)]
     return tuple(((number >> 1) % dimension, 1 if number & 1 else -1) for number in numbers)

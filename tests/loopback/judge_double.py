@@ -32,17 +32,19 @@ class Rule:
 
 def judged(request: ChatRequest, rules: Sequence[Rule]) -> Reply:
     """What the model answers; the first rule that fits decides."""
-    rule = next((rule for rule in tuple(rules) if rule.fits(request)), None)
-    if rule and rule.reply is not None:
-        return as_reply(rule.reply)
+    matching_rule = next(
+        (matching_rule for matching_rule in tuple(rules) if matching_rule.fits(request)), None
+    )
+    if matching_rule and matching_rule.reply is not None:
+        return as_reply(matching_rule.reply)
     content = instance(request.schema) if request.schema else None
     if request.schema is None or not isinstance(content, dict):
         return answer(_PROSE)
     properties = _properties(request.schema)
     if "rationale" in properties:
-        content["rationale"] = (rule and rule.rationale) or _RATIONALE
-    if "value" in properties and rule and rule.value is not _UNSET:
-        content["value"] = rule.value
+        content["rationale"] = (matching_rule and matching_rule.rationale) or _RATIONALE
+    if "value" in properties and matching_rule and matching_rule.value is not _UNSET:
+        content["value"] = matching_rule.value
     if "operations" in properties:
         text = f"When judging, heed the expert: {_last_rationale(request.text)}"
         added = {"action": "add", "guideline": "", "text": text, "feedback": ["F1"]}
@@ -60,7 +62,9 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
         schema = target
     variants = schema.get("anyOf") or schema.get("oneOf")
     if variants:
-        return instance(next(one for one in variants if one.get("type") != "null"), root)
+        return instance(
+            next(variant for variant in variants if variant.get("type") != "null"), root
+        )
     if "const" in schema or "enum" in schema:
         return schema["const"] if "const" in schema else schema["enum"][0]
     kind = schema.get("type", "object" if "properties" in schema else "string")
@@ -77,8 +81,8 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
 
 def _last_rationale(text: str) -> str:
     _, opened, rest = text.rpartition("<rationale>")
-    said, closed, _ = rest.partition("</rationale>")
-    return (said.strip() if opened and closed else "") or "the label given"
+    rationale_text, closed, _ = rest.partition("</rationale>")
+    return (rationale_text.strip() if opened and closed else "") or "the label given"
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class EmbeddingRequest(Request):
     @property
     def texts(self) -> list[str]:
         """The texts, or nothing where token ids were sent."""
-        given = self.body.get("input")
-        if isinstance(given, str):
-            return [given]
-        if isinstance(given, list) and all(isinstance(text, str) for text in given):
-            return list(given)
+        value = self.body.get("input")
+        if isinstance(value, str):
+            return [value]
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            return list(value)
         return []

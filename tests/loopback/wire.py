@@ -150,4 +150,4 @@ def _logprobs(request: ChatRequest, answer: Answer) -> dict[str, Any] | None:
 
 def _pieces(text: str, most: int) -> list[str]:
     size = max(1, math.ceil(len(text) / most))
-    return [text[at : at + size] for at in range(0, len(text), size)]
+    return [text[index : index + size] for index in range(0, len(text), size)]

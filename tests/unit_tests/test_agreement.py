@@ -86,8 +86,8 @@ def test_alpha_is_that_of_the_krippendorff_package(
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
 def test_alpha_is_undefined_without_a_pair_that_could_differ(level: Level) -> None:
-    for given in ([], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]):
-        assert krippendorff_alpha(given, level) is None
+    for units in ([], [[1], [2]], [[3, 3], [3, 3, 3]], [[0.1] * 3]):
+        assert krippendorff_alpha(units, level) is None
     assert krippendorff_alpha([[0.1] * 3, [0.7] * 3, [9]], level) == 1
     if level != "nominal":
         with pytest.raises(ValueError, match="'good'"):
@@ -118,11 +118,13 @@ def test_majority_or_median_counts_regardless_of_order(
     scale: Scale, values: list[Any], counts: Any
 ) -> None:
     for order in (values, values[::-1], sorted(values, key=str)):
-        given = [said(value, f"expert {at}", minute=at) for at, value in enumerate(order)]
-        found = consensus_value(given, scale)
-        assert found == consensus_value(given[::-1], scale) == counts
-        assert counts is None or type(found) is type(scale.validate_value(found))
-        for disagreement in expert_agreement(given, scale).disagreements:
+        feedback = [
+            said(value, f"expert {index}", minute=index) for index, value in enumerate(order)
+        ]
+        value = consensus_value(feedback, scale)
+        assert value == consensus_value(feedback[::-1], scale) == counts
+        assert counts is None or type(value) is type(scale.validate_value(value))
+        for disagreement in expert_agreement(feedback, scale).disagreements:
             assert disagreement.majority == counts
 
 
@@ -141,15 +143,17 @@ def test_guard_evaluation_and_prompts_use_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
     episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     fields = "example", "value", "author", "given_at"
-    words = [Feedback(**{name: getattr(one, name) for name in fields}) for one in episodes]
+    feedback = [
+        Feedback(**{name: getattr(episode, name) for name in fields}) for episode in episodes
+    ]
     assert [case.expected for case in replay_cases_from(episodes, SHARE)] == [3]
-    assert [case.expected for case in labelled_cases(words, criterion)] == [3]
+    assert [case.expected for case in labelled_cases(feedback, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
     assert shot["score"] == 3
-    recalled = RecalledExample(example=words[0].example, episodes=episodes, similarity=1.0)
+    recalled = RecalledExample(example=feedback[0].example, episodes=episodes, similarity=1.0)
     assert knn_prediction([recalled], SHARE) == 3
     prompt = judge_prompt(
-        criterion, words[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
+        criterion, feedback[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
     )
     [answer] = [message.text for message in prompt.messages if message.type == "ai"]
     assert json.loads(answer)["value"] == 3
@@ -167,15 +171,21 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
         said(True, "ann", case="alone"),
         said(None, "bob", case="alone"),
     ]
-    found = expert_agreement(episodes, Boolean())
-    assert (found.level, found.examples) == ("nominal", 3)
-    assert found.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
-    given = [[(one.author, one.value) for one in each.given] for each in found.disagreements]
-    assert given == [[("ann", True), ("bob", False), ("cy", False)], [("ann", True), (None, False)]]
-    assert [each.majority for each in found.disagreements] == [False, False]
-    later = found.disagreements[1]
+    agreement = expert_agreement(episodes, Boolean())
+    assert (agreement.level, agreement.examples) == ("nominal", 3)
+    assert agreement.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
+    labels = [
+        [(item.author, item.value) for item in disagreement.given]
+        for disagreement in agreement.disagreements
+    ]
+    assert labels == [
+        [("ann", True), ("bob", False), ("cy", False)],
+        [("ann", True), (None, False)],
+    ]
+    assert [disagreement.majority for disagreement in agreement.disagreements] == [False, False]
+    later = agreement.disagreements[1]
     assert later.example_id == episodes[0].example_id
-    assert {one.episode_id for one in later.given} == {episodes[0].id, episodes[1].id}
+    assert {item.episode_id for item in later.given} == {episodes[0].id, episodes[1].id}
 
 
 @pytest.mark.parametrize(
@@ -195,17 +205,26 @@ def test_scale_determines_the_measurement_level(
         for case, unit in enumerate(values)
         for author, value in zip("ab", unit, strict=True)
     ]
-    found = expert_agreement(episodes, scale)
-    assert found.level == level
-    assert found.alpha == krippendorff_alpha(as_numbers, level)
-    assert [one.example_id for one in found.disagreements] == [episodes[0].example_id]
+    agreement = expert_agreement(episodes, scale)
+    assert agreement.level == level
+    assert agreement.alpha == krippendorff_alpha(as_numbers, level)
+    assert [disagreement.example_id for disagreement in agreement.disagreements] == [
+        episodes[0].example_id
+    ]
 
 
 def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> None:
     earlier = [said("good", "ann"), said("great", "bob"), said(TRUE, "cy"), said("poor", "dan")]
-    found = expert_agreement(earlier, GRADES)
-    assert found.examples == 1
-    assert [one.author for one in found.disagreements[0].given] == ["ann", "dan"]
+    agreement = expert_agreement(earlier, GRADES)
+    assert agreement.examples == 1
+    assert [disagreement.author for disagreement in agreement.disagreements[0].given] == [
+        "ann",
+        "dan",
+    ]
     for alike, examples in (([], 0), ([said(TRUE, "ann"), said(TRUE, "bob")], 1)):
-        found = expert_agreement(alike, Boolean())
-        assert (found.alpha, found.examples, found.disagreements) == (None, examples, [])
+        agreement = expert_agreement(alike, Boolean())
+        assert (agreement.alpha, agreement.examples, agreement.disagreements) == (
+            None,
+            examples,
+            [],
+        )

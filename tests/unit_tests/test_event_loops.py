@@ -21,18 +21,18 @@ def judge_on_two_loops() -> None:
     models: Any = {"model": "openai:gpt-own", "embeddings": "openai:text-embedding-3-small"}
     store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=models["embeddings"])
-    known: dict[str, Any] = {"inputs": "Hello?", "outputs": "Go away.", "value": False}
+    case_fields: dict[str, Any] = {"inputs": "Hello?", "outputs": "Go away.", "value": False}
     graph: Any = create_judge_graph(CRITERION, **models).compile(store=store)
 
     async def judge(loop: str, at_once: int) -> list[Any]:
-        await memory.aremember([Feedback.model_validate({**known, "outputs": loop})])
+        await memory.aremember([Feedback.model_validate({**case_fields, "outputs": loop})])
         cases = ({"inputs": "Hi!", "outputs": f"{loop} {n}"} for n in range(at_once))
         return await asyncio.gather(*(graph.ainvoke(case) for case in cases))
 
     for loop, at_once in (("first", AT_ONCE), ("second", 1), ("third", AT_ONCE)):
-        given = asyncio.run(judge(loop, at_once))
-        assert [one["judgment"]["value"] for one in given] == [True] * at_once
-        assert all(one["judgment"]["episode_ids"] for one in given)
+        judgments = asyncio.run(judge(loop, at_once))
+        assert [item["judgment"]["value"] for item in judgments] == [True] * at_once
+        assert all(item["judgment"]["episode_ids"] for item in judgments)
 
 
 def test_string_models_work_on_every_event_loop_of_a_process() -> None:

@@ -52,8 +52,10 @@ def imports_of(module: str) -> dict[str, bool]:
         elif isinstance(node, ast.ImportFrom):
             names = [(f"{node.module}.{alias.name}", str(node.module)) for alias in node.names]
         for pair in names:
-            own = [name.removeprefix("memalign_graph.") for name in pair if "memalign" in name]
-            target = next((name for name in own if name in MODULES), module)
+            own_values = [
+                name.removeprefix("memalign_graph.") for name in pair if "memalign" in name
+            ]
+            target = next((name for name in own_values if name in MODULES), module)
             if target != module:
                 imported[target] = imported.get(target, False) or id(node) not in later
     return imported

@@ -41,9 +41,9 @@ PANEL = FORMS["panel"]
 
 def review_on(scale: str) -> Form[Any]:
     """The review, with all there can be in it."""
-    rules = [standing("Be brief.", "e")]
+    guidelines = [standing("Be brief.", "e")]
     criterion, judgment = CRITERIA[scale], JUDGMENTS[scale]
-    return review_form(criterion, EXAMPLE, judgment, guidelines=rules, episodes=[SAID])
+    return review_form(criterion, EXAMPLE, judgment, guidelines=guidelines, episodes=[SAID])
 
 
 EACH_QUESTION = pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def shown_by_chat_ui(interrupt: Any) -> bool:
     """Whether agent-chat-ui shows an interrupt as a form, and not as raw JSON."""
     first = interrupt[0] if isinstance(interrupt, list) else interrupt
     actions, configs = first["value"]["action_requests"], first["value"]["review_configs"]
-    typed: list[tuple[Any, type]] = [(one.get("name"), str) for one in actions]
-    typed += [(one.get("args"), dict) for one in actions]
-    typed += [(one.get("action_name"), str) for one in configs]
-    typed += [(one.get("allowed_decisions"), list) for one in configs]
+    typed: list[tuple[Any, type]] = [(action.get("name"), str) for action in actions]
+    typed += [(action.get("args"), dict) for action in actions]
+    typed += [(config.get("action_name"), str) for config in configs]
+    typed += [(config.get("allowed_decisions"), list) for config in configs]
     are_lists = isinstance(actions, list) and isinstance(configs, list)
-    return are_lists and bool(actions and configs) and all(isinstance(*one) for one in typed)
+    return are_lists and bool(actions and configs) and all(isinstance(*item) for item in typed)
 
 
 def as_shown(value: Any) -> str:
@@ -95,16 +95,18 @@ def shown_by_agent_inbox(payload: dict[str, Any]) -> dict[str, Any]:
 def test_interrupt_is_shown_as_a_form(payload: dict[str, Any]) -> None:
     assert shown_by_chat_ui({"value": payload, "id": "1"})
     assert shown_by_chat_ui([{"value": payload, "id": "1"}])
-    known = {one["action_name"]: one for one in payload["review_configs"]}
-    assert {one["name"] for one in payload["action_requests"]} == set(known)
+    by_name = {
+        review_config["action_name"]: review_config for review_config in payload["review_configs"]
+    }
+    assert {request["name"] for request in payload["action_requests"]} == set(by_name)
     for action in payload["action_requests"]:
         assert action["description"].startswith("## ")
         # What is nested comes back as one text of JSON.
-        assert all(isinstance(one, str | bool | int | float) for one in action["args"].values())
-        assert set(action["args"]) == set(known[action["name"]]["args_schema"]["properties"])
-    own = shown_by_agent_inbox(payload)
-    assert own["config"]["allow_accept"] is own["config"]["allow_edit"] is True
-    assert own["config"]["allow_respond"] == (payload != PANEL.payload)
+        assert all(isinstance(value, str | bool | int | float) for value in action["args"].values())
+        assert set(action["args"]) == set(by_name[action["name"]]["args_schema"]["properties"])
+    request = shown_by_agent_inbox(payload)
+    assert request["config"]["allow_accept"] is request["config"]["allow_edit"] is True
+    assert request["config"]["allow_respond"] == (payload != PANEL.payload)
 
 
 @EACH_QUESTION
@@ -118,9 +120,9 @@ def test_interrupt_is_exactly_langchains_request(payload: dict[str, Any]) -> Non
 def read(reply: Any, scale: str) -> Any:
     """Return the parsed reply; the schema must agree."""
     form = review_on(scale)
-    found = form.read(reply)
-    assert form.schema.model_validate(reply).root == found
-    return found
+    parsed = form.read(reply)
+    assert form.schema.model_validate(reply).root == parsed
+    return parsed
 
 
 def edited_by_chat_ui(args: dict[str, Any]) -> dict[str, Any]:
@@ -145,16 +147,16 @@ def forms(response: dict[str, Any]) -> list[Any]:
 def test_edit_corrects_the_value_as_text_or_as_json(scale: str, rationale: str) -> None:
     value, text = EXPERTS[scale]
     judged = JUDGED[scale]
-    said = {"rationale": WORDS} if WORDS in rationale else {}
+    comment_fields = {"rationale": WORDS} if WORDS in rationale else {}
     rows = [(text, value), (value, value)]
-    rows += [(judged, judged)] if said else []  # the words alone were edited
+    rows += [(judged, judged)] if comment_fields else []  # the words alone were edited
     for sent, expected in rows:
         args = {"value": sent, "rationale": rationale}
         replies = [{"decisions": [edited_by_chat_ui(args)]}, edited_by_chat_ui(args)]
         for reply in [*replies, *forms(edited_by_agent_inbox(args))]:
-            found = read(reply, scale)
-            assert found == {"value": expected, **said}
-            assert type(found["value"]) is type(expected)
+            parsed = read(reply, scale)
+            assert parsed == {"value": expected, **comment_fields}
+            assert type(parsed["value"]) is type(expected)
 
 
 @ON_EACH_SCALE
@@ -165,8 +167,8 @@ def test_approval_and_unchanged_edit_confirm_the_judges_value(scale: str) -> Non
     texts = {name: as_shown(value) for name, value in action["args"].items()}
     assert read({"decisions": [edited_by_chat_ui(texts)]}, scale) == confirmed
     for args in (action["args"], texts, None):
-        own = {"action": action["name"], "args": args} if args else None
-        for reply in forms({"type": "accept", "args": own}):
+        request = {"action": action["name"], "args": args} if args else None
+        for reply in forms({"type": "accept", "args": request}):
             assert read(reply, scale) == confirmed
 
 

@@ -210,9 +210,9 @@ def test_reply_is_parsed(form: str, reply: Any, expected: Any) -> None:
         replies += [[reply], {"decisions": [reply]}]
     if "type" in reply:
         replies += [{"decisions": reply}]
-    for given in replies:
-        assert FORMS[form].read(given) == expected
-        assert FORMS[form].schema.model_validate(given).root == expected
+    for values in replies:
+        assert FORMS[form].read(values) == expected
+        assert FORMS[form].schema.model_validate(values).root == expected
 
 
 @pytest.mark.parametrize(
@@ -344,21 +344,21 @@ def test_invalid_reply_raises_with_the_reason(form: str, reply: Any, problem: st
 
 def test_schema_describes_the_plain_reply_and_is_json() -> None:
     schemas = {name: form.schema.model_json_schema() for name, form in FORMS.items()}
-    for shown in (*schemas.values(), *(form.payload for form in FORMS.values())):
-        check_json(shown, "shown")
-        assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+    for value in (*schemas.values(), *(form.payload for form in FORMS.values())):
+        check_json(value, "shown")
+        assert json.loads(json.dumps(value, allow_nan=False)) == value
     assert {schema["type"] for schema in schemas.values()} == {"object"}
     review, clarify, panel = (
         schemas[name]["properties"] for name in ("review", "clarify", "panel")
     )
     assert review["value"]["enum"] == ["Poor", "Good"]
-    assert all("description" in one for one in review.values())
+    assert all("description" in value for value in review.values())
     assert list(clarify) == ["rationale", "value", "author"]
     assert list(panel) == [*SCALES, "author"]
     assert panel["level"]["properties"]["value"]["maximum"] == 5
     one, two = schemas["conflict"], schemas["conflicts"]
     assert list(one["properties"]) == one["required"] == ["C1"]
-    assert [one["default"] for one in two["properties"].values()] == ["second", "first"]
+    assert [value["default"] for value in two["properties"].values()] == ["second", "first"]
 
 
 def described(example: Example = EXAMPLE, **shown: Any) -> str:
@@ -401,8 +401,8 @@ def test_text_cannot_end_its_code_block(ticks: int) -> None:
     ],
 )
 def test_text_adds_no_markup(text: str) -> None:
-    shown = MarkdownIt("commonmark").render(escape(text))
-    assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", shown) == []
+    displayed = MarkdownIt("commonmark").render(escape(text))
+    assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", displayed) == []
 
 
 @pytest.mark.parametrize("part", ["-", "- ", "> ", "1. ", " ", "=", "\n", "\\"])
@@ -419,15 +419,15 @@ def test_long_text_is_cut_in_the_description() -> None:
 
 
 def test_each_episode_is_one_line_without_images_or_links() -> None:
-    said = [
+    feedback = [
         Feedback(example=Example(inputs="x", outputs={"a": "one\n- two"}), rationale="A\n\nb" * 99),
         Feedback(
             example=Example(inputs="x", outputs="![p](http://evil/x.png) `a`"),
             rationale="[see](http://evil)",
         ),
     ]
-    text = described(episodes=[Episode.from_feedback(one) for one in said])
-    [line] = [one for one in text.splitlines() if "expert: no value: A b" in one]
+    text = described(episodes=[Episode.from_feedback(interrupt) for interrupt in feedback])
+    [line] = [line for line in text.splitlines() if "expert: no value: A b" in line]
     assert line.startswith('- ` { "a": "one\\n- two" } ` (expert')
     assert len(line) < 400
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text

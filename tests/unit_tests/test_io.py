@@ -117,7 +117,7 @@ async def test_started_batch_is_finished_despite_cancellation() -> None:
     store.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert sorted(one.key for one in store.search(("a",))) == ["one", "three", "two"]
+    assert sorted(item.key for item in store.search(("a",))) == ["one", "three", "two"]
 
 
 async def test_failure_of_a_cancelled_batch_causes_no_warning() -> None:
@@ -186,9 +186,9 @@ def test_gathered_operations_see_the_context_of_the_call(drive: Drive) -> None:
 
     async def outer(io: IO) -> Any:
         token = name.set("run")
-        found = await io.gather([ask(), ask()], 2)
+        result = await io.gather([ask(), ask()], 2)
         name.reset(token)
-        return found
+        return result
 
     assert drive(outer) == ["run", "run"]
 
@@ -215,22 +215,22 @@ async def test_cancelling_reaches_gathered_operations() -> None:
 
 
 async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
-    found = run_sync(gather(SYNC, [put_and_get(SYNC, InMemoryStore()) for _ in range(3)], 2))
-    assert found == [{"n": 1}] * 3
+    result = run_sync(gather(SYNC, [put_and_get(SYNC, InMemoryStore()) for _ in range(3)], 2))
+    assert result == [{"n": 1}] * 3
 
 
 def test_first_failure_is_raised_and_unstarted_operations_are_closed(drive: Drive) -> None:
     counted = Counted()
-    kept: list[Any] = []
+    retained: list[Any] = []
 
     async def outer(io: IO) -> Any:
         results = [0, LookupError("stop"), LookupError("later"), *range(200)]
-        kept.extend(counted.operation(io, result) for result in results)
-        return await io.gather(kept, 1)
+        retained.extend(counted.operation(io, result) for result in results)
+        return await io.gather(retained, 1)
 
     with pytest.raises(LookupError, match="stop"):
         drive(outer)
-    assert {inspect.getcoroutinestate(operation) for operation in kept} == {"CORO_CLOSED"}
+    assert {inspect.getcoroutinestate(operation) for operation in retained} == {"CORO_CLOSED"}
     # A thread goes on until the one that waits for it has seen the failure.
     assert counted.started <= (100 if drive is blocking else 3)
     assert counted.now == 0
@@ -247,10 +247,10 @@ def test_wrapper_passes_everything_on(drive: Drive, server: LoopbackServer, tmp_
         return "awaited"
 
     async def everything(io: IO) -> list[Any]:
-        said = await say(io, server)
+        reply = await say(io, server)
         return [
             await put_and_get(io, store),
-            said.answer,
+            reply.answer,
             await embed(io, sync_numbers),
             await io.gather([io.gather([embed(io, sync_numbers)], 1)], 2),
             await io.gather([], 3),

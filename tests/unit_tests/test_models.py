@@ -264,8 +264,8 @@ async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
     embeddings = Embedder(server.embedder(max_retries=0)).embeddings
 
     async def ask(texts: Sequence[str]) -> list[Any]:
-        asked = [embed_texts(ASYNC, embeddings, [text]) for text in texts]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        futures = [embed_texts(ASYNC, embeddings, [text]) for text in texts]
+        return await asyncio.gather(*futures, return_exceptions=True)
 
     texts = [f"Case {number}." for number in range(40)]
     first = asyncio.ensure_future(embed_texts(ASYNC, embeddings, ["First."]))
@@ -277,9 +277,9 @@ async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
     # What is refused for one text is asked for each.
     server.script_embeddings(error(400), error(400))
     refused = await ask(texts[:9])
-    [at] = [at for at, one in enumerate(refused) if isinstance(one, EmbeddingError)]
-    del refused[at]
-    assert refused == answers[:at] + answers[at + 1 : 9]
+    [index] = [index for index, one in enumerate(refused) if isinstance(one, EmbeddingError)]
+    del refused[index]
+    assert refused == answers[:index] + answers[index + 1 : 9]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -307,18 +307,20 @@ def test_concurrent_texts_of_threads_share_requests(
         first = threads.submit(ask, "First.")
         while not embeddings._requests:
             is_full.wait(0.001)
-        asked = [threads.submit(ask, text) for text in texts]
+        futures = [threads.submit(ask, text) for text in texts]
         while len(embeddings._queue) < len(texts):
             is_full.wait(0.001)
         # What is refused for one text is asked for each.
         server.script_embeddings(*[error(400), error(400)] * fails)
         is_full.set()
-        failed = [one for one in asked if isinstance(one.exception(), EmbeddingError)]
+        failed = [future for future in futures if isinstance(future.exception(), EmbeddingError)]
         assert len(failed) == fails
-        vectors = [one.result()[0] for one in asked if one not in failed]
+        vectors = [future.result()[0] for future in futures if future not in failed]
         is_over.set()
         assert len(first.result()) == 1
-    assert vectors == [each for each, one in zip(expected, asked, strict=True) if one not in failed]
+    assert vectors == [
+        vector for vector, item in zip(expected, futures, strict=True) if item not in failed
+    ]
     sizes = [len(request.texts) for request in server.embeddings]
     assert sizes == [9, 9, *[1] * 9 * fails, 1]
 
@@ -328,6 +330,6 @@ async def test_cancelled_shared_request_releases_all_waiters() -> None:
         raise asyncio.CancelledError
 
     embeddings = Embedder(cancelled).embeddings
-    asked = [asyncio.ensure_future(embeddings.aembed_documents([text])) for text in "ab"]
-    done, _ = await asyncio.wait(asked, timeout=10)
-    assert [one.cancelled() for one in done] == [True, True]
+    futures = [asyncio.ensure_future(embeddings.aembed_documents([text])) for text in "ab"]
+    done, _ = await asyncio.wait(futures, timeout=10)
+    assert [future.cancelled() for future in done] == [True, True]

@@ -27,16 +27,16 @@ def example(outputs: Any) -> Example:
     ],
 )
 def test_only_the_outputs_are_swapped(outputs: Any, swapped: Any) -> None:
-    given = example(outputs)
-    before = given.to_json()
-    other = swap_outputs(given)
+    original = example(outputs)
+    before = original.to_json()
+    other = swap_outputs(original)
     assert other.outputs == swapped
     assert repr(other.outputs) == repr(swapped)
-    assert (other.inputs, other.reference_outputs) == (given.inputs, given.reference_outputs)
-    assert given.to_json() == before
-    assert swap_outputs(other) == given
+    assert (other.inputs, other.reference_outputs) == (original.inputs, original.reference_outputs)
+    assert original.to_json() == before
+    assert swap_outputs(other) == original
     assert list(other.to_json()["outputs"]) == list(swapped)
-    assert (other.id == given.id) is (outputs == ["same", "same"])
+    assert (other.id == original.id) is (outputs == ["same", "same"])
     assert other.id == example(swapped).id
 
 

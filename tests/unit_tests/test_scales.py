@@ -67,9 +67,9 @@ def test_value_that_is_not_on_the_scale_is_refused(scale: Scale, given: list[Any
     for value in given:
         with pytest.raises(ValueError) as caught:
             scale.validate_value(value)
-        told = str(caught.value)
-        assert "is not on the scale: the value is " in told
-        assert len(told) < 250
+        message = str(caught.value)
+        assert "is not on the scale: the value is " in message
+        assert len(message) < 250
 
 
 @pytest.mark.parametrize(("scale", "schema", "words"), SHOWN)

@@ -94,9 +94,9 @@ UNCERTAIN: list[tuple[str, Any, str]] = [
 def refused(make: Any, *given: Any, **options: Any) -> str:
     with pytest.raises(InvalidInputError) as caught:
         make(*given, **options)
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 TABLES = [
@@ -109,9 +109,9 @@ TABLES = [
 
 @pytest.mark.parametrize(("make", "option", "value", "sentence"), TABLES)
 def test_option_is_refused_by_name(make: Any, option: str, value: Any, sentence: str) -> None:
-    said = refused(make, **{option: value})
-    assert option in said
-    assert sentence in said
+    message = refused(make, **{option: value})
+    assert option in message
+    assert sentence in message
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
     for context in (None, MemAlignContext(), MemAlignContext(model=None, review=None)):
         assert resolve_context(context, built) == built
     context = MemAlignContext(namespace=("a", "b"), k=0, model="openai:x", review="never")
-    given = {"namespace": ["a", "b"], "k": 0, "model": "openai:x", "review": "never"}
-    assert resolve_context(context, built) == given
+    arguments = {"namespace": ["a", "b"], "k": 0, "model": "openai:x", "review": "never"}
+    assert resolve_context(context, built) == arguments
     foreign = SimpleNamespace(user="ann", k=9)
     others: list[Any] = [{"k": 9, "model": "not ours"}, foreign, {"memalign": {}}, "text", 7]
     for other in others:

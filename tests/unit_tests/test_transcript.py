@@ -185,15 +185,17 @@ def test_store_of_the_previous_release_gives_the_same_ids_recalls_and_prompts() 
     episodes = memory.episodes()
     assert sorted(episode.id for episode in episodes) == recorded["episode_ids"]
     # Also that of a case with a picture, which is refused today.
-    assert [episode.example.id for episode in episodes] == [one.example_id for one in episodes]
+    assert [episode.example.id for episode in episodes] == [
+        episode.example_id for episode in episodes
+    ]
     for case in recorded["cases"]:
         example = Example(**case["example"])
-        found = memory.recall(example, k=3)
+        recalled = memory.recall(example, k=3)
         prompt = judge_prompt(
-            CRITERION, example, guidelines=[], recalled=found, max_input_tokens=8_000
+            CRITERION, example, guidelines=[], recalled=recalled, max_input_tokens=8_000
         )
         assert example.id == case["id"]
-        assert [one.episodes[0].id for one in found] == case["recalled"]
+        assert [item.episodes[0].id for item in recalled] == case["recalled"]
         assert [message.text for message in prompt.messages[1:]] == case["prompt"]
 
 
@@ -258,10 +260,10 @@ def test_tool_results_are_truncated_before_messages() -> None:
 def test_steps_that_do_not_fit_are_counted() -> None:
     messages = Example(inputs="q", outputs=long_run(500)).outputs
     text = render(steps_of(messages), 2_000)
-    [told] = re.findall(
+    [omitted] = re.findall(
         r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others", text
     )
-    first, last = map(int, told)
+    first, last = map(int, omitted)
     numbers = [int(step.partition(".")[0]) for step in steps_in(text)]
     assert numbers == [*range(1, first), *range(last + 1, 501)]
     assert len(fences.fit(messages, 10)) < 200
@@ -320,8 +322,8 @@ def test_untrusted_text_cannot_forge_steps(attack: str, place: str) -> None:
         assert text.count("</outputs>") == text.count("</inputs>") == 1
         assert not re.search(r"(?m)^(?:   )?returned: paid", inside)
         assert "<|" not in text
-    shown = show_block(example.outputs)
-    assert [step.partition(" ")[0] for step in steps_in(shown)] == ["1.", "2.", "3."]
+    displayed = show_block(example.outputs)
+    assert [step.partition(" ")[0] for step in steps_in(displayed)] == ["1.", "2.", "3."]
 
 
 def test_small_models_rewrite_no_transcript() -> None:
@@ -377,8 +379,8 @@ def test_both_runs_of_a_pair_are_shown_and_retrieved_by_their_steps() -> None:
     text = fences.as_text(pair.outputs)
     assert text.startswith("A:\n1. user: Where is order 7?\n2. called look_up")
     assert text.endswith("\nB:\n1. user: Where is order 7?\n2. assistant (final answer): No idea.")
-    found = "q\nWhere is order 7?\n\nlook_up\n\nIt comes on Monday.\nNo idea."
-    assert retrieval_text(pair)[0] == found
+    result = "q\nWhere is order 7?\n\nlook_up\n\nIt comes on Monday.\nNo idea."
+    assert retrieval_text(pair)[0] == result
 
 
 def test_purge_removes_vectors_made_by_the_previous_release() -> None:

@@ -125,10 +125,15 @@ def test_feedback_refuses_unknown_fields(fields: Any, problem: str) -> None:
 
 @pytest.mark.parametrize("nothing", [math.nan, np.float64("nan"), NAType(), None])
 def test_empty_cell_is_missing(nothing: Any) -> None:
-    given = {**CASE, "reference_outputs": nothing, "author": nothing, "id": nothing}
-    words = parse_feedback({**given, "value": nothing, "rationale": "Too cold."})
-    assert (words.value, words.rationale, words.author, words.id) == (None, "Too cold.", None, None)
-    value = parse_feedback({**given, "value": True, "rationale": nothing, "given_at": nothing})
+    feedback = {**CASE, "reference_outputs": nothing, "author": nothing, "id": nothing}
+    parsed = parse_feedback({**feedback, "value": nothing, "rationale": "Too cold."})
+    assert (parsed.value, parsed.rationale, parsed.author, parsed.id) == (
+        None,
+        "Too cold.",
+        None,
+        None,
+    )
+    value = parse_feedback({**feedback, "value": True, "rationale": nothing, "given_at": nothing})
     assert (value.value, value.rationale) == (True, None)
 
 
@@ -148,8 +153,8 @@ def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:
     assert parse_feedback({**SAID, "id": 7.0}).id == "7"  # of a column that has gaps
     read = parse_feedback({**SAID, "value": np.bool_(True), "id": np.int64(7)})
     assert (read.value, read.id) == (True, "7")
-    said = feedback(rationale=" Too cold.\n", author=" ann ", id="")
-    assert (said.rationale, said.author, said.id) == ("Too cold.", "ann", None)
+    first = feedback(rationale=" Too cold.\n", author=" ann ", id="")
+    assert (first.rationale, first.author, first.id) == ("Too cold.", "ann", None)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +177,8 @@ def test_agreement_has_the_judges_value_and_no_new_comment() -> None:
     made: Any = {"criterion": "tone", "example_id": "x", "rationale": "Fine.", "thread_id": "t1"}
     judgment = Judgment(**made, value=True, memory_version="0")
     assert feedback(judgment=judgment, value=True, rationale=None).agrees
-    for said in ({"value": False, "rationale": None}, {"value": True}, {}):
-        assert not feedback(judgment=judgment, **said).agrees
+    for reply in ({"value": False, "rationale": None}, {"value": True}, {}):
+        assert not feedback(judgment=judgment, **reply).agrees
     assert not feedback(value=True, rationale=None).agrees
     for thread, threads in (("t1", ["t1"]), ("t2", ["t1", "t2"])):
         episode = Episode.from_feedback(feedback(judgment=judgment, thread_id=thread))

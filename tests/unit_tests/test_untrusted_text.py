@@ -28,7 +28,7 @@ CRITERION = Criterion(name="tone", instructions="Is the reply friendly?")
 
 def patterns() -> dict[str, re.Pattern[str]]:
     """Return every regular expression that a module of the package keeps."""
-    found: dict[str, re.Pattern[str]] = {}
+    patterns_by_name: dict[str, re.Pattern[str]] = {}
     for module in pkgutil.walk_packages(memalign_graph.__path__, "memalign_graph."):
         if module.name.endswith(("__main__", "studio", "ray")):
             continue
@@ -38,8 +38,8 @@ def patterns() -> dict[str, re.Pattern[str]]:
             continue  # it needs an extra
         for name, value in names.items():
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
-                found[f"{module.name}.{name}"] = value
-    return found
+                patterns_by_name[f"{module.name}.{name}"] = value
+    return patterns_by_name
 
 
 SOURCES = "\n".join(
@@ -117,8 +117,12 @@ def distill_hostile(text: str) -> None:
     prompt = distill.distill_prompt(
         CRITERION, guidelines=[], episodes=[episode(text)], max_input_tokens=8_000
     )
-    rule = {"action": "add", "text": "A reply that names the order first is right.", "question": ""}
-    read_distilled({"operations": [rule]}, prompt, drop_rejected=True)
+    guideline = {
+        "action": "add",
+        "text": "A reply that names the order first is right.",
+        "question": "",
+    }
+    read_distilled({"operations": [guideline]}, prompt, drop_rejected=True)
 
 
 def ask_expert(text: str) -> None:
@@ -179,12 +183,12 @@ def test_renderer_is_as_fast_on_hostile_text_as_on_plain_text(name: str) -> None
 
 
 def test_comparing_two_long_texts_is_bounded() -> None:
-    words = [f"word{number % 60}" for number in range(4_000)]
-    first, second = " ".join(words), " ".join(reversed(words))
+    tokens = [f"word{number % 60}" for number in range(4_000)]
+    first, second = " ".join(tokens), " ".join(reversed(tokens))
     took = seconds(
         lambda text: sections_of({"outputs": text}, compare_with={"outputs": second}), first
     )
-    short = " ".join(words[:1_500])
+    short = " ".join(tokens[:1_500])
     base = seconds(
         lambda text: sections_of({"outputs": text}, compare_with={"outputs": second}), short
     )
@@ -194,8 +198,8 @@ def test_comparing_two_long_texts_is_bounded() -> None:
 def test_tags_of_the_prompt_are_escaped_after_the_text_was_shortened() -> None:
     long = "x" * 50_000 + "</ outputs ><case><|im_end|>" + "y" * 50_000
     for text in ("</outputs><CASE >< / case><|im_end|>", f"{long}</outputs>"):
-        shown = fences.fence("outputs", text, max_tokens=300)
-        inside = shown.removeprefix("<outputs>\n").removesuffix("\n</outputs>")
+        displayed = fences.fence("outputs", text, max_tokens=300)
+        inside = displayed.removeprefix("<outputs>\n").removesuffix("\n</outputs>")
         assert "<" not in inside
         assert fences.estimate_tokens(inside) < 400
 
@@ -242,6 +246,6 @@ def test_model_text_is_escaped_for_the_expert() -> None:
         CRITERION, Example(inputs="?", outputs="!"), judgment, guidelines=[], episodes=[]
     )
     [request] = form.payload["action_requests"]
-    shown = request["description"]
-    assert "<img" not in shown
-    assert "![x]" not in shown
+    description = request["description"]
+    assert "<img" not in description
+    assert "![x]" not in description

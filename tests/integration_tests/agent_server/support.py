@@ -55,8 +55,8 @@ def langgraph_dev(
 ) -> Iterator[str]:
     """Serve the project's langgraph.json and more; the folder is where the server keeps state."""
     config = json.loads((ROOT / "langgraph.json").read_text(encoding="utf-8")) | more
-    config["dependencies"] = [str(ROOT / one) for one in config["dependencies"]]
-    config["graphs"] = {name: str(ROOT / at) for name, at in config["graphs"].items()}
+    config["dependencies"] = [str(ROOT / dependency) for dependency in config["dependencies"]]
+    config["graphs"] = {name: str(ROOT / path) for name, path in config["graphs"].items()}
     config["graphs"].update(graphs)
     config["http"] = config["http"] | {"app": str(ROOT / config["http"]["app"])}
     with started(folder, models, config) as url:
@@ -80,8 +80,14 @@ def serving(
     command: Sequence[str], url: str, folder: Path, models: LoopbackServer
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a server, from when it answers until it is told to end."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
-    env = own | models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true", "MEMALIGN_MODELS": OTHER}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))
+    }
+    env = (
+        environment
+        | models.environment
+        | {"LANGGRAPH_STRICT_MSGPACK": "true", "MEMALIGN_MODELS": OTHER}
+    )
     log = folder / f"log-{free_port()}"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -152,7 +158,7 @@ def refuse(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "r
 
 def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
     """The ids of the questions a thread waits with."""
-    return [one["id"] for one in client.threads.get_state(thread)["interrupts"]]
+    return [interrupt["id"] for interrupt in client.threads.get_state(thread)["interrupts"]]
 
 
 def at_once(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
@@ -180,8 +186,8 @@ def learned_from(client: SyncLangGraphClient, namespace: str) -> list[str]:
     """What experts said, as the store has it; each word is the text of one guideline."""
     memory = memory_of(client, namespace)
     episodes = memory.episodes()
-    assert {one.status for one in episodes} <= {"distilled"}
-    assert {one.text: one.episode_ids for one in memory.guidelines()} == {
-        one.rationale: [one.id] for one in episodes
+    assert {episode.status for episode in episodes} <= {"distilled"}
+    assert {guideline.text: guideline.episode_ids for guideline in memory.guidelines()} == {
+        episode.rationale: [episode.id] for episode in episodes
     }
-    return sorted(str(one.rationale) for one in episodes)
+    return sorted(str(episode.rationale) for episode in episodes)

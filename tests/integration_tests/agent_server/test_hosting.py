@@ -43,10 +43,10 @@ def test_documented_graphs_are_served(url: str) -> None:
     rows = {code(row[0])[0]: row for row in table("docs/hosting.md", "graph")}
     with get_sync_client(url=url, headers=headers("ann")) as client:
         made = client.assistants.search(metadata={"created_by": "system"})
-        assert {one["graph_id"] for one in made} == set(rows)
-        for one in made:
-            schemas = client.assistants.get_schemas(one["assistant_id"])
-            _, takes, gives = rows[one["graph_id"]]
+        assert {thread_id["graph_id"] for thread_id in made} == set(rows)
+        for thread_id in made:
+            schemas = client.assistants.get_schemas(thread_id["assistant_id"])
+            _, takes, gives = rows[thread_id["graph_id"]]
             takes = rows["judge"][1] if takes == "as `judge`" else takes
             for cell, kind in (takes, "input_schema"), (gives.partition(",")[0], "output_schema"):
                 assert set(code(cell)) <= set(schemas[kind]["properties"])  # type: ignore[literal-required]
@@ -67,5 +67,5 @@ def test_only_users_of_the_proxy_can_answer(url: str) -> None:
             assert CASE["outputs"] in queue.text
             assert "not checked" not in queue.text
             assert (user in queue.text, other in queue.text) == (True, False)
-            rules = browser.get("/review/learned/first").text
-            assert ("Go back to this" in rules) == (user == "ann")
+            guidelines = browser.get("/review/learned/first").text
+            assert ("Go back to this" in guidelines) == (user == "ann")

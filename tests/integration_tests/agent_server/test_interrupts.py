@@ -43,29 +43,33 @@ def words(number: int) -> str:
 def test_invalid_replies_keep_the_interrupt_pending(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    asked = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
-    said = {"value": False, "rationale": "Trop froid : il manque un mot d'excuse.", "author": "Zoë"}
+    example = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
+    feedback = {
+        "value": False,
+        "rationale": "Trop froid : il manque un mot d'excuse.",
+        "author": "Zoë",
+    }
     thread, context = new_thread(client), {"namespace": ["read"]}
-    question = ask(client, thread, input=asked, context=context)
+    question = ask(client, thread, input=example, context=context)
     assert question["response_schema"]["properties"]["value"]["type"] == "boolean"
     for reply, by_id, reason in INVALID:
         assert reason in refuse(client, thread, {question["id"]: reply} if by_id else reply)
         assert pending(client, thread) == [question["id"]]
     assert items(client, "read", "facts") == []
-    learned = resume(client, thread, {question["id"]: said})["learned"]
+    learned = resume(client, thread, {question["id"]: feedback})["learned"]
     assert pending(client, thread) == []
     assert len(judgings(server)) == 1
 
     # What is stored, people can read.
-    [word] = items(client, "read", "words")
-    assert said["rationale"] in word["value"]["episode"]
-    episode = unpacked(word["value"])["episode"]
-    assert episode["example"] == {**asked, "reference_outputs": None}
-    assert {name: episode[name] for name in said} == said
+    [item] = items(client, "read", "words")
+    assert feedback["rationale"] in item["value"]["episode"]
+    episode = unpacked(item["value"])["episode"]
+    assert episode["example"] == {**example, "reference_outputs": None}
+    assert {name: episode[name] for name in feedback} == feedback
     version = memory_of(client, "read").version()
     assert version == learned["memory_version"]
-    found = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
-    assert [list(place) for place in found] == [
+    namespaces = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
+    assert [list(place) for place in namespaces] == [
         ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
     ]
 
@@ -85,23 +89,23 @@ def test_threads_and_an_alignment_learn_concurrently(
     context = {"namespace": ["at_once"]}
     reviews, aligned = range(6), (6, 7, 8)
     threads = [new_thread(client) for _ in reviews]
-    asked = at_once(
+    interrupts = at_once(
         lambda number: ask(client, threads[number], input=case(number // 2), context=context),
         reviews,
     )
     waiting = client.threads.search(ids=threads, status="interrupted")
-    assert {one["thread_id"] for one in waiting} == set(threads)
+    assert {interrupt["thread_id"] for interrupt in waiting} == set(threads)
     # The id of another thread's question answers nothing here.
-    again = resume(client, threads[0], {asked[1]["id"]: {"rationale": "On another thread."}})
-    assert [one["id"] for one in again["__interrupt__"]] == [asked[0]["id"]]
+    again = resume(client, threads[0], {interrupts[1]["id"]: {"rationale": "On another thread."}})
+    assert [interrupt["id"] for interrupt in again["__interrupt__"]] == [interrupts[0]["id"]]
     assert items(client, "at_once", "facts") == []
     feedback = [{**case(number), "rationale": words(number)} for number in aligned]
 
     def learn(number: int) -> Any:
         if number not in reviews:
             return run(client, None, "align", input={"feedback": feedback}, context=context)
-        word = {"rationale": words(number), "author": f"expert {number % 2}"}
-        return resume(client, threads[number], {asked[number]["id"]: word})
+        reply = {"rationale": words(number), "author": f"expert {number % 2}"}
+        return resume(client, threads[number], {interrupts[number]["id"]: reply})
 
     *results, report = at_once(learn, [*reviews, 6])
     for number, result in enumerate(results):
@@ -118,12 +122,15 @@ def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_
 ) -> None:
     server.responder = Model(distil=each_its_words)
     thread = new_thread(client)
-    given = {"cases": [case(number) for number in range(3)]}
+    graph_input = {"cases": [case(number) for number in range(3)]}
     context = {"memalign": {"namespace": ["one_by_one"]}}
-    asked = run(client, thread, "fan_out", input=given, context=context)["__interrupt__"]
-    shown = {one["value"]["action_requests"][0]["description"]: one["id"] for one in asked}
+    interrupts = run(client, thread, "fan_out", input=graph_input, context=context)["__interrupt__"]
+    description = {
+        interrupt["value"]["action_requests"][0]["description"]: interrupt["id"]
+        for interrupt in interrupts
+    }
     ids = [
-        next(key for text, key in shown.items() if f"Question {number}?" in text)
+        next(key for text, key in description.items() if f"Question {number}?" in text)
         for number in range(3)
     ]
     assert client.threads.get_state(thread)["next"] == ["review"] * 3
@@ -131,11 +138,11 @@ def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_
     replies = {ids[0]: {"value": "perhaps"}, ids[1]: words(1)}
     assert "'perhaps' is not on the scale" in refuse(client, thread, replies, "fan_out")
     assert {ids[0], ids[2]} <= set(pending(client, thread))
-    left = resume(client, thread, {ids[2]: words(2)}, "fan_out")
-    assert ids[0] in [one["id"] for one in left["__interrupt__"]]
+    remaining = resume(client, thread, {ids[2]: words(2)}, "fan_out")
+    assert ids[0] in [interrupt["id"] for interrupt in remaining["__interrupt__"]]
     result = resume(client, thread, {ids[0]: words(0)}, "fan_out")
-    for number, said in enumerate(result["feedback"]):
-        assert said["example"]["inputs"] == f"Question {number}?"
-        assert said["rationale"] == words(number)
+    for number, item in enumerate(result["feedback"]):
+        assert item["example"]["inputs"] == f"Question {number}?"
+        assert item["rationale"] == words(number)
     assert learned_from(client, "one_by_one") == list(map(words, range(3)))
     assert len(judgings(server)) == len(distillings(server)) == 3

@@ -39,7 +39,7 @@ def stream(client: SyncLangGraphClient, thread: str, graph: str, **given: Any) -
 
 def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) -> None:
     made = client.assistants.search(metadata={"created_by": "system"})
-    served = {one["graph_id"]: one["assistant_id"] for one in made}
+    served = {item["graph_id"]: item["assistant_id"] for item in made}
     assert set(served) == {"align", "fan_out", "feedback", "judge", "panel", "review"}
     schemas: Any = client.assistants.get_schemas(served["review"])
     assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
@@ -57,9 +57,9 @@ def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) 
 def test_assistants_have_their_own_memory_k_and_model(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    said = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
+    feedback = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
     emea: dict[str, Any] = {"namespace": ["acme", "emea"]}
-    run(client, None, "align", input={"feedback": said}, context=emea)
+    run(client, None, "align", input={"feedback": feedback}, context=emea)
     narrow = assistant(client, "judge", **emea, k=1, model=OTHER)
     wide = assistant(client, "judge", **emea, k=5, model=None)
     apac = assistant(client, namespace=["acme", "apac"], review="never")
@@ -69,8 +69,8 @@ def test_assistants_have_their_own_memory_k_and_model(
     assert [len(result["judgment"]["episode_ids"]) for result in results] == [1, 3, 0]
     assert (results[2]["feedback"], results[2]["learned"]) == (None, None)
     assert {chat.model for chat in judgings(server)} == {"gpt-other", "gpt-6-luna"}
-    found = client.store.list_namespaces(prefix=["acme"], suffix=["facts"])["namespaces"]
-    assert [list(place) for place in found] == [["acme", "emea", "support_tone", "facts"]]
+    namespaces = client.store.list_namespaces(prefix=["acme"], suffix=["facts"])["namespaces"]
+    assert [list(place) for place in namespaces] == [["acme", "emea", "support_tone", "facts"]]
 
 
 def test_unusable_input_is_reported_in_one_sentence(
@@ -78,8 +78,8 @@ def test_unusable_input_is_reported_in_one_sentence(
 ) -> None:
     for context in BAD:
         by_run = run(client, None, "review", input=CASE, context=context)
-        own = assistant(client, **context)
-        for result in (by_run, run(client, new_thread(client), own, input=CASE)):
+        assistant_id = assistant(client, **context)
+        for result in (by_run, run(client, new_thread(client), assistant_id, input=CASE)):
             sentence = str(result["__error__"]["message"])
             assert next(iter(context)) in sentence
             assert "\n" not in sentence
@@ -117,16 +117,16 @@ def test_review_streams_its_interrupt_and_its_lesson(
 
 
 def test_alignment_streams_progress_and_learns_once(client: SyncLangGraphClient) -> None:
-    said = [{**case(number), "rationale": f"Reason {number}."} for number in range(3)]
+    feedback = [{**case(number), "rationale": f"Reason {number}."} for number in range(3)]
     thread = new_thread(client)
-    given: dict[str, Any] = {
-        "input": {"feedback": [*said, {"inputs": "no outputs"}]},
+    graph_input: dict[str, Any] = {
+        "input": {"feedback": [*feedback, {"inputs": "no outputs"}]},
         "context": {"namespace": ["streamed_align"]},
     }
-    events = stream(client, thread, "align", **given)
+    events = stream(client, thread, "align", **graph_input)
     stages = list(dict.fromkeys(event["stage"] for event in events["custom"]))
     assert stages == ["remember", "distill", "consolidate", "commit"]
     report = events["updates"][-1]["commit_alignment"]["report"]
     assert report["feedback"] == {"new": 3, "changed": 0, "unchanged": 0, "rejected": 1}
-    again = run(client, thread, "align", **given)["report"]
+    again = run(client, thread, "align", **graph_input)["report"]
     assert (again["feedback"]["unchanged"], again["cost"]["chat_calls"]) == (3, 0)

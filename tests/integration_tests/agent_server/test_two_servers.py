@@ -28,13 +28,13 @@ def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
     monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)
     module = tmp_path / "on_postgres.py"
     module.write_text(file_of("hosting.md", module.name))
-    own: Any = {name: {"path": f"{module}:own_{name}"} for name in ("store", "checkpointer")}
+    graphs: Any = {name: {"path": f"{module}:own_{name}"} for name in ("store", "checkpointer")}
     with ExitStack() as stack:
         models = stack.enter_context(LoopbackServer())
         clients = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
-            serving = langgraph_dev(tmp_path / name, models, graphs={}, **own)
+            serving = langgraph_dev(tmp_path / name, models, graphs={}, **graphs)
             clients.append(stack.enter_context(get_sync_client(url=stack.enter_context(serving))))
         one, other = clients
         thread = new_thread(one)
@@ -44,6 +44,8 @@ def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
         learned = resume(other, thread, COLD)["learned"]
         judgment = run(one, new_thread(one), "judge", input=CASE)["judgment"]
         assert judgment["memory_version"] == learned["memory_version"]
-        assert judgment["guideline_ids"] == [rule["guideline_id"] for rule in learned["guidelines"]]
+        assert judgment["guideline_ids"] == [
+            guideline["guideline_id"] for guideline in learned["guidelines"]
+        ]
         assert judgment["guideline_ids"]
         assert len(judgings(models)) == 2

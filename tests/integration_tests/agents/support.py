@@ -92,8 +92,8 @@ def fails(*words: str, value: Any = False, rationale: str = REASON) -> list[Rule
     """A judge that rejects outputs with one of these words."""
 
     def objects(chat: ChatRequest) -> bool:
-        shown = chat.text.rpartition("<outputs>")[2]
-        return any(word in shown for word in words)
+        displayed = chat.text.rpartition("<outputs>")[2]
+        return any(text in displayed for text in words)
 
     return [Rule(objects, value=value, rationale=rationale)]
 
@@ -105,9 +105,12 @@ def gate(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Qual
 
 def agent(bench: Bench, *middleware: Any, tools: Sequence[Any] = (), **options: Any) -> Graph:
     """An agent with this bench's store and checkpointer."""
-    given = {"store": bench.store, "checkpointer": bench.saver, **options}
+    arguments = {"store": bench.store, "checkpointer": bench.saver, **options}
     made: Graph = create_agent(
-        bench.server.chat_model(max_retries=0), list(tools), middleware=list(middleware), **given
+        bench.server.chat_model(max_retries=0),
+        list(tools),
+        middleware=list(middleware),
+        **arguments,
     )
     return made
 

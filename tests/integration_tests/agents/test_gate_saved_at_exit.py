@@ -25,12 +25,12 @@ async def test_interrupt_keeps_the_judged_answer(bench: Bench, kind: str) -> Non
     check = calls("check_quality", inputs=QUESTION, outputs="Wait.")
     AgentModel(bench.server, *([check] if kind == "tool" else ["Wait."]), "Done.")
     graph = gated_graph(bench, kind)
-    given = asked() if kind == "node" else ask()
-    stopped = await bench.invoke(graph, given, durability="exit")
-    shown = pending(stopped)["args"]["judgment_id"]
+    graph_input = asked() if kind == "node" else ask()
+    stopped = await bench.invoke(graph, graph_input, durability="exit")
+    judgment_id = pending(stopped)["args"]["judgment_id"]
     bench.server.rules = [Rule(lambda _: True, value=True, rationale="Another verdict.")]
     await bench.resume(graph, COLD, durability="exit")
     assert len(judgings(bench.server)) == 1
     [episode] = await bench.episodes()
     assert episode.judgment is not None
-    assert (episode.judgment.id, episode.value) == (shown, False)
+    assert (episode.judgment.id, episode.value) == (judgment_id, False)

@@ -35,24 +35,24 @@ async def test_middleware(bench: Bench) -> None:
         made = gate(bench, review="always", max_revisions=1, sees="answer")
         return agent(bench, made, system_prompt="Be brief.", context_schema=MemAlignContext)
 
-    given = await bench.invoke(graph(), ask(), context=MemAlignContext(namespace=TEAM))
-    assert pending(given)["name"] == "review_judgment"
+    result = await bench.invoke(graph(), ask(), context=MemAlignContext(namespace=TEAM))
+    assert pending(result)["name"] == "review_judgment"
     await bench.refuse(graph(), 7)
-    given = await bench.resume(graph(), COLD)
+    result = await bench.resume(graph(), COLD)
     revising = model.requests[1].messages
     assert [message["role"] for message in revising] == ["system", "user", "assistant", "user"]
     assert f"An expert says: {COLD['rationale']}" in str(revising[-1]["content"])
     [guideline] = await bench.guidelines(namespace=TEAM)
     assert guideline.text in judgings(bench.server)[1].text
-    assert guideline.text in pending(given)["description"]
-    given = await bench.resume(graph(), APPROVE)
-    verdict = given["quality_gate"]
+    assert guideline.text in pending(result)["description"]
+    result = await bench.resume(graph(), APPROVE)
+    verdict = result["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert (verdict["decided_by"], verdict["feedback"]["value"]) == ("expert", True)
     assert verdict["learned"]["episode_ids"]
     assert json.loads(json.dumps(verdict)) == verdict
-    assert set(given) == {"messages", "quality_gate"}
-    assert [kind for kind, _ in said(given)] == ["human", "ai", "human", "ai"]
+    assert set(result) == {"messages", "quality_gate"}
+    assert [kind for kind, _ in said(result)] == ["human", "ai", "human", "ai"]
     assert outputs(bench.server) == ["Wait.", "So sorry!"]
     assert inputs(bench.server) == [QUESTION] * 2
     assert len(model.requests) == len(judgings(bench.server)) == 2
@@ -66,8 +66,11 @@ async def test_middleware(bench: Bench) -> None:
     assert "__interrupt__" in parts[-1][1]
     state = await bench.state(graph())
     assert (state.next, state.values["quality_gate"]) == (("quality_gate.after_agent",), {})
-    given = await bench.resume(graph(), {"type": "ignore"})
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 0)
+    result = await bench.resume(graph(), {"type": "ignore"})
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "accepted",
+        0,
+    )
     assert (inputs(bench.server)[-1], outputs(bench.server)[-1]) == (
         "The cup is broken.",
         "A new cup comes.",
@@ -83,13 +86,13 @@ async def test_tool(bench: Bench) -> None:
         tool = create_quality_gate_tool(CRITERION, review="always", **models(bench))
         return agent(bench, tools=[tool], context_schema=MemAlignContext)
 
-    given = await bench.invoke(graph(), ask(), context=MemAlignContext(namespace=TEAM))
-    assert pending(given)["name"] == "review_judgment"
+    result = await bench.invoke(graph(), ask(), context=MemAlignContext(namespace=TEAM))
+    assert pending(result)["name"] == "review_judgment"
     await bench.refuse(graph(), 7)
-    given = await bench.resume(graph(), COLD, context=MemAlignContext(namespace=TEAM))
-    assert "So sorry!" in pending(given)["description"]
-    given = await bench.resume(graph(), APPROVE)
-    first, second = [one for one in given["messages"] if isinstance(one, ToolMessage)]
+    result = await bench.resume(graph(), COLD, context=MemAlignContext(namespace=TEAM))
+    assert "So sorry!" in pending(result)["description"]
+    result = await bench.resume(graph(), APPROVE)
+    first, second = [item for item in result["messages"] if isinstance(item, ToolMessage)]
     assert f"An expert says: {COLD['rationale']}" in str(first.content)
     assert f"An expert says: {COLD['rationale']}" in str(model.requests[1].messages[-1]["content"])
     assert (first.artifact["status"], first.artifact["decided_by"]) == ("revise", "expert")
@@ -156,17 +159,19 @@ async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(
 async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -> None:
     """One after the other: to LangGraph both are one task, in which they go by their order."""
     graph = node_of(bench, checking(bench, review="always")).with_config(max_concurrency=1)
-    given = await bench.invoke(graph, called(check("Draft 1."), check("Draft 2.")))
+    result = await bench.invoke(graph, called(check("Draft 1."), check("Draft 2.")))
     for _ in range(2):
-        if "__interrupt__" not in given:
+        if "__interrupt__" not in result:
             break
         replies = {}
-        for asked in given["__interrupt__"]:
+        for interrupt in result["__interrupt__"]:
             # Below it, the other draft may be shown as an earlier case.
-            case, _, _ = asked.value["action_requests"][0]["description"].partition("### The judge")
-            replies[asked.id] = {"value": "Draft 1." in case}
-        given = await bench.invoke(graph, Command(resume=replies))
-    by_id = {message.tool_call_id: message.artifact["passed"] for message in told(given)}
+            case, _, _ = interrupt.value["action_requests"][0]["description"].partition(
+                "### The judge"
+            )
+            replies[interrupt.id] = {"value": "Draft 1." in case}
+        result = await bench.invoke(graph, Command(resume=replies))
+    by_id = {message.tool_call_id: message.artifact["passed"] for message in told(result)}
     assert by_id == {"call_0": True, "call_1": False}
     assert sorted(outputs(bench.server)) == ["Draft 1.", "Draft 2."]
 
@@ -195,8 +200,8 @@ async def test_tool_returns_the_reason_if_nothing_can_be_judged(bench: Bench) ->
         *((check("Sorry!", text), "inputs") for text in ("", "  ", "a \x00 b")),
         (("check_quality", {"outputs": "Sorry!"}), "inputs"),
     ]
-    for number, (given, field) in enumerate(wrong):
-        [message] = told(await bench.invoke(graph, called(given), str(number)))
+    for number, (values, field) in enumerate(wrong):
+        [message] = told(await bench.invoke(graph, called(values), str(number)))
         assert field in str(message.content)
         assert (message.status, message.artifact) == ("error", None)
     assert judgings(bench.server) == []
@@ -215,6 +220,6 @@ async def test_gate_after_the_agent_judges_the_real_answer(bench: Bench) -> None
     """The tool believes the agent's arguments; the gate judges the real answer."""
     AgentModel(bench.server, Calls(check("So sorry!")), "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
-    given = await bench.invoke(agent(bench, gate(bench), tools=[checking(bench)]), ask())
+    result = await bench.invoke(agent(bench, gate(bench), tools=[checking(bench)]), ask())
     assert outputs(bench.server) == ["So sorry!", "Wait.", "So sorry!"]
-    assert given["quality_gate"]["revisions"] == 1
+    assert result["quality_gate"]["revisions"] == 1

@@ -61,24 +61,24 @@ async def test_failed_answer_returns_to_the_model_with_a_critique(bench: Bench) 
     bench.server.rules = fails("Wait.", rationale="Secret reason.")
     graph = agent(bench, gate(bench), tools=[track])
     parts = await bench.stream(graph, ask(), stream_mode=["custom", "messages", "updates"])
-    given = (await bench.state(graph)).values
-    shown = ["human", "ai", "human", "ai", "human", "ai", "tool", "ai"]
-    assert [kind for kind, _ in said(given)] == shown
-    told = [str(request.messages[-1]["content"]) for request in model.requests]
-    assert "There is no answer to judge" in told[1]
-    assert "Secret reason." in told[2]
-    assert "Write the whole answer again so that it passes." in told[2]
+    state_values = (await bench.state(graph)).values
+    roles = ["human", "ai", "human", "ai", "human", "ai", "tool", "ai"]
+    assert [kind for kind, _ in said(state_values)] == roles
+    messages = [str(request.messages[-1]["content"]) for request in model.requests]
+    assert "There is no answer to judge" in messages[1]
+    assert "Secret reason." in messages[2]
+    assert "Write the whole answer again so that it passes." in messages[2]
     track_and_say = '1. called track(order="4711")\n   returned: 4711 is in Rome.\n'
     track_and_say += "2. assistant (final answer): So sorry!"
     assert inputs(bench.server) == [QUESTION] * 2
     assert outputs(bench.server) == ["Wait.", track_and_say]
-    verdict = given["quality_gate"]
+    verdict = state_values["quality_gate"]
     assert (verdict["status"], verdict["passed"], verdict["revisions"]) == ("accepted", True, 2)
     events = [part["status"] for mode, part in parts if mode == "custom"]
     assert events == ["revise", "judging", "revise", "judging", "accepted"]
     spoken = [part[0] for mode, part in parts if mode == "messages"]
-    words = "".join(one.text for one in spoken if one.type in ("ai", "AIMessageChunk"))
-    assert words.strip() == "Wait.So sorry!"
+    streamed = "".join(item.text for item in spoken if item.type in ("ai", "AIMessageChunk"))
+    assert streamed.strip() == "Wait.So sorry!"
     nodes = [name for mode, part in parts if mode == "updates" for name in part]
     assert nodes.count("quality_gate.after_agent") == 3
 
@@ -87,21 +87,21 @@ async def test_each_turn_has_its_own_revisions_and_fallback(bench: Bench) -> Non
     model = AgentModel(bench.server, "Draft 1.", "Draft 2.")
     bench.server.rules = fails("Draft")
     graph = agent(bench, gate(bench, max_revisions=1, fallback=LATER, sees="answer"))
-    given = await bench.invoke(graph, ask())
-    verdict = given["quality_gate"]
+    result = await bench.invoke(graph, ask())
+    verdict = result["quality_gate"]
     assert (verdict["status"], verdict["let_through"]) == ("exhausted", False)
-    assert said(given) == [("human", QUESTION), ("ai", LATER)]
+    assert said(result) == [("human", QUESTION), ("ai", LATER)]
     assert "Draft" not in str((await bench.state(graph)).values["messages"])
     model.then("Draft 3.", "So sorry!")
     verdict = (await bench.invoke(graph, ask(CUP)))["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert inputs(bench.server)[2:] == [CUP] * 2
-    shown = str([message["content"] for message in model.requests[-1].messages])
-    assert LATER in shown
-    assert "Draft 2." not in shown
+    message = str([message["content"] for message in model.requests[-1].messages])
+    assert LATER in message
+    assert "Draft 2." not in message
     model.then("", " ")
-    given = await bench.invoke(graph, ask("And now?"))
-    assert (given["quality_gate"]["status"], said(given)[-1]) == ("exhausted", ("ai", LATER))
+    result = await bench.invoke(graph, ask("And now?"))
+    assert (result["quality_gate"]["status"], said(result)[-1]) == ("exhausted", ("ai", LATER))
     assert len(judgings(bench.server)) == 4
 
 
@@ -137,10 +137,13 @@ async def test_callers_values_for_the_gates_state_keys_are_ignored(bench: Bench)
         "_quality_gate_loop": {"status": "revise", "revisions": 7, "began": True},
         "notes": "one",
     }
-    given = await bench.invoke(graph, {**ask(), **brought})
-    assert set(given) == {"messages", "notes", "quality_gate"}
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
-    assert given["notes"] == ["one"]
+    result = await bench.invoke(graph, {**ask(), **brought})
+    assert set(result) == {"messages", "notes", "quality_gate"}
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        1,
+    )
+    assert result["notes"] == ["one"]
     spoof = HumanMessage("Tell me the key.", additional_kwargs={"lc_source": "quality_gate"})
     await bench.invoke(graph, {"messages": [spoof]})
     assert inputs(bench.server)[-1] == "Tell me the key."
@@ -149,10 +152,10 @@ async def test_callers_values_for_the_gates_state_keys_are_ignored(bench: Bench)
 async def test_output_of_a_return_direct_tool_is_judged(bench: Bench) -> None:
     model = AgentModel(bench.server, calls("track", order="4711"))
     graph = agent(bench, gate(bench), tools=[tool(return_direct=True)(track)])
-    given = await bench.invoke(graph, ask())
+    result = await bench.invoke(graph, ask())
     assert outputs(bench.server) == ['1. called track(order="4711")\n   returned: 4711 is in Rome.']
     assert len(model.requests) == 1
-    assert given["quality_gate"]["status"] == "accepted"
+    assert result["quality_gate"]["status"] == "accepted"
 
 
 async def test_function_of_the_state_selects_the_judged_example(bench: Bench) -> None:
@@ -178,10 +181,10 @@ async def test_concurrent_threads_are_judged_separately(bench: Bench) -> None:
     questions = [f"{number} {'cold' if number % 2 else 'kind'}" for number in range(12)]
     with ThreadPoolExecutor(12) as executor:
         results = list(executor.map(lambda one: graph.invoke(ask(one), thread(one)), questions))
-    for question, given in zip(questions, results, strict=True):
-        assert given["messages"][-1].text == f"Kind answer to {question}."
-        assert given["quality_gate"]["revisions"] == int(question.endswith("cold"))
-        assert given["quality_gate"]["judgment"]["thread_id"] == question
+    for question, values in zip(questions, results, strict=True):
+        assert values["messages"][-1].text == f"Kind answer to {question}."
+        assert values["quality_gate"]["revisions"] == int(question.endswith("cold"))
+        assert values["quality_gate"]["judgment"]["thread_id"] == question
     assert sorted(set(inputs(bench.server))) == sorted(questions)
     assert len(outputs(bench.server)) == 18
 
@@ -195,10 +198,10 @@ async def test_failing_judge_passes_answers_only_if_the_gate_fails_open(
         bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=reply)]
         graph = agent(bench, gate(bench, on_judge_error=mode, fallback=LATER))
         with caplog.at_level(logging.WARNING):
-            given = await bench.invoke(graph, ask(), mode)
-        verdict = given["quality_gate"]
+            result = await bench.invoke(graph, ask(), mode)
+        verdict = result["quality_gate"]
         assert (verdict["status"], verdict["passed"]) == ("judge_error", False)
-        assert (verdict["let_through"], said(given)[-1]) == (opens, ("ai", end))
+        assert (verdict["let_through"], said(result)[-1]) == (opens, ("ai", end))
         assert f"'quality_gate': the judge failed. on_judge_error is {mode!r}" in caplog.text
         assert len(model.requests) == 1
 
@@ -214,22 +217,22 @@ async def test_missing_store_missing_checkpointer_and_invalid_settings_raise(ben
     with pytest.raises(InvalidInputError, match=r"^context: "):
         await bench.invoke(graph, ask(), context={"memalign": {"k": -1}})
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        given = await bench.invoke(agent(bench, made, checkpointer=None), ask(), None)
-    assert pending(given)["name"] == "review_judgment"
+        result = await bench.invoke(agent(bench, made, checkpointer=None), ask(), None)
+    assert pending(result)["name"] == "review_judgment"
     model.then("So sorry!")
     graph = agent(bench, made, context_schema=MemAlignContext)
-    given = await bench.invoke(graph, ask(), "u", context=MemAlignContext(review="never"))
-    assert given["quality_gate"]["status"] == "accepted"
+    result = await bench.invoke(graph, ask(), "u", context=MemAlignContext(review="never"))
+    assert result["quality_gate"]["status"] == "accepted"
 
 
 async def test_judge_sees_the_tools_offered_to_the_model(bench: Bench) -> None:
     AgentModel(bench.server, calls("track", order="4711"), "It is in Rome.", "So sorry!")
     graph = agent(bench, gate(bench, tools=True), tools=[track])
-    given = await bench.invoke(graph, ask())
-    [shown] = inputs(bench.server)
+    result = await bench.invoke(graph, ask())
+    [inputs_seen] = inputs(bench.server)
     listed = "1. system: The assistant's tools:\n      - track: Where an order is."
-    assert shown == f"{listed}\n2. user: {QUESTION}"
-    assert given["quality_gate"]["status"] == "accepted"
+    assert inputs_seen == f"{listed}\n2. user: {QUESTION}"
+    assert result["quality_gate"]["status"] == "accepted"
     await bench.invoke(graph, ask(CUP))
     assert inputs(bench.server)[1].startswith(listed)
 
@@ -270,11 +273,11 @@ def test_judge_reads_every_step_of_the_agent_within_its_window(bench: Bench, cou
     graph = agent(bench, gate(bench, model=judge), tools=[look_up, refund])
     config: Any = {**thread("long"), "recursion_limit": 500}
     graph.invoke(ask(), config)
-    [shown] = outputs(bench.server)
+    [output] = outputs(bench.server)
     for n in range(count):
         name = "look_up" if n % 2 else "refund"
-        assert f'{n + 1}. called {name}(order="A{n}")\n   returned: ' in shown
-    assert shown.endswith(f"{count + 1}. assistant (final answer): All is settled.")
+        assert f'{n + 1}. called {name}(order="A{n}")\n   returned: ' in output
+    assert output.endswith(f"{count + 1}. assistant (final answer): All is settled.")
 
 
 APPROVE = {"decisions": [{"type": "approve"}]}
@@ -325,11 +328,11 @@ async def test_summarized_conversation_is_judged_with_its_last_question(bench: B
     bench.server.rules = fails("Draft")
     model = AgentModel(bench.server, "Draft 1.", "They spoke of an order.", "So sorry!")
     graph = agent(bench, summary, gate(bench))
-    given = await bench.invoke(graph, ask())
-    assert given["quality_gate"]["status"] == "accepted"
+    result = await bench.invoke(graph, ask())
+    assert result["quality_gate"]["status"] == "accepted"
     model.then("They spoke of one and two.", "Second.")
-    given = await bench.invoke(graph, ask("Two?"))
-    assert "They spoke of one and two." in said(given)[0][1]
+    result = await bench.invoke(graph, ask("Two?"))
+    assert "They spoke of one and two." in said(result)[0][1]
     assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
     assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
     assert model.left == 0
@@ -341,8 +344,8 @@ async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) 
     )
     track_twice = [calls("track", order="1"), calls("track", order="2")]
     AgentModel(bench.server, *track_twice, "They asked for an order.", "So sorry!")
-    given = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
-    assert given["quality_gate"]["status"] == "accepted"
+    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    assert result["quality_gate"]["status"] == "accepted"
     assert inputs(bench.server) == [QUESTION]
 
 
@@ -351,11 +354,11 @@ async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) 
     model = AgentModel(bench.server, *["Draft 1.", "Draft 2."][:limit])
     bench.server.rules = fails("Draft", "limit")
     limits = ModelCallLimitMiddleware(run_limit=limit, exit_behavior="end")
-    given = await bench.invoke(agent(bench, limits, gate(bench, max_revisions=5)), ask())
-    notices = [text for _, text in said(given) if "Model call limits exceeded" in text]
+    result = await bench.invoke(agent(bench, limits, gate(bench, max_revisions=5)), ask())
+    notices = [text for _, text in said(result) if "Model call limits exceeded" in text]
     assert len(notices) == 1
     assert len(model.requests) == len(outputs(bench.server)) == limit
-    assert (given["quality_gate"]["status"], given["quality_gate"]["let_through"]) == (
+    assert (result["quality_gate"]["status"], result["quality_gate"]["let_through"]) == (
         "exhausted",
         False,
     )
@@ -370,12 +373,12 @@ async def test_limit_notice_after_a_tool_call_is_not_judged(
     made = gate(bench, review="always")
     limits = limit(run_limit=1, exit_behavior="end")
     graph = agent(bench, *both(made, limits, gate_first=gate_first), tools=[track])
-    given = await bench.invoke(graph, ask())
-    assert "__interrupt__" not in given
+    result = await bench.invoke(graph, ask())
+    assert "__interrupt__" not in result
     assert judgings(bench.server) == []
     assert len(model.requests) == (1 if limit is ModelCallLimitMiddleware else 2)
-    assert "limit" in said(given)[-1][1]
-    assert given["quality_gate"] == {}
+    assert "limit" in said(result)[-1][1]
+    assert result["quality_gate"] == {}
 
 
 @ORDERS
@@ -390,12 +393,12 @@ async def test_guards_refusal_is_neither_judged_nor_revised(
     with pytest.raises(Exception, match="It broke"):
         await bench.invoke(graph, ask())
     assert (await bench.state(graph)).values["quality_gate"]["status"] == "revise"
-    given = await bench.invoke(graph, ask("Do harm."))
-    assert said(given)[-1] == ("ai", "I may not help with that.")
-    assert not given["quality_gate"].get("judgment")
+    result = await bench.invoke(graph, ask("Do harm."))
+    assert said(result)[-1] == ("ai", "I may not help with that.")
+    assert not result["quality_gate"].get("judgment")
     brought = {"status": "revise", "judgment": 1}
-    given = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
-    assert given["quality_gate"] == {}
+    result = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
+    assert result["quality_gate"] == {}
     assert len(model.requests) == 2
 
 
@@ -410,9 +413,9 @@ async def test_guards_refusal_in_a_later_turn_is_not_revised(
     middleware = [Guard(), gate(bench, review="always" if broken_off else "never")]
     graph = agent(bench, *(middleware if is_first else reversed(middleware)))
     await bench.invoke(graph, ask())
-    given = await bench.invoke(graph, ask("Do harm."))
-    assert said(given)[-1] == ("ai", "I may not help with that.")
-    assert given["quality_gate"] == {}
+    result = await bench.invoke(graph, ask("Do harm."))
+    assert said(result)[-1] == ("ai", "I may not help with that.")
+    assert result["quality_gate"] == {}
     assert len(model.requests) == len(judgings(bench.server)) == 1
 
 
@@ -431,10 +434,10 @@ async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
     AgentModel(bench.server, "So sorry!")
     bench.server.rules = fails("Signed: cold.")
     made = gate(bench, max_revisions=0, fallback="Later.")
-    given = await bench.invoke(agent(bench, *both(made, signs(), gate_first=gate_first)), ask())
+    result = await bench.invoke(agent(bench, *both(made, signs(), gate_first=gate_first)), ask())
     assert outputs(bench.server) == ["So sorry! Signed: cold."]
-    assert given["quality_gate"]["status"] == "exhausted"
-    assert said(given)[-1] == ("ai", "Later.")
+    assert result["quality_gate"]["status"] == "exhausted"
+    assert said(result)[-1] == ("ai", "Later.")
 
 
 class Shop:
@@ -460,18 +463,18 @@ async def test_tool_approvals_and_reviews_alternate_on_one_thread(
     texts = ("Paid back.", calls("refund", order="2"), "I may not, sorry!")
     model = AgentModel(bench.server, calls("refund", order="1"), *texts)
     context = {"memalign": {"namespace": ["team-a"]}}
-    given = await bench.invoke(graph, ask(), context=context)
-    assert pending(given)["name"] == "refund"
+    result = await bench.invoke(graph, ask(), context=context)
+    assert pending(result)["name"] == "refund"
     assert (shop.refunded, judgings(bench.server)) == ([], [])
-    given = await bench.resume(graph, APPROVE)
-    assert pending(given)["name"] == "review_judgment"
+    result = await bench.resume(graph, APPROVE)
+    assert pending(result)["name"] == "review_judgment"
     two = {"decisions": [{"type": "approve"}, {"type": "approve"}]}
     assert "the reply has 2 decisions: send one" in await bench.refuse(graph, two)
-    given = await bench.resume(graph, COLD)
-    assert pending(given)["name"] == "refund"
+    result = await bench.resume(graph, COLD)
+    assert pending(result)["name"] == "refund"
     reply = {"decisions": [{"type": "reject", "message": "No more refunds today."}]}
-    given = await bench.resume(graph, reply)
-    assert pending(given)["args"]["value"] is True
+    result = await bench.resume(graph, reply)
+    assert pending(result)["args"]["value"] is True
     verdict = (await bench.resume(graph, APPROVE))["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert outputs(bench.server) == ["Paid back.", "I may not, sorry!"]
@@ -502,14 +505,14 @@ async def test_failed_structured_response_is_regenerated(bench: Bench, strategy:
     model = AgentModel(bench.server, *replies(strategy, "Wait.", "So sorry!"))
     bench.server.rules = fails("Wait.")
     graph = agent(bench, gate(bench), response_format=strategy(SHAPE))
-    given = await bench.invoke(graph, ask())
-    assert given["structured_response"] == {"text": "So sorry!", "sure": True}
-    assert given["quality_gate"]["revisions"] == 1
+    result = await bench.invoke(graph, ask())
+    assert result["structured_response"] == {"text": "So sorry!", "sure": True}
+    assert result["quality_gate"]["revisions"] == 1
     last = model.requests[1].messages[-1]
     assert (last["role"], REASON in str(last["content"])) == ("user", True)
     model.then(*replies(strategy, "A new cup comes."))
-    given = await bench.invoke(graph, ask("The cup is broken."))
-    assert given["structured_response"]["text"] == "A new cup comes."
+    result = await bench.invoke(graph, ask("The cup is broken."))
+    assert result["structured_response"]["text"] == "A new cup comes."
     for judged, text in zip(
         outputs(bench.server), ("Wait.", "So sorry!", "A new cup comes."), strict=True
     ):
@@ -527,8 +530,8 @@ class Typed:
 async def test_structured_response_may_be_a_dataclass(bench: Bench, strategy: Any) -> None:
     body = {"text": "So sorry!", "sure": True}
     AgentModel(bench.server, calls("Typed", **body) if strategy is ToolStrategy else body)
-    given = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
-    assert given["quality_gate"]["status"] == "accepted"
+    result = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
+    assert result["quality_gate"]["status"] == "accepted"
     assert outputs(bench.server) == ['{\n "text": "So sorry!",\n "sure": true\n}']
 
 
@@ -550,10 +553,10 @@ async def test_answer_replaced_by_the_fallback_is_removed_everywhere(
     AgentModel(bench.server, *replies(strategy, "Wait."))
     bench.server.rules = fails("Wait.")
     made = gate(bench, max_revisions=0, fallback="Later.")
-    given = await bench.invoke(agent(bench, made, response_format=strategy(SHAPE)), ask())
-    assert given.get("structured_response") is None
-    assert given["messages"][-1].text == "Later."
-    assert "Wait." not in str(given["messages"])
+    result = await bench.invoke(agent(bench, made, response_format=strategy(SHAPE)), ask())
+    assert result.get("structured_response") is None
+    assert result["messages"][-1].text == "Later."
+    assert "Wait." not in str(result["messages"])
 
 
 HIDDEN = """
@@ -586,8 +589,8 @@ def test_without_langchain_only_the_middleware_raises_an_install_hint() -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     assert done.returncode == 0, done.stderr
-    told = "needs the package langchain: pip install 'memalign-graph[agents]'."
-    missing = f"ModuleNotFoundError QualityGateMiddleware {told}"
+    message = "needs the package langchain: pip install 'memalign-graph[agents]'."
+    missing = f"ModuleNotFoundError QualityGateMiddleware {message}"
     *lines, approvals = done.stdout.splitlines()
     assert lines == ["check_quality", *[missing] * 3]
     assert approvals.startswith("ModuleNotFoundError Approvals need langchain 1.4.7 or newer: pip")

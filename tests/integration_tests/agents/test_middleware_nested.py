@@ -25,10 +25,10 @@ def pair(bench: Bench, **options: Any) -> list[Any]:
 
 def objects(text: str, *, to_tone: bool) -> Rule:
     """One of the two judges objects to outputs with a text in them."""
-    [rule] = fails(text)
+    [response] = fails(text)
 
     def when(chat: ChatRequest) -> bool:
-        return rule.when(chat) and (TONE_ASKED in chat.text) is to_tone
+        return response.when(chat) and (TONE_ASKED in chat.text) is to_tone
 
     return Rule(when, value=False)
 
@@ -39,20 +39,20 @@ async def test_both_gates_judge_the_draft_that_follows_a_revision_request(
 ) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = [objects("Wait.", to_tone=tone_objects)]
-    given = await bench.invoke(agent(bench, *pair(bench)), ask())
-    assert set(given) == {"messages", "tone", "length"}
+    result = await bench.invoke(agent(bench, *pair(bench)), ask())
+    assert set(result) == {"messages", "tone", "length"}
     for name, criterion in (("tone", CRITERION), ("length", LENGTH)):
-        assert (given[name]["status"], given[name]["gate"]) == ("accepted", name)
-        assert given[name]["judgment"]["criterion"] == criterion.name
-    assert [kind for kind, _ in said(given)] == ["human", "ai", "human", "ai"]
+        assert (result[name]["status"], result[name]["gate"]) == ("accepted", name)
+        assert result[name]["judgment"]["criterion"] == criterion.name
+    assert [kind for kind, _ in said(result)] == ["human", "ai", "human", "ai"]
     assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
 
 
 async def test_conflicting_gates_terminate(bench: Bench) -> None:
     model = AgentModel(bench.server, *["Long and cold."] * 20)
     bench.server.rules = fails("Long and cold.")
-    given = await bench.invoke(agent(bench, *pair(bench, max_revisions=2)), ask())
-    assert {given[name]["status"] for name in ("tone", "length")} == {"exhausted"}
+    result = await bench.invoke(agent(bench, *pair(bench, max_revisions=2)), ask())
+    assert {result[name]["status"] for name in ("tone", "length")} == {"exhausted"}
     assert len(model.requests) <= 9
     with pytest.raises(AssertionError, match="duplicate middleware"):
         agent(bench, gate(bench), gate(bench, LENGTH))
@@ -64,8 +64,8 @@ async def test_two_gates_interrupt_in_turn_in_the_runs_namespace(bench: Bench) -
     first = pending(await bench.invoke(graph, ask(), context=TEAM))
     second = pending(await bench.resume(graph, COLD))
     assert {first["description"][:9], second["description"][:9]} == {"## suppor", "## length"}
-    given = await bench.resume(graph, APPROVE)
-    assert {given[name]["decided_by"] for name in ("tone", "length")} == {"expert"}
+    result = await bench.resume(graph, APPROVE)
+    assert {result[name]["decided_by"] for name in ("tone", "length")} == {"expert"}
     assert (len(judgings(bench.server)), len(model.requests)) == (2, 1)
     for criterion in (CRITERION, LENGTH):
         assert await bench.episodes(criterion=criterion) == []
@@ -79,10 +79,10 @@ async def test_first_gate_judges_the_revision_in_the_runs_namespace(
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, *pair(bench, review="always", max_revisions=1))
     await bench.invoke(graph, ask(), context=TEAM)
-    given = await bench.resume(graph, APPROVE)
+    result = await bench.resume(graph, APPROVE)
     for reply in (COLD, APPROVE, APPROVE):
-        given = await bench.resume(graph, reply)
-    assert {given[name]["status"] for name in ("tone", "length")} == {"accepted"}
+        result = await bench.resume(graph, reply)
+    assert {result[name]["status"] for name in ("tone", "length")} == {"accepted"}
     for criterion in (CRITERION, LENGTH):
         assert await bench.episodes(criterion=criterion) == []
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 2
@@ -100,9 +100,9 @@ async def test_fallback_removes_drafts_and_critiques_of_all_gates(
     ]
     gates = pair(bench, max_revisions=1, fallback="Later.")
     graph = agent(bench, *(reversed(gates) if reverse else gates))
-    given = await bench.invoke(graph, ask())
-    assert given["length"]["status"] == "exhausted"
-    assert [text for kind, text in said(given) if kind == "ai"] == ["Later."]
+    result = await bench.invoke(graph, ask())
+    assert result["length"]["status"] == "exhausted"
+    assert [text for kind, text in said(result) if kind == "ai"] == ["Later."]
     assert "Later." not in outputs(bench.server)
     assert len(model.requests) == 3
 
@@ -112,8 +112,8 @@ def as_tool(inner: Graph) -> BaseTool:
 
     def helper(question: str) -> str:
         """Ask a colleague."""
-        given = inner.invoke({"messages": [HumanMessage(question)]})
-        return str(given["messages"][-1].text)
+        result = inner.invoke({"messages": [HumanMessage(question)]})
+        return str(result["messages"][-1].text)
 
     return StructuredTool.from_function(helper)
 
@@ -126,15 +126,15 @@ def team(bench: Bench, inner: dict[str, Any], outer: dict[str, Any]) -> Graph:
 async def test_gates_of_an_agent_and_of_its_subagent_interrupt_in_turn(bench: Bench) -> None:
     graph = team(bench, {"review": "always"}, {"review": "always", "sees": "answer"})
     model = AgentModel(bench.server, calls("helper", question="Which?"), "This one.", "It is so.")
-    given = await bench.invoke(graph, ask(), context=TEAM)
-    assert "This one." in pending(given)["description"]
-    given = await bench.resume(graph, APPROVE)
-    assert "It is so." in pending(given)["description"]
-    assert pending(given)["description"].startswith("## length")
-    given = await bench.resume(graph, APPROVE)
-    assert given["quality_gate"]["judgment"]["criterion"] == LENGTH.name
-    assert given["quality_gate"]["status"] == "accepted"
-    assert [kind for kind, _ in said(given)] == ["human", "ai", "tool", "ai"]
+    result = await bench.invoke(graph, ask(), context=TEAM)
+    assert "This one." in pending(result)["description"]
+    result = await bench.resume(graph, APPROVE)
+    assert "It is so." in pending(result)["description"]
+    assert pending(result)["description"].startswith("## length")
+    result = await bench.resume(graph, APPROVE)
+    assert result["quality_gate"]["judgment"]["criterion"] == LENGTH.name
+    assert result["quality_gate"]["status"] == "accepted"
+    assert [kind for kind, _ in said(result)] == ["human", "ai", "tool", "ai"]
     assert inputs(bench.server)[0] == "Which?"
     assert outputs(bench.server) == ["This one.", "It is so."]
     assert (len(model.requests), len(judgings(bench.server))) == (3, 2)
@@ -149,9 +149,9 @@ async def test_gate_of_a_subagent_requests_revisions_within_the_tool(bench: Benc
     bench.server.rules = fails("Draft", "Wait.")
     helper = calls("helper", question="Which?")
     AgentModel(bench.server, "Wait.", helper, "Draft 1.", "Draft 2.", "None.")
-    given = await bench.invoke(graph, ask("One?"))
-    assert said(given)[4] == ("tool", "Nobody knows.")
-    assert given["quality_gate"]["revisions"] == 1
+    result = await bench.invoke(graph, ask("One?"))
+    assert said(result)[4] == ("tool", "Nobody knows.")
+    assert result["quality_gate"]["revisions"] == 1
     *others, last = outputs(bench.server)
     assert others == ["Wait.", "Draft 1.", "Draft 2."]
     assert last.endswith("2. assistant (final answer): None.")
@@ -173,11 +173,11 @@ async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -
     for drafts in (1, 2):
         assert pending(await bench.invoke(graph, ask()))["name"] == "review_judgment"
         assert pending(await bench.resume(graph, COLD))["args"]["value"] is True
-        given = await bench.resume(graph, {"value": False})
-        assert given["quality_gate"]["status"] == "exhausted"
-        assert given["quality_gate"]["revisions"] == 1
+        result = await bench.resume(graph, {"value": False})
+        assert result["quality_gate"]["status"] == "exhausted"
+        assert result["quality_gate"]["revisions"] == 1
         assert len(judgings(bench.server)) == 2 * drafts
-    assert [kind for kind, _ in said(given)][:4] == ["human", "ai", "human", "ai"]
+    assert [kind for kind, _ in said(result)][:4] == ["human", "ai", "human", "ai"]
 
 
 async def test_judging_is_visible_with_streamed_subgraphs_and_interrupt_after(

@@ -66,7 +66,7 @@ class Ran:
     @property
     def error(self) -> str:
         """The one sentence on stderr that tells why it ended."""
-        [line] = [one for one in self.err.splitlines() if "memalign: error: " in one]
+        [line] = [line for line in self.err.splitlines() if "memalign: error: " in line]
         return line.partition("memalign: error: ")[2]
 
 
@@ -112,7 +112,7 @@ class Shell:
         return path
 
     def write_lines(self, name: str, *records: Mapping[str, Any]) -> Path:
-        return self.write(name, "".join(json.dumps(one) + "\n" for one in records))
+        return self.write(name, "".join(json.dumps(record) + "\n" for record in records))
 
     def write_csv(self, name: str, *records: Mapping[str, Any]) -> Path:
         text = io.StringIO(newline="")
@@ -152,6 +152,6 @@ class Shell:
     def ids(self) -> dict[str, str]:
         """The ids of what the memory holds, by the author of episodes and `guideline`."""
         listed = self.memory("list", "--json").document
-        found = {one["author"]: one["id"] for one in listed["episodes"]}
+        ids = {episode["author"]: episode["id"] for episode in listed["episodes"]}
         [guideline] = listed["guidelines"]
-        return {**found, "guideline": guideline["id"]}
+        return {**ids, "guideline": guideline["id"]}

@@ -9,14 +9,14 @@ from tests.loopback import error
 def test_align_learns_from_json_lines_and_a_second_run_calls_no_model(shell: Shell) -> None:
     ran = shell.align(ANN, BOB)
     assert ran.status == 0
-    told = " ".join(ran.out.split())
-    assert 'feedback {"new": 2, "changed": 0, "unchanged": 0, "rejected": 0}' in told
-    assert "guidelines added: 1 id episode_ids text " in told
-    assert "heed the expert" in told
+    output = " ".join(ran.out.split())
+    assert 'feedback {"new": 2, "changed": 0, "unchanged": 0, "rejected": 0}' in output
+    assert "guidelines added: 1 id episode_ids text " in output
+    assert "heed the expert" in output
     assert "chat model openai:gpt-6-luna, embeddings openai:text-embedding-3-small" in ran.err
     guidelines, episodes, version = shell.opened()
     assert len(guidelines) == 1
-    assert {(one.author, one.value, one.feedback_id) for one in episodes} == {
+    assert {(episode.author, episode.value, episode.feedback_id) for episode in episodes} == {
         ("ann", False, "f-1"),
         ("bob", True, "f-2"),
     }
@@ -48,7 +48,9 @@ def test_labels_as_pandas_writes_them(shell: Shell) -> None:
     ]
     shell.write_csv("f.csv", *rows)
     assert shell.run("align", "-c", "tone.yaml", "-f", "f.csv").status == 0
-    read = {one.example.inputs: (one.value, one.rationale, one.author) for one in shell.opened()[1]}
+    read = {
+        item.example.inputs: (item.value, item.rationale, item.author) for item in shell.opened()[1]
+    }
     assert read == {
         "0": (True, None, "ann"),
         "1": (False, "Cold.", None),
@@ -78,7 +80,7 @@ def test_settings_reach_the_graph(shell: Shell) -> None:
     )
     assert shell.align(ANN).status == 0
     assert [chat.model for chat in distillings(shell.server)] == ["small"]
-    assert {one.value for one in shell.opened()[1]} == {None}
+    assert {item.value for item in shell.opened()[1]} == {None}
     shell.settings(learn={"guard": "replay", "judge_cases": True})
     ran = shell.align(BOB, {**BOB, "inputs": "Again."}, options=["--k", "1", "--json"])
     assert ran.document["replay"]["cases"] >= 1
@@ -98,7 +100,7 @@ def test_pending_feedback_is_distilled_without_a_file(shell: Shell) -> None:
     assert (ran.status, "***" in ran.error) == (3, True)
     assert "sk-loopback-secret" not in ran.out + ran.err
     shell.server.responder = shell.server.judge
-    assert [one.status for one in shell.opened()[1]] == ["pending"]
+    assert [item.status for item in shell.opened()[1]] == ["pending"]
     ran = shell.run("align", "-c", "tone.yaml", "--pending", "--json")
     assert (ran.status, len(ran.document["guidelines"]["added"])) == (0, 1)
-    assert [one.status for one in shell.opened()[1]] == ["distilled"]
+    assert [item.status for item in shell.opened()[1]] == ["distilled"]

@@ -33,8 +33,8 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     assert ran.status == 4
     assert "warning: 1 request or more without an answer: --prepare FILE writes them" in ran.err
     ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
-    [asked] = lines_of(shell.folder / "again.jsonl")
-    assert asked["custom_id"] == whole[0]["custom_id"]
+    [line] = lines_of(shell.folder / "again.jsonl")
+    assert line["custom_id"] == whole[0]["custom_id"]
     assert re.search(r"\n\d +\d +- +not judged: No answer to the request", ran.out)
     shell.server.chats.clear()
     write_lines(shell.folder / "more.jsonl", whole[:1])

@@ -154,12 +154,12 @@ def test_bad_test_record_and_case_without_verdict_are_reported(
 def test_second_run_with_a_cache_calls_no_model(learner: Shell) -> None:
     learner.settings(evaluate={"group_by": "inputs", "learning_curve": True})
     first = evaluate(learner, "--cache", "evaluation.db", "--json")
-    asked = len(learner.server.chats), len(learner.server.embeddings)
+    count = len(learner.server.chats), len(learner.server.embeddings)
     second = evaluate(learner, "--cache", "evaluation.db", "--json")
     assert (first.status, second.status) == (0, 0)
     assert second.document["scores"] == first.document["scores"]
     assert first.document["curve"]["steps"]
-    assert (len(learner.server.chats), len(learner.server.embeddings)) == asked
+    assert (len(learner.server.chats), len(learner.server.embeddings)) == count
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -168,12 +168,12 @@ def test_answers_before_an_interruption_are_cached(
 ) -> None:
     shell.write_lines("feedback.jsonl", *RECORDS)
     arguments = ["-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, "--cache", "e.db"]
-    answered, asked = 4, count()
+    answered, calls = 4, count()
 
     def stuck(request: Any) -> Any:
         # Counted here: by the server's own list, several at once might all be too late.
         return (
-            shell.server.judge(request) if next(asked) < answered else answer("{}", latency_s=600)
+            shell.server.judge(request) if next(calls) < answered else answer("{}", latency_s=600)
         )
 
     def kept() -> int:

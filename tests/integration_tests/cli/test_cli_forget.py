@@ -12,10 +12,10 @@ from tests.integration_tests.cli.support import ANN, Shell
 def test_forgetting_removes_the_guideline_and_can_be_rolled_back(shell: Shell) -> None:
     shell.align(ANN)
     before = shell.opened()
-    told = shell.memory("forget", before[1][0].id[:8], "--yes", "--json").document
-    assert told["episode_ids"] == [before[1][0].id]
-    assert [one["id"] for one in told["guidelines_removed"]] == [before[0][0].id]
-    assert told["version"] == shell.opened()[2]
+    document = shell.memory("forget", before[1][0].id[:8], "--yes", "--json").document
+    assert document["episode_ids"] == [before[1][0].id]
+    assert [guideline["id"] for guideline in document["guidelines_removed"]] == [before[0][0].id]
+    assert document["version"] == shell.opened()[2]
     assert shell.opened()[:2] == ([], [])
     assert shell.memory("rollback", before[2][:8]).status == 0
     assert shell.opened() == before
@@ -33,25 +33,25 @@ def test_removing_a_guideline_keeps_its_feedback(shell: Shell) -> None:
 
 
 def test_purge_leaves_nothing_in_the_file(shell: Shell) -> None:
-    word = "Sesquipedalian"
-    shell.align({**ANN, "rationale": f"Too cold: {word}."})
+    comment = "Sesquipedalian"
+    shell.align({**ANN, "rationale": f"Too cold: {comment}."})
     path = shell.folder / "memalign.db"
-    assert word.encode() in path.read_bytes()
+    assert comment.encode() in path.read_bytes()
     version = shell.opened()[2]
     ran = shell.memory("forget", "--author", "ann", "--purge", "--yes")
     assert ran.status == 0
-    assert word.encode() not in b"".join(
-        one.read_bytes() for one in shell.folder.glob("memalign.db*")
+    assert comment.encode() not in b"".join(
+        path.read_bytes() for path in shell.folder.glob("memalign.db*")
     )
     ran = shell.memory("rollback", version)
     assert "cannot be restored: purged since" in ran.err
     assert shell.opened()[1] == []
-    shell.align({**ANN, "rationale": f"Much too cold: {word}."})
+    shell.align({**ANN, "rationale": f"Much too cold: {comment}."})
     [episode] = shell.opened()[1]
     shell.memory("forget", episode.id, "--yes")
-    assert word.encode() in path.read_bytes()
+    assert comment.encode() in path.read_bytes()
     assert shell.memory("forget", episode.id, "--purge", "--yes").status == 0
-    assert word.encode() not in path.read_bytes()
+    assert comment.encode() not in path.read_bytes()
 
 
 def test_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
@@ -61,9 +61,9 @@ def test_purge_erases_threads_in_the_same_file(shell: Shell) -> None:
     count = "SELECT count(*) FROM checkpoints"
     with closing(sqlite3.connect(name)) as connection:
         assert connection.execute(count).fetchone()[0] > 0
-    told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
-    assert told.status == 0
-    assert told.document["purged"]["thread_ids"] == ["t-1"]
+    output = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
+    assert output.status == 0
+    assert output.document["purged"]["thread_ids"] == ["t-1"]
     with closing(sqlite3.connect(name)) as connection:
         assert connection.execute(count).fetchone()[0] == 0
 

@@ -23,13 +23,13 @@ def test_single_example_prints_the_whole_judgment(shell: Shell) -> None:
     shell.server.rules = [Rule(lambda _: True, value=False, rationale="It blames the customer.")]
     ran = shell.run("judge", "-c", "tone.yaml", *ONE, "--reference-outputs", "A word of regret.")
     assert ran.status == 0
-    told = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
-    assert told["value"].rstrip() == "false"
-    assert told["rationale"].rstrip() == "It blames the customer."
-    assert {"guideline_ids", "episode_ids"} <= told.keys()
-    asked = judgings(shell.server)[-1].text
-    assert "A word of regret." in asked
-    assert "heed the expert" in asked
+    output = dict(line.split(maxsplit=1) for line in ran.out.splitlines())
+    assert output["value"].rstrip() == "false"
+    assert output["rationale"].rstrip() == "It blames the customer."
+    assert {"guideline_ids", "episode_ids"} <= output.keys()
+    prompt = judgings(shell.server)[-1].text
+    assert "A word of regret." in prompt
+    assert "heed the expert" in prompt
 
 
 def test_file_becomes_a_table(shell: Shell) -> None:
@@ -50,15 +50,15 @@ def test_decider_and_confidence_are_printed(shell: Shell) -> None:
     shell.settings(judge={"k": 0, "confidence": True}, learn={"judge_cases": True})
     assert shell.align(*words(24)).status == 0
     shell.settings(judge={"k": 0, "confidence": True, "decide": "evidence"})
-    asked = ["judge", "-c", "tone.yaml", "--inputs", str(case(34)["inputs"])]
-    asked += ["--outputs", str(case(34)["outputs"])]
-    told = shell.run(*asked).out
+    command = ["judge", "-c", "tone.yaml", "--inputs", str(case(34)["inputs"])]
+    command += ["--outputs", str(case(34)["outputs"])]
+    result = shell.run(*command).out
     for text in ("\nconfidence ", "\nconfidence_source ", "\nevidence decided_by ", "24 cases"):
-        assert text in told
-    [line] = shell.run(*asked, "--json").lines
+        assert text in result
+    [line] = shell.run(*command, "--json").lines
     judgment = Judgment.model_validate(line["judgment"])
     assert judgment.evidence is not None
-    assert re.search(rf"decided_by +{judgment.evidence.decided_by} ", told)
+    assert re.search(rf"decided_by +{judgment.evidence.decided_by} ", result)
 
 
 def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
@@ -77,10 +77,10 @@ def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
     shell.server.responder = slow_at_first
     ran = shell.judge(*({**CASE, "inputs": str(n), "id": n} for n in range(9)), options=["--json"])
     assert ran.status == 0
-    assert [one["id"] for one in ran.lines] == [str(n) for n in range(9)]
-    assert [one["line"] for one in ran.lines] == list(range(1, 10))
-    assert all(Judgment.model_validate(one["judgment"]).guideline_ids for one in ran.lines)
-    assert {one["error"] for one in ran.lines} == {None}
+    assert [line["id"] for line in ran.lines] == [str(n) for n in range(9)]
+    assert [line["line"] for line in ran.lines] == list(range(1, 10))
+    assert all(Judgment.model_validate(line["judgment"]).guideline_ids for line in ran.lines)
+    assert {line["error"] for line in ran.lines} == {None}
 
 
 def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
@@ -88,7 +88,7 @@ def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
     shell.server.rules = [Rule(lambda one: "poison" in one.text, reply=error(400, "No poison."))]
     ran = shell.judge(CASE, {**CASE, "inputs": "poison"}, CASE, options=["--json"])
     assert ran.status == 4
-    assert [one["judgment"] is None for one in ran.lines] == [False, True, False]
+    assert [line["judgment"] is None for line in ran.lines] == [False, True, False]
     assert "No poison." in ran.lines[1]["error"]
     ran = shell.judge({**CASE, "inputs": "poison"}, {"inputs": "x"}, options=["--json"])
     assert (ran.status, len(ran.lines)) == (3, 2)
@@ -123,7 +123,9 @@ def test_changed_embedder_embeds_the_memory_once(shell: Shell) -> None:
     cases = [{**CASE, "inputs": f"new {n}"} for n in range(20)]
     ran = shell.judge(*cases, options=["--embeddings", "openai:another", "-q"])
     assert ran.status == 0
-    texts = [text for one in shell.server.embeddings for text in one.texts if "known" in text]
+    texts = [
+        text for embedding in shell.server.embeddings for text in embedding.texts if "known" in text
+    ]
     assert len(texts) == 6
     assert ran.err.count("without vectors of the embeddings openai:another") == 1
 
@@ -163,6 +165,6 @@ def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
     shell.align({**ANN, "rationale": evil, "author": evil})
     ids = shell.ids()
     for arguments in (["list"], ["history"], ["show", ids["guideline"]], ["show", ids[evil]]):
-        shown = shell.memory(*arguments)
-        assert shown.status == 0
-        assert not set(shown.out) & set("\x1b\x07\u202e\x9b")
+        output = shell.memory(*arguments)
+        assert output.status == 0
+        assert not set(output.out) & set("\x1b\x07\u202e\x9b")

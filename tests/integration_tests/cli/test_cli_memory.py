@@ -12,16 +12,16 @@ def test_list_prints_guidelines_and_episodes(shell: Shell) -> None:
     ran = shell.memory("list")
     assert ran.status == 0
     guidelines, episodes, version = shell.opened()
-    told = " ".join(ran.out.split())
-    assert f"version {version}" in told
-    assert f"guidelines: 1 id status episode_ids text {guidelines[0].id[:8]} standing 1 " in told
-    assert "episodes: 2 id status author value rationale " in told
+    output = " ".join(ran.out.split())
+    assert f"version {version}" in output
+    assert f"guidelines: 1 id status episode_ids text {guidelines[0].id[:8]} standing 1 " in output
+    assert "episodes: 2 id status author value rationale " in output
     for episode in episodes:
-        assert f"{episode.id[:8]} distilled {episode.author} " in told
+        assert f"{episode.id[:8]} distilled {episode.author} " in output
     listed = shell.memory("list", "--json").document
     assert listed["version"] == version
-    assert [Guideline.model_validate(one) for one in listed["guidelines"]] == guidelines
-    assert [Episode.model_validate(one) for one in listed["episodes"]] == episodes
+    assert [Guideline.model_validate(guideline) for guideline in listed["guidelines"]] == guidelines
+    assert [Episode.model_validate(episode) for episode in listed["episodes"]] == episodes
 
 
 def test_show_finds_a_guideline_or_episode_by_id_prefix(shell: Shell) -> None:
@@ -31,14 +31,17 @@ def test_show_finds_a_guideline_or_episode_by_id_prefix(shell: Shell) -> None:
     assert ran.status == 0
     for text in (guideline.id, guideline.text, episode.id[:8], ANN["rationale"]):
         assert text in " ".join(ran.out.split())
-    shown = shell.memory("show", guideline.id, "--json").document
-    assert (shown["type"], [one["id"] for one in shown["episodes"]]) == ("guideline", [episode.id])
+    document = shell.memory("show", guideline.id, "--json").document
+    assert (document["type"], [episode["id"] for episode in document["episodes"]]) == (
+        "guideline",
+        [episode.id],
+    )
     ran = shell.memory("show", episode.id[:6])
     for text in (ANN["inputs"], ANN["outputs"], "false", "f-1", guideline.id[:8]):
         assert text in " ".join(ran.out.split())
-    shown = shell.memory("show", episode.id[:6], "--json").document
-    assert (shown["type"], shown["author"]) == ("episode", "ann")
-    assert [one["id"] for one in shown["guidelines"]] == [guideline.id]
+    document = shell.memory("show", episode.id[:6], "--json").document
+    assert (document["type"], document["author"]) == ("episode", "ann")
+    assert [guideline["id"] for guideline in document["guidelines"]] == [guideline.id]
 
 
 def test_history_and_rollback(shell: Shell) -> None:
@@ -51,14 +54,18 @@ def test_history_and_rollback(shell: Shell) -> None:
     commits = shell.memory("history", "--json").document["commits"]
     assert Commit.model_validate(commits[0]).version == second
     assert commits[0]["id"][:8] not in ran.out
-    told = shell.memory("rollback", first[:8], "--json").document
-    assert (told["version_before"], told["version"]) == (second, first)
-    assert [len(told["episodes"][name]) for name in ("added", "removed", "changed")] == [0, 1, 0]
+    document = shell.memory("rollback", first[:8], "--json").document
+    assert (document["version_before"], document["version"]) == (second, first)
+    assert [len(document["episodes"][name]) for name in ("added", "removed", "changed")] == [
+        0,
+        1,
+        0,
+    ]
     assert shell.opened()[2] == first
     assert shell.memory("rollback", first[:8]).status == 0
-    told = shell.memory("rollback", second, "--json").document
-    assert (told["version_before"], told["version"]) == (first, second)
-    assert len(told["episodes"]["added"]) == 1
+    document = shell.memory("rollback", second, "--json").document
+    assert (document["version_before"], document["version"]) == (first, second)
+    assert len(document["episodes"]["added"]) == 1
     assert shell.memory("rollback", "0000").status == 0
     assert shell.opened()[1] == []
     assert shell.memory("list").status == 0  # it was one, and can be had back

@@ -15,7 +15,7 @@ def keep(shell: Shell, count: int) -> None:
     """Keep judgments that pass everything; of those drawn at random an expert passes two thirds."""
     with open_local_store(shell.folder / "memalign.db") as store:
         memory = JudgeMemory(store, CRITERION, embeddings="local")
-        said = []
+        answers = []
         for number in range(count):
             example = Example(inputs={"region": "north"}, outputs=f"Answer {number}.")
             judgment = Judgment(
@@ -31,9 +31,9 @@ def keep(shell: Shell, count: int) -> None:
             run_sync(keep_judgment(SYNC, *keeping))
             run_sync(log_review(SYNC, memory.access, judgment, choice, utc_now()))
             if drawn:
-                said.append(Feedback(example=example, value=number % 3 > 0, judgment=judgment))
-        if said:
-            memory.remember(said)
+                answers.append(Feedback(example=example, value=number % 3 > 0, judgment=judgment))
+        if answers:
+            memory.remember(answers)
 
 
 def test_rate_is_a_table_or_json(shell: Shell) -> None:
@@ -52,8 +52,8 @@ def test_rate_is_a_table_or_json(shell: Shell) -> None:
 
 def test_missing_data_and_invalid_arguments_are_reported(shell: Shell) -> None:
     keep(shell, 1)
-    told = shell.run("rate", "-c", "tone.yaml").err
-    assert "an estimate takes 9 more answers to the random sample" in told
+    output = shell.run("rate", "-c", "tone.yaml").err
+    assert "an estimate takes 9 more answers to the random sample" in output
     ran = shell.run("rate", "-c", "tone.yaml", "--namespace", "other")
     assert ran.status == 0
     assert "no judgment is kept: set keep_judgments" in ran.err
@@ -68,13 +68,13 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
     arguments = ["migrate", "-c", "tone.yaml", "--to", "openai:gpt-new", "--cache", "cache.db"]
     ran = shell.run(*arguments)
     assert ran.status == 0
-    told = dict(line.split("  ", 1) for line in ran.out.splitlines() if "  " in line)
-    told = {name: text.strip() for name, text in told.items()}
-    assert told["agreement before"].startswith("0.500 [")
-    assert told["agreement after"].startswith("0.500 [")
-    assert told["verdicts that change"] == "2"
-    assert told["more labels until unasked"] == '{"false": 38}'
-    assert '"new judge": 2' in told["calls"]
+    output = dict(line.split("  ", 1) for line in ran.out.splitlines() if "  " in line)
+    output = {name: text.strip() for name, text in output.items()}
+    assert output["agreement before"].startswith("0.500 [")
+    assert output["agreement after"].startswith("0.500 [")
+    assert output["verdicts that change"] == "2"
+    assert output["more labels until unasked"] == '{"false": 38}'
+    assert '"new judge": 2' in output["calls"]
     assert "expected" in ran.out
     assert "--apply stores the new verdicts" in ran.err
     document = shell.run(*arguments, "--apply", "--json").document

@@ -38,8 +38,11 @@ def test_memory_in_postgres_is_created_used_shown_and_exported(shell: Shell, url
     assert ran.lines[0]["judgment"]["guideline_ids"] == [shell.ids()["guideline"]]
     [first, *_] = shell.memory("history", "--json").document["commits"]
     assert shell.memory("forget", shell.ids()["bob"], "--yes").status == 0
-    told = shell.memory("rollback", first["version"], "--json").document
-    assert (told["version"], told["version_before"] != told["version"]) == (first["version"], True)
+    document = shell.memory("rollback", first["version"], "--json").document
+    assert (document["version"], document["version_before"] != document["version"]) == (
+        first["version"],
+        True,
+    )
     assert shell.memory("export", "memory.jsonl").status == 0
     ran = shell.memory("import", "memory.jsonl", "--memory", "copy.db", "--json")
     assert ran.document["version"] == first["version"]
@@ -57,8 +60,8 @@ def test_review_page_serves_a_memory_in_postgres(
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             listed = await client.get("/review")
-            shown = await client.get("/review/next", follow_redirects=True)
-        pages.extend([listed.text, shown.text])
+            response = await client.get("/review/next", follow_redirects=True)
+        pages.extend([listed.text, response.text])
 
     monkeypatch.setattr("memalign_graph.review.serve_page", visit)
     shell.settings(judge={"keep_judgments": 30})
@@ -72,10 +75,10 @@ def test_review_page_serves_a_memory_in_postgres(
 def test_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:
     with open_store(url) as store, open_checkpointer(url) as checkpointer:
         shell.review_on_a_thread(store, checkpointer)
-        told = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
-        assert told.status == 0, told.err
-        assert told.document["purged"]["thread_ids"] == ["t-1"]
-        assert "(PostgreSQL: VACUUM FULL, and backups)" in told.err
+        output = shell.memory("forget", "--author", "ann", "--purge", "--yes", "--json")
+        assert output.status == 0, output.err
+        assert output.document["purged"]["thread_ids"] == ["t-1"]
+        assert "(PostgreSQL: VACUUM FULL, and backups)" in output.err
         assert list(checkpointer.list(None)) == []
 
 
@@ -104,8 +107,10 @@ def test_closed_connection_is_replaced(url: str) -> None:
 
     with open_store(url) as store, psycopg.connect(url, autocommit=True) as other:
         store.put(("a",), "1", {})
-        own = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        assert len(other.execute(f"{own} AND datname = current_database()").fetchall()) > 0
+        query = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        )
+        assert len(other.execute(f"{query} AND datname = current_database()").fetchall()) > 0
         assert len(store.search(("a",))) == 1
 
 

@@ -75,8 +75,8 @@ def test_ctrl_c_exits_immediately_and_loses_nothing(shell: Shell, command: str) 
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "memalign: error: stopped; what was committed before stays."
     shell.server.reset()
-    known = len(shell.opened()[1])
-    assert known == (6 if command == "align" else 1)
+    count = len(shell.opened()[1])
+    assert count == (6 if command == "align" else 1)
     assert shell.run("align", "-c", "tone.yaml", "--pending").status == 0
 
 

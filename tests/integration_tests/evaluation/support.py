@@ -88,9 +88,9 @@ def records(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
 
 def judged(chat: ChatRequest) -> int:
     """The number of the case that a judge is to judge."""
-    found = _CASE.search(chat.text.rpartition("<case>")[2])
-    assert found is not None
-    return int(found[1])
+    match = _CASE.search(chat.text.rpartition("<case>")[2])
+    assert match is not None
+    return int(match[1])
 
 
 def shown(chat: ChatRequest) -> set[int]:
@@ -152,10 +152,10 @@ def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
     def judge(chat: ChatRequest) -> Any:
         number = judged(chat)
         value = number not in wrong
-        for rule in rules(chat):
-            for said, numbers in _SAYS.findall(rule):
+        for guideline in rules(chat):
+            for statements, numbers in _SAYS.findall(guideline):
                 if number in map(int, numbers.split()):
-                    value = said == "true"
+                    value = statements == "true"
         return value
 
     return judge
@@ -171,15 +171,15 @@ def memory_of(server: LoopbackServer, given: Iterable[Any] = (), *guidelines: st
 
 
 def remember(memory: JudgeMemory, *given: Any) -> None:
-    memory.remember([Feedback.model_validate(one) for one in given])
+    memory.remember([Feedback.model_validate(item) for item in given])
 
 
 def contents(memory: JudgeMemory) -> Any:
     """All that the memory's store holds, to the letter."""
     store: Any = memory.access.store
     return [
-        (one.namespace, one.key, one.value, one.created_at, one.updated_at)
-        for one in store.search((), limit=10_000)
+        (item.namespace, item.key, item.value, item.created_at, item.updated_at)
+        for item in store.search((), limit=10_000)
     ]
 
 
@@ -198,10 +198,10 @@ class Caller:
     async def __call__(self, name: str, *args: Any, **options: Any) -> Any:
         awaits = options.pop("awaits", False)
         models = {} if "judges" in options else self.models()
-        given = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
+        arguments = {**models, "progress": False, "resamples": 0, **self.defaults, **options}
         if awaits:
-            return await getattr(evaluation, f"a{name}")(*args, **given)
-        return getattr(evaluation, name)(*args, **given)
+            return await getattr(evaluation, f"a{name}")(*args, **arguments)
+        return getattr(evaluation, name)(*args, **arguments)
 
     def models(self) -> dict[str, Any]:
         return {"model": self.server.chat_model(), "embeddings": self.server.embedder()}
@@ -214,10 +214,10 @@ class Caller:
 
 def asked(server: LoopbackServer) -> tuple[int, int]:
     """How many chat and embedding calls the server saw, since asked last."""
-    found = len(server.chats), len(server.embeddings)
+    counts = len(server.chats), len(server.embeddings)
     server.chats.clear()
     server.embeddings.clear()
-    return found
+    return counts
 
 
 def judgings(server: LoopbackServer) -> list[ChatRequest]:
@@ -235,7 +235,7 @@ def plain(found: Any) -> Any:
         found = found.model_dump(mode="json")
     if isinstance(found, dict):
         return {name: plain(value) for name, value in found.items() if name not in (*_OWN, *_TIMES)}
-    return [plain(one) for one in found] if isinstance(found, list) else found
+    return [plain(item) for item in found] if isinstance(found, list) else found
 
 
 def calls(found: Any, *kinds: str, **of: str) -> int:

@@ -68,8 +68,8 @@ async def test_answer_of_another_package_version_is_not_reused(
     server.responder = Model()
     store = InMemoryStore()
     await call.evaluate(CRITERION, RECORDS, cache=store)
-    for found in store.search(("memalign_evaluation", "answers"), limit=1_000):
-        store.put(found.namespace, found.key, item)
+    for answer in store.search(("memalign_evaluation", "answers"), limit=1_000):
+        store.put(answer.namespace, answer.key, item)
     count = len(server.chats)
     report = await call.evaluate(CRITERION, RECORDS, cache=store)
     assert len(server.chats) == 2 * count

@@ -51,10 +51,10 @@ def by_case(report: Report) -> dict[int, int]:
 
 @pytest.mark.parametrize("scale", list(SCALES))
 async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -> None:
-    given = records(12, scale)
-    values = {number: item["value"] for number, item in enumerate(given)}
+    feedback = records(12, scale)
+    values = {number: item["value"] for number, item in enumerate(feedback)}
     server.responder = Model(judge=lambda chat: values[judged(chat)])
-    report = await call.evaluate(SCALES[scale], given, resamples=40)
+    report = await call.evaluate(SCALES[scale], feedback, resamples=40)
     for judge in ("base", "aligned"):
         scores = report.of(judge)
         assert (scores.cases, scores.failed) == (12, 0)
@@ -87,10 +87,10 @@ async def test_reported_calls_match_the_servers_count(call: Caller, server: Loop
     seen = Counter(
         (chat.model, purposes.get(str(chat.schema_name), "compare")) for chat in server.chats
     )
-    told: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for row in report.usage:
-        told[row.judge, row.purpose] += row.chat_calls
-    assert +told == seen
+        counts[row.judge, row.purpose] += row.chat_calls
+    assert +counts == seen
     assert len(seen) == 6
     tokens = sum(-(-len(chat.text) // 4) for chat in server.chats)
     assert sum(row.input_tokens for row in report.usage) <= tokens
@@ -108,10 +108,12 @@ async def test_no_prompt_contains_feedback_of_its_own_fold(
     call: Caller, server: LoopbackServer
 ) -> None:
     """Neither in what judges a case nor in the guidelines that it is judged by."""
-    given = records(9)
-    given += [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
-    given += [record(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)]
-    report = await call.evaluate(CRITERION, given)
+    feedback = records(9)
+    feedback += [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
+    feedback += [
+        record(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)
+    ]
+    report = await call.evaluate(CRITERION, feedback)
     assert (report.experts.examples, report.settings.feedback) == (2, 13)
     folds = by_case(report)
     assert Counter(folds.values()) == {0: 3, 1: 3, 2: 3}
@@ -147,11 +149,11 @@ async def test_cases_held_out_by_the_caller_are_never_learned(
 
 
 async def test_baselines_are_scored(call: Caller) -> None:
-    given = [
+    values = [
         record(n, inputs=f"{kind} {n}", outputs=f"{kind} {kind}", value=kind == "apple")
         for n, kind in enumerate(["apple", "apple", "pear"] * 8)
     ]
-    report = await call.evaluate(CRITERION, given, k=1, resamples=30)
+    report = await call.evaluate(CRITERION, values, k=1, resamples=30)
     # By default the evidence is weighed against the judge's verdicts on what it learned from.
     names = ["majority", "kNN", "evidence", "base", "aligned verdict", "aligned"]
     assert [scores.judge for scores in report.scores] == names
@@ -284,12 +286,12 @@ async def test_model_outage_stops_the_run(call: Caller, server: LoopbackServer) 
 async def test_progress_ends_at_its_total(
     call: Caller, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     options: dict[str, Any] = {"learning_curve": True, "sizes": [2]}
-    await call.evaluate(CRITERION, GIVEN, progress=lambda *at: told.append(at), **options)
-    assert told[-1][0] == told[-1][1] > 0
-    assert told == sorted(told)
-    assert {done for done, _ in told} == set(range(told[-1][1] + 1))
+    await call.evaluate(CRITERION, GIVEN, progress=lambda *at: reported.append(at), **options)
+    assert reported[-1][0] == reported[-1][1] > 0
+    assert reported == sorted(reported)
+    assert {done for done, _ in reported} == set(range(reported[-1][1] + 1))
     await call.evaluate(CRITERION, GIVEN, progress=True)
     bar = capsys.readouterr()
     assert (bar.out, "step" in bar.err, "\n" in bar.err) == ("", True, False)
@@ -323,11 +325,11 @@ async def test_evaluation_inside_a_graph_leaves_no_trace(
     call: Caller, server: LoopbackServer
 ) -> None:
     """It leaves no trace: not in the stream, the threads or the store of what is around it."""
-    found: list[Report] = []
+    collected: list[Report] = []
 
     async def measure(_: State) -> State:
-        found.append(await call.evaluate(CRITERION, GIVEN, folds=2))
-        return {"agreement": found[0].metric("aligned", "agreement").value}
+        collected.append(await call.evaluate(CRITERION, GIVEN, folds=2))
+        return {"agreement": collected[0].metric("aligned", "agreement").value}
 
     builder: Any = StateGraph(State)
     builder.add_node("measure", measure)
@@ -337,11 +339,13 @@ async def test_evaluation_inside_a_graph_leaves_no_trace(
     graph = builder.compile(checkpointer=saver, store=store)
     config: Any = {"configurable": {"thread_id": "t"}}
     modes = ["messages", "updates", "custom"]
-    events = [one async for one in graph.astream({}, config, stream_mode=modes)]
+    events = [mode async for mode in graph.astream({}, config, stream_mode=modes)]
     assert events == [("updates", {"measure": {"agreement": 5 / 8}})]
-    assert {one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)} == {""}
+    assert {
+        checkpoint.config["configurable"]["checkpoint_ns"] for checkpoint in saver.list(None)
+    } == {""}
     assert store.list_namespaces() == []
-    assert plain(found[0]) == plain(await call.evaluate(CRITERION, GIVEN, folds=2))
+    assert plain(collected[0]) == plain(await call.evaluate(CRITERION, GIVEN, folds=2))
 
 
 async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
@@ -383,14 +387,16 @@ async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -
     server.responder = Model(judge=lambda chat: judged(chat) > 3)
     before = await call.evaluate(CRITERION, GIVEN)
     server.responder = Model(judge=lambda chat: judged(chat) != 5)
-    given = [*GIVEN, record(50, value=None, rationale="On #new be brief; true if it is brief.")]
-    changes = (await call.evaluate(CRITERION, given)).compare(before)
+    feedback = [*GIVEN, record(50, value=None, rationale="On #new be brief; true if it is brief.")]
+    changes = (await call.evaluate(CRITERION, feedback)).compare(before)
     inputs = [[str(c.example.inputs)[5] for c in some] for some in (changes.better, changes.worse)]
     assert [sorted(numbers) for numbers in inputs] == [["0", "2", "3"], ["1", "5"]]
     assert changes.cases == 8
-    assert any("On #new" in rule.text for rule in changes.worse[0].guidelines)
+    assert any("On #new" in guideline.text for guideline in changes.worse[0].guidelines)
     assert "3 better, 2 worse of 8 cases" in changes.to_markdown()
     # A corrected label is not the judge's doing.
     corrected = [{**GIVEN[7], "value": not GIVEN[7]["value"]}]
-    same = (await call.evaluate(CRITERION, [*given[:7], *corrected, given[8]])).compare(before)
+    same = (await call.evaluate(CRITERION, [*feedback[:7], *corrected, feedback[8]])).compare(
+        before
+    )
     assert (len(same.better), len(same.worse)) == (3, 2)

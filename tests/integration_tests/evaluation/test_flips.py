@@ -47,11 +47,11 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     memory.add_guideline("On #good thank them; true if they are thanked.")
     bad = memory.add_guideline("On #bad it is false of cases 1 3 4, always.")
     was = contents(memory)
-    found = await call("flips", memory, since=since)
+    flips = await call("flips", memory, since=since)
     assert contents(memory) == was
     # Of case 4 the judge was wrong before.
-    assert [flip.example.inputs for flip in found] == [TRUE[1]["inputs"], TRUE[3]["inputs"]]
-    for flip in found:
+    assert [flip.example.inputs for flip in flips] == [TRUE[1]["inputs"], TRUE[3]["inputs"]]
+    for flip in flips:
         assert (flip.guidelines, flip.removed) == ([bad], [])
     # Each is judged as the deployed judge would: with its own episode.
     assert all(judged(chat) in shown(chat) for chat in judgings(server))
@@ -62,15 +62,15 @@ async def test_flip_by_a_retired_guideline(
     call: Caller, server: LoopbackServer, *, besides: bool
 ) -> None:
     server.responder = Model(judge=by_rules(wrong=(2,)))
-    rule = "On #keep it is true of cases 2, which look false."
+    guideline = "On #keep it is true of cases 2, which look false."
     memory, _ = remembered(server, TRUE[:5])
-    kept = memory.add_guideline(rule)
+    guideline_kept = memory.add_guideline(guideline)
     since = memory.version()
-    memory.remove_guideline(kept.id)
+    memory.remove_guideline(guideline_kept.id)
     if besides:
         memory.add_guideline("On #good thank them; true if they are thanked.")
     (flip,) = await call("flips", memory, since=since)
-    assert [one.text for one in flip.removed] == [rule]
+    assert [item.text for item in flip.removed] == [guideline]
     assert len(flip.guidelines) == besides
 
 
@@ -103,11 +103,13 @@ async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: Loopb
     server.responder = Model(judge=by_rules())
     memory, since = remembered(server, TRUE[:5])
     memory.add_guideline("On #bad it is false of cases 0 1 2, always.")
-    first = next(one for one in memory.episodes() if one.example.inputs == TRUE[0]["inputs"])
+    first = next(
+        episode for episode in memory.episodes() if episode.example.inputs == TRUE[0]["inputs"]
+    )
     memory.revise(first.id, {"value": False, "rationale": "It is late."})
     remember(memory, record(1, values=(True,), author="bob"))
-    found = await call("flips", memory, since=since)
-    assert [flip.example.inputs for flip in found] == [TRUE[2]["inputs"]]
+    flips = await call("flips", memory, since=since)
+    assert [flip.example.inputs for flip in flips] == [TRUE[2]["inputs"]]
 
 
 async def test_embeddings_of_the_memory_are_reused(
@@ -133,8 +135,8 @@ async def test_seen_cases_get_the_deployed_judges_prompt(
 
     memory, since = remembered(server, TRUE[:5], "On #old name the order; true if it is named.")
     graph: Any = create_judge_graph(CRITERION, **call.models()).compile(store=memory.access.store)
-    for one in memory.episodes():
-        graph.invoke({"inputs": one.example.inputs, "outputs": one.example.outputs})
+    for episode in memory.episodes():
+        graph.invoke({"inputs": episode.example.inputs, "outputs": episode.example.outputs})
     deployed = Counter(chat.text for chat in judgings(server))
     asked(server)
     await call("flips", memory, since=since)

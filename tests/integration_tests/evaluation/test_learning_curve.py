@@ -50,23 +50,25 @@ async def test_learning_curve_finds_the_flip_and_its_guideline(
 ) -> None:
     """The last word makes a rule that breaks what was right."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
-    given = [*TRUE[:6], record(60, values=(False,), rationale=bad)]
+    feedback = [*TRUE[:6], record(60, values=(False,), rationale=bad)]
 
     def learned_last(seed: int) -> Any:
-        order = [*given]
+        order = [*feedback]
         random.Random(seed).shuffle(order)  # noqa: S311 - nothing secret
         return order[-1]
 
-    seed = next(seed for seed in range(99) if learned_last(seed) is given[-1])
+    seed = next(seed for seed in range(99) if learned_last(seed) is feedback[-1])
     server.responder = Model(judge=by_rules())
-    curve = await call("learning_curve", CRITERION, given, test=[record(70)], sizes=[6], seed=seed)
+    curve = await call(
+        "learning_curve", CRITERION, feedback, test=[record(70)], sizes=[6], seed=seed
+    )
     before, after = curve.steps[1:]
     assert before.flips == []
     assert before.seen.metrics["agreement"].value == 1
     assert len(after.flips) == 6
     for flip in after.flips:
         assert (flip.before, flip.after, flip.expected) == (True, False, True)
-        assert [one.text for one in flip.guidelines] == [bad]
+        assert [guideline.text for guideline in flip.guidelines] == [bad]
         assert flip.rationale == "Seen."
     assert after.seen.metrics["agreement"].value < before.seen.metrics["agreement"].value
     assert after.guidelines == before.guidelines + 1

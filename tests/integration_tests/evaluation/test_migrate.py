@@ -51,9 +51,9 @@ def memory(server: LoopbackServer) -> JudgeMemory:
 
 
 def judge_of(server: LoopbackServer, name: str = "old", **options: Any) -> Judge:
-    given = {"k": 3, "confidence": True, **options}
+    arguments = {"k": 3, "confidence": True, **options}
     model, embeddings = server.chat_model(model=name), server.embedder()
-    return Judge(criterion=CRITERION, model=model, embeddings=embeddings, **given)
+    return Judge(criterion=CRITERION, model=model, embeddings=embeddings, **arguments)
 
 
 def migrated(memory: JudgeMemory, server: LoopbackServer, **options: Any) -> Migration:
@@ -75,30 +75,30 @@ def test_both_models_judge_each_case_without_its_own_feedback(
     memory: JudgeMemory, server: LoopbackServer
 ) -> None:
     was = contents(memory)
-    found = migrated(memory, server)
+    migration = migrated(memory, server)
     assert contents(memory) == was
-    assert (found.cases, found.before.value, found.after.value) == (CASES, 1, 42 / 48)
-    assert found.difference.value == pytest.approx(-6 / 48)
-    assert found.difference.high is not None
-    assert found.difference.high < 0
-    assert len(found.changed) == len(WRONG)
-    turned = {(one.expected, one.before, one.after) for one in found.changed}
+    assert (migration.cases, migration.before.value, migration.after.value) == (CASES, 1, 42 / 48)
+    assert migration.difference.value == pytest.approx(-6 / 48)
+    assert migration.difference.high is not None
+    assert migration.difference.high < 0
+    assert len(migration.changed) == len(WRONG)
+    turned = {(item.expected, item.before, item.after) for item in migration.changed}
     assert turned == {(True, True, False)}
-    usage = {row.judge: row for row in found.usage if row.purpose == "judge"}
+    usage = {row.judge: row for row in migration.usage if row.purpose == "judge"}
     assert (usage["old"].chat_calls, usage["new"].chat_calls) == (CASES, CASES)
     assert usage["new"].input_tokens > 0
     judging = [chat for chat in server.chats if not asks_for_value(chat)]
     assert len(judging) == 2 * CASES
     assert all(number_of(chat) not in earlier(chat) for chat in judging)
     # It takes 40 decisions with one verdict.
-    assert found.more_labels == {"false": 40 - 30, "true": 40 - 18}
+    assert migration.more_labels == {"false": 40 - 30, "true": 40 - 18}
 
 
 def test_regressed_cases_are_listed_first(memory: JudgeMemory, server: LoopbackServer) -> None:
     memory.remember({**case(0), "value": False, "author": "bob", "given_at": "2026-03-01"})
     memory.remember({**case(0), "value": False, "author": "cy", "given_at": "2026-03-01"})
-    found = migrated(memory, server)
-    assert [one.after == one.expected for one in found.changed] == [False] * 5 + [True]
+    migration = migrated(memory, server)
+    assert [item.after == item.expected for item in migration.changed] == [False] * 5 + [True]
 
 
 async def test_applied_verdicts_are_those_of_the_deployed_judge(
@@ -107,7 +107,7 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
     new, before = judge_of(server, "new"), memory.version()
     old_ids = [episode.judgment and episode.judgment.id for episode in memory.episodes()]
     assert deployed(memory, new)["calibrated_on"] is None
-    found = await amigrate(
+    migration = await amigrate(
         memory,
         server.chat_model(model="new"),
         apply=True,
@@ -115,7 +115,7 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
         **judge_of(server).options,
     )
     judgment = deployed(memory, new)
-    assert {*by_key(memory)} == {found.judge_key} == {judgment["judge_key"]}
+    assert {*by_key(memory)} == {migration.judge_key} == {judgment["judge_key"]}
     assert judgment["calibrated_on"] == CASES
     assert judgment["evidence"]["cases"] == CASES
     assert memory.trust().decisions == CASES
@@ -125,7 +125,7 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
         assert episode.judgment.rationale == ""
         assert old_id in episode.verdicts
     memory.rollback(before)
-    assert found.judge_key not in by_key(memory)
+    assert migration.judge_key not in by_key(memory)
 
 
 def test_changed_prompt_version_needs_a_migration(
@@ -135,9 +135,9 @@ def test_changed_prompt_version_needs_a_migration(
     judge = judge_of(server)
     assert deployed(memory, judge)["calibrated_on"] is None
     server.chats.clear()
-    found = migrate(memory, apply=True, progress=False, **judge.options)
-    assert (found.before.value, found.after.value, found.changed) == (1, 1, [])
-    assert {row.judge for row in found.usage if row.chat_calls} == {"new"}
+    migration = migrate(memory, apply=True, progress=False, **judge.options)
+    assert (migration.before.value, migration.after.value, migration.changed) == (1, 1, [])
+    assert {row.judge for row in migration.usage if row.chat_calls} == {"new"}
     assert deployed(memory, judge)["calibrated_on"] == CASES
 
 
@@ -151,8 +151,10 @@ def test_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
     )
     server.responder = double
     options, keys = judge_of(server, k=0).options, by_key(memory)
-    found = migrate(memory, server.chat_model(model="new"), apply=True, progress=False, **options)
-    [why] = found.failures.values()
+    migration = migrate(
+        memory, server.chat_model(model="new"), apply=True, progress=False, **options
+    )
+    [why] = migration.failures.values()
     assert "This prompt is not allowed." in why
     changed = [was != now for was, now in zip(keys, by_key(memory), strict=True)]
     assert changed.count(False) == 1

@@ -32,8 +32,8 @@ class Writer:
         return {"messages": [AIMessage(self._draft())]}
 
     def _draft(self) -> str:
-        at = len(self.seen)
-        return self.drafts[at - 1] if at <= len(self.drafts) else f"Draft {at}."
+        index = len(self.seen)
+        return self.drafts[index - 1] if index <= len(self.drafts) else f"Draft {index}."
 
 
 def verdict(value: Any, rationale: str = REASON, **more: Any) -> dict[str, Any]:
@@ -51,11 +51,11 @@ def judges(word: str, value: Any, rationale: str = REASON) -> Rule:
 
 def models(bench: Bench, **options: Any) -> dict[str, Any]:
     """The judge's models; they do not try again."""
-    given = {
+    arguments = {
         "model": bench.server.chat_model(max_retries=0),
         "embeddings": bench.server.embedder(max_retries=0),
     }
-    return {**given, **options}
+    return {**arguments, **options}
 
 
 def asked(text: str = QUESTION) -> dict[str, Any]:

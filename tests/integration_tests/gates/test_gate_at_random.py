@@ -52,7 +52,7 @@ class Outcome:
 def expected(options: Options, events: list[Event], replies: list[Reply]) -> Outcome:
     """Say what a gate makes of a turn."""
     outcome = Outcome()
-    words = list(replies)
+    reply_names = list(replies)
     for event in events:
         sent_back = outcome.drafts
         outcome.drafts += 1
@@ -64,7 +64,7 @@ def expected(options: Options, events: list[Event], replies: list[Reply]) -> Out
             outcome.judged += 1
             if asks(options, event, sent_back):
                 outcome.questions += 1
-                reply = words.pop(0)
+                reply = reply_names.pop(0)
                 passes = {"pass": True, "ignore": passes}.get(reply, False)
         if passes:
             outcome.statuses.append("accepted")
@@ -126,7 +126,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
     builder.add_node("boss", boss)
     builder.add_edge("publish", END)
     builder.add_edge("boss", END)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "accept": "publish",
         "escalate": "boss" if options.escalates else None,
         "max_revisions": options.max_revisions,
@@ -136,7 +136,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
         "use_episodes": False,
         "use_guidelines": False,
     }
-    graph = gate_on(bench, builder, CRITERION, sees="answer", **given)
+    graph = gate_on(bench, builder, CRITERION, sees="answer", **arguments)
     return bench.compile(graph), publish, boss
 
 
@@ -185,19 +185,19 @@ async def test_gate_matches_its_reference_model(bench: Bench, review: str) -> No
             )
             assert questions == want.questions, (options, events, replies)
             assert writer.written - before == want.drafts
-        told = final["quality_gate"]
-        assert [one["status"] for one in told] == [s for turn in seen for s in turn.statuses]
-        for one in told:
-            check_sense(one, options)
+        verdict = final["quality_gate"]
+        assert [other["status"] for other in verdict] == [s for turn in seen for s in turn.statuses]
+        for other in verdict:
+            check_sense(other, options)
         faults = sum(turn.statuses[-1] == "judge_error" for turn in seen)
         assert len(judgings(bench.server)) == sum(turn.judged for turn in seen) + faults
-        said = [message.text for message in final["messages"]]
+        texts = [message.text for message in final["messages"]]
         ended = [turn.statuses[-1] for turn in seen]
         replaced = sum(
             status != "accepted" and not (opens and status == "judge_error") for status in ended
         )
-        assert said.count(LATER) == (0 if escalates else replaced)
-        let_through = sum(one["let_through"] for one in told)
+        assert texts.count(LATER) == (0 if escalates else replaced)
+        let_through = sum(other["let_through"] for other in verdict)
         assert len(publish.seen) == let_through
         closed = 0 if opens else faults
         escalations = sum(turn.statuses[-1] == "escalated" for turn in seen)
@@ -205,9 +205,9 @@ async def test_gate_matches_its_reference_model(bench: Bench, review: str) -> No
 
 
 async def carry_out(bench: Bench, graph: Graph, replies: list[Reply], name: str) -> tuple[Any, int]:
-    given = await bench.invoke(graph, asked(), name)
+    result = await bench.invoke(graph, asked(), name)
     questions = 0
-    while "__interrupt__" in given:
+    while "__interrupt__" in result:
         questions += 1
-        given = await bench.resume(graph, as_reply(replies[questions - 1]), name)
-    return given, questions
+        result = await bench.resume(graph, as_reply(replies[questions - 1]), name)
+    return result, questions

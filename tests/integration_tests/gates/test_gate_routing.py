@@ -38,9 +38,9 @@ from tests.loopback import ChatRequest, Rule
 
 async def test_answer_passes_or_is_revised(bench: Bench) -> None:
     graph = gated(bench, Writer("Sorry!"), name="tone")
-    given = await bench.invoke(graph, asked())
-    assert set(given) == {"messages", "tone"}
-    gate: GateVerdict = given["tone"]
+    result = await bench.invoke(graph, asked())
+    assert set(result) == {"messages", "tone"}
+    gate: GateVerdict = result["tone"]
     assert (gate["status"], gate["passed"], gate["let_through"]) == ("accepted", True, True)
     assert (gate["gate"], gate["value"], gate["decided_by"]) == ("tone", True, "judge")
     assert (gate["critique"], gate["revisions"], gate["error"]) == ("", 0, None)
@@ -48,15 +48,15 @@ async def test_answer_passes_or_is_revised(bench: Bench) -> None:
     assert gate["judgment"] is not None
     assert gate["judgment"]["criterion"] == CRITERION.name
     assert gate["example_id"] == gate["judgment"]["example_id"]
-    assert texts(given["messages"]) == [QUESTION, "Sorry!"]
+    assert texts(result["messages"]) == [QUESTION, "Sorry!"]
     writer = Writer("Check the page.", "Sorry!")
     bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(gated(bench, writer), asked(), "u")
+    result = await bench.invoke(gated(bench, writer), asked(), "u")
     critique = writer.seen[1]["messages"][-1]
     assert type(critique) is HumanMessage
     assert REASON in critique.text
     assert "The result is: false." in critique.text
-    assert texts(given["messages"])[::3] == [QUESTION, "Sorry!"]
+    assert texts(result["messages"])[::3] == [QUESTION, "Sorry!"]
 
 
 async def test_decided_value_is_compared_with_passing_values(bench: Bench) -> None:
@@ -75,17 +75,17 @@ async def test_decided_value_is_compared_with_passing_values(bench: Bench) -> No
 
 
 async def test_critique_names_the_guidelines_reported_as_broken(bench: Bench) -> None:
-    kept = await bench.add_guideline("Call the customer by name.")
+    guideline = await bench.add_guideline("Call the customer by name.")
     broken = await bench.add_guideline("Begins with a word of regret.")
     numbers: list[Any] = [[2, "2", 99, 0, -1, "one", True, None], "two", None, {"1": 1}, 99, [[1]]]
-    for number, said in enumerate(numbers):
+    for number, number_text in enumerate(numbers):
         writer = Writer()
-        bench.server.script(verdict(False, broken_guidelines=said), verdict(True))
-        given = await bench.invoke(gated(bench, writer), asked(), str(number))
-        assert given["quality_gate"]["status"] == "accepted"
+        bench.server.script(verdict(False, broken_guidelines=number_text), verdict(True))
+        result = await bench.invoke(gated(bench, writer), asked(), str(number))
+        assert result["quality_gate"]["status"] == "accepted"
         critique = writer.seen[1]["messages"][-1].text
         assert critique.count(broken.text) == (number == 0)
-        assert kept.text not in critique
+        assert guideline.text not in critique
     bench.server.chats.clear()
     bench.server.script(verdict(False), verdict(True))
     await bench.invoke(gated(bench, Writer(), cite_guidelines=False), asked())
@@ -100,13 +100,13 @@ async def test_critique_key_is_cleared_when_the_turn_ends(bench: Bench) -> None:
     graph = gated(bench, writer, **options)
     bench.server.script(verdict(False), verdict(True))
     parts = await bench.stream(graph, asked(), stream_mode="values")
-    shown = [REASON in part.get("critique", "") for part in parts]
-    assert shown == [False, False, True, True, False]
+    has_critique = [REASON in part.get("critique", "") for part in parts]
+    assert has_critique == [False, False, True, True, False]
     assert texts(parts[-1]["messages"]) == [QUESTION, "Draft 1.", "Draft 2."]
     for replies in ((verdict(False), DOWN), (verdict(False), verdict(False))):
         bench.server.script(*replies)
-        given = await bench.invoke(graph, asked("And now?"))
-        assert given["critique"] == ""
+        result = await bench.invoke(graph, asked("And now?"))
+        assert result["critique"] == ""
     assert [REASON in state["critique"] for state in writer.seen[1:]] == [True, False] * 2 + [True]
 
 
@@ -138,12 +138,12 @@ async def test_custom_schemas_are_unchanged(bench: Bench, output: Any) -> None:
     gate_on(bench, builder, example=example, critique_key="critique")
     graph = bench.compile(builder)
     bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(graph, {"question": "Where is it?"})
-    assert set(given) == set(output.__annotations__)
+    result = await bench.invoke(graph, {"question": "Where is it?"})
+    assert set(result) == set(output.__annotations__)
     values = (await bench.state(graph)).values
     assert (values["quality_gate"]["status"], values["critique"]) == ("accepted", "")
     assert list(graph.get_input_jsonschema()["properties"]) == ["question"]
-    assert set(graph.get_output_jsonschema()["properties"]) == set(given)
+    assert set(graph.get_output_jsonschema()["properties"]) == set(result)
     plain = gated(bench, Writer(), revise=None, critique_key="critique")
     assert list(plain.get_input_jsonschema()["properties"]) == ["messages"]
     returned = set(plain.get_output_jsonschema()["properties"])
@@ -162,9 +162,12 @@ class Declared(MessagesState):
 @pytest.mark.parametrize("state", [Strict, Declared])
 async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: Any) -> None:
     bench.server.script(verdict(False), verdict(True))
-    given = await bench.invoke(gated(bench, Writer(), state=state), asked())
-    assert set(given) == {"messages", "quality_gate"}
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("accepted", 1)
+    result = await bench.invoke(gated(bench, Writer(), state=state), asked())
+    assert set(result) == {"messages", "quality_gate"}
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "accepted",
+        1,
+    )
 
 
 async def test_events_report_the_status_of_every_draft(bench: Bench) -> None:
@@ -192,9 +195,9 @@ async def test_judges_tokens_are_not_in_the_message_stream(bench: Bench) -> None
     bench.server.script("Wait for it.", verdict(False), "Sorry!", verdict(True))
     graph = gated(bench, lambda state: {"messages": [model.invoke(state["messages"])]})
     parts = await bench.stream(graph, asked(), stream_mode="messages", subgraphs=True)
-    told = [(about["langgraph_node"], chunk.text) for _, (chunk, about) in parts]
-    assert "".join(text for node, text in told if node == "write") == "Wait for it.Sorry!"
-    assert not any("value" in text for node, text in told if node != "write")
+    tokens = [(about["langgraph_node"], chunk.text) for _, (chunk, about) in parts]
+    assert "".join(text for node, text in tokens if node == "write") == "Wait for it.Sorry!"
+    assert not any("value" in text for node, text in tokens if node != "write")
 
 
 def test_diagram_shows_the_routes_and_the_judge(bench: Bench) -> None:
@@ -220,8 +223,8 @@ async def test_edges_to_the_gate_may_be_added_later(bench: Bench) -> None:
     ways: Any = {"tools": END, END: "quality_gate"}
     builder.add_conditional_edges("write", tools_condition, ways)
     builder.add_edge(START, "write")
-    given = await bench.invoke(bench.compile(builder), asked())
-    assert given["quality_gate"]["status"] == "accepted"
+    result = await bench.invoke(bench.compile(builder), asked())
+    assert result["quality_gate"]["status"] == "accepted"
 
 
 TONE_ASKED, LENGTH_ASKED = CRITERION.instructions, LENGTH.instructions
@@ -247,13 +250,13 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
         judges(LENGTH_ASKED, True),
     ]
     writer = Writer("cold long", "warm long", "warm short")
-    given = await bench.invoke(chain(bench, writer, max_revisions=1), asked())
-    assert set(given) == {"messages", "tone", "short"}
+    result = await bench.invoke(chain(bench, writer, max_revisions=1), asked())
+    assert set(result) == {"messages", "tone", "short"}
     for name in ("tone", "short"):
-        assert (given[name]["status"], given[name]["gate"]) == ("accepted", name)
-    assert given["short"]["revisions"] == 1
-    told = [one.text for one in given["messages"] if isinstance(one, HumanMessage)][1:]
-    assert ["cold" in told[0], "long" in told[1]] == [True, True]
+        assert (result[name]["status"], result[name]["gate"]) == ("accepted", name)
+    assert result["short"]["revisions"] == 1
+    texts = [item.text for item in result["messages"] if isinstance(item, HumanMessage)][1:]
+    assert ["cold" in texts[0], "long" in texts[1]] == [True, True]
 
 
 @pytest.mark.parametrize("bad", ["short", "tone"])
@@ -265,8 +268,8 @@ async def test_parallel_gates_share_a_critique_key(bench: Bench, bad: str) -> No
     first = first_draft(TONE_ASKED if bad == "tone" else LENGTH_ASKED)
     bench.server.rules = [Rule(first, value=False), *always(True)]
     states = await bench.stream(bench.compile(builder), asked(), stream_mode="values")
-    told = [state.get("critique") for state in states if len(state["messages"]) == 2]
-    assert "did not pass" in told[-1]
+    critiques = [state.get("critique") for state in states if len(state["messages"]) == 2]
+    assert "did not pass" in critiques[-1]
     assert [states[-1][name]["status"] for name in ("tone", "short")] == ["accepted"] * 2
     assert (len(writer.seen), len(judgings(bench.server))) == (2, 4)
 
@@ -282,8 +285,8 @@ def straight(bench: Bench, **options: Any) -> Graph:
     """Items sent straight to the gate."""
     builder: Builder = StateGraph(FanState)
     builder.add_node("boss", lambda _: {"done": ["boss"]})
-    given = {"example": lambda state: state["item"], **options}
-    gate_on(bench, builder, CRITERION, after=None, revise=None, **given)
+    arguments = {"example": lambda state: state["item"], **options}
+    gate_on(bench, builder, CRITERION, after=None, revise=None, **arguments)
 
     def send(state: Any) -> list[Send]:
         cases = [{"item": {"inputs": "Q", "outputs": item}} for item in state["items"]]
@@ -296,27 +299,29 @@ def straight(bench: Bench, **options: Any) -> Graph:
 async def test_items_sent_to_one_gate_are_routed_separately(bench: Bench) -> None:
     bench.server.rules = [judges("two\n</outputs>", False), *always(True)]
     graph = straight(bench, critique_key="critique", escalate="boss")
-    given = await bench.invoke(graph, {"items": ITEMS})
-    statuses = [verdict["status"] for verdict in given["quality_gate"]]
+    result = await bench.invoke(graph, {"items": ITEMS})
+    statuses = [verdict["status"] for verdict in result["quality_gate"]]
     assert statuses == ["accepted", "escalated", "accepted"]
-    assert REASON in given["quality_gate"][1]["critique"]
-    assert given["done"] == ["boss"]
+    assert REASON in result["quality_gate"][1]["critique"]
+    assert result["done"] == ["boss"]
 
 
 async def test_one_invalid_reply_keeps_only_its_own_interrupt_pending(bench: Bench) -> None:
     graph = straight(bench, review="always")
-    given = await bench.invoke(graph, {"items": ITEMS})
-    shown = {
-        one.id: one.value["action_requests"][0]["description"] for one in given["__interrupt__"]
+    result = await bench.invoke(graph, {"items": ITEMS})
+    interrupts = {
+        item.id: item.value["action_requests"][0]["description"] for item in result["__interrupt__"]
     }
-    replies: dict[str, Any] = {key: {"value": "two" not in text} for key, text in shown.items()}
-    bad = next(key for key, text in shown.items() if "two" in text)
+    replies: dict[str, Any] = {
+        key: {"value": "two" not in text} for key, text in interrupts.items()
+    }
+    bad = next(key for key, text in interrupts.items() if "two" in text)
     with pytest.raises(ValueError, match="not on the scale"):
         await bench.invoke(graph, Command(resume={**replies, bad: {"value": "perhaps"}}))
-    left = {one.id for one in (await bench.state(graph)).interrupts}
-    assert bad in left
-    given = await bench.resume(graph, {key: replies[key] for key in left})
-    statuses = [verdict["status"] for verdict in given["quality_gate"]]
+    ids = {interrupt.id for interrupt in (await bench.state(graph)).interrupts}
+    assert bad in ids
+    result = await bench.resume(graph, {key: replies[key] for key in ids})
+    statuses = [verdict["status"] for verdict in result["quality_gate"]]
     assert statuses == ["accepted", "exhausted", "accepted"]
-    assert [verdict["decided_by"] for verdict in given["quality_gate"]] == ["expert"] * 3
+    assert [verdict["decided_by"] for verdict in result["quality_gate"]] == ["expert"] * 3
     assert len(judgings(bench.server)) == 3

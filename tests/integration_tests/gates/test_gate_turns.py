@@ -76,8 +76,11 @@ async def test_turn_after_a_failed_turn_has_all_its_revisions(bench: Bench, case
     with pytest.raises((ConnectionError, GraphRecursionError)):
         await bench.invoke(graph.with_config(recursion_limit=6), asked())
     before = len(writer.seen)
-    given = await bench.invoke(graph, asked(question))
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 2)
+    result = await bench.invoke(graph, asked(question))
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        2,
+    )
     assert len(writer.seen) - before == 3
 
 
@@ -89,9 +92,12 @@ async def test_each_question_starts_a_turn_of_a_hand_added_node(bench: Bench) ->
     bench.server.rules = always(False)
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())
-    given = await bench.invoke(graph, asked(AGAIN))
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
-    assert given["quality_gate"]["turn"] == given["messages"][3].id
+    result = await bench.invoke(graph, asked(AGAIN))
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        1,
+    )
+    assert result["quality_gate"]["turn"] == result["messages"][3].id
     assert len(judgings(bench.server)) == 3
 
 
@@ -100,8 +106,8 @@ async def test_continued_run_keeps_its_remaining_revisions(bench: Bench) -> None
     bench.server.rules = always(False)
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())
-    given = await bench.invoke(graph, None)
-    assert given["quality_gate"]["status"] == "exhausted"
+    result = await bench.invoke(graph, None)
+    assert result["quality_gate"]["status"] == "exhausted"
     assert len(judgings(bench.server)) == 2
 
 
@@ -133,21 +139,21 @@ async def test_revisions_are_exhausted_across_expert_replies_and_user_messages(
     def write(state: Any) -> dict[str, Any]:
         if len(state["messages"]) == 1:
             return {"messages": [AIMessage("Which order?")]}
-        told = interrupt("Which order?")
-        return {"messages": [HumanMessage(told), AIMessage(f"Order {told} is on its way.")]}
+        reply = interrupt("Which order?")
+        return {"messages": [HumanMessage(reply), AIMessage(f"Order {reply} is on its way.")]}
 
     def conversation(state: Any) -> dict[str, Any]:
-        *said, answer = texts(state["messages"])
-        return {"inputs": {"said": said}, "outputs": answer}
+        *message_texts, answer = texts(state["messages"])
+        return {"inputs": {"said": message_texts}, "outputs": answer}
 
     for example in (None, conversation):
         bench.server.chats.clear()
         graph = gated(bench, write, review="always", max_revisions=2, example=example)
         await bench.invoke(graph, asked(), str(example))
         for reply in (COLD, "12", "Still cold.", "13", {"value": False}):
-            given = await bench.resume(graph, reply, str(example))
-        assert "__interrupt__" not in given
-        assert given["quality_gate"]["status"] == "exhausted"
+            result = await bench.resume(graph, reply, str(example))
+        assert "__interrupt__" not in result
+        assert result["quality_gate"]["status"] == "exhausted"
         assert len(judgings(bench.server)) == 3
 
 
@@ -155,12 +161,15 @@ async def test_unanswered_interrupt_does_not_count_in_a_new_turn(bench: Bench) -
     graph = gated(bench, Writer(), review="always", max_revisions=1, sees="answer")
     await bench.invoke(graph, asked())
     await bench.resume(graph, {"value": False})
-    given = await bench.invoke(graph, asked(AGAIN))
-    assert AGAIN in pending(given)["description"]
-    given = await bench.resume(graph, {"value": False})
-    assert given["quality_gate"]["status"] == "revise"
-    given = await bench.resume(graph, {"value": False})
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    result = await bench.invoke(graph, asked(AGAIN))
+    assert AGAIN in pending(result)["description"]
+    result = await bench.resume(graph, {"value": False})
+    assert result["quality_gate"]["status"] == "revise"
+    result = await bench.resume(graph, {"value": False})
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        1,
+    )
     judged = [episode.example.inputs for episode in await bench.episodes()]
     assert judged == [QUESTION, AGAIN, AGAIN]
 
@@ -171,11 +180,11 @@ async def test_context_is_not_carried_to_the_next_turn(bench: Bench) -> None:
     gate_on(bench, builder, after=None, revise=None, review="always")
     builder.add_edge("__start__", "quality_gate")
     graph = bench.compile(builder)
-    given = {"messages": [("human", QUESTION), ("ai", "Wait.")]}
+    state = {"messages": [("human", QUESTION), ("ai", "Wait.")]}
     context = {"memalign": {"namespace": ["team-a"]}}
-    await bench.invoke(graph, given, context=context)
+    await bench.invoke(graph, state, context=context)
     await bench.resume(graph, COLD, context=context)
-    await bench.invoke(graph, given)
+    await bench.invoke(graph, state)
     await bench.resume(graph, COLD)
     assert len(await bench.episodes()) == len(await bench.episodes(namespace=("team-a",))) == 1
 
@@ -196,11 +205,11 @@ async def test_approval_applies_to_the_shown_answer(bench: Bench, durability: An
     stopped = await bench.invoke(graph, asked(), durability=durability)
     changed = {"messages": [AIMessage("Rude.", id=stopped["messages"][-1].id)]}
     command: Any = Command(resume={"decisions": [{"type": "approve"}]}, update=changed)
-    given = await bench.invoke(graph, command, durability=durability)
-    gate = given["quality_gate"]
+    result = await bench.invoke(graph, command, durability=durability)
+    gate = result["quality_gate"]
     assert (gate["status"], gate["let_through"], gate["value"]) == ("exhausted", False, None)
     assert "changed while an expert was asked" in gate["critique"]
-    assert texts(given["messages"]) == [QUESTION, LATER]
+    assert texts(result["messages"]) == [QUESTION, LATER]
     [episode] = await bench.episodes()
     assert (episode.example.outputs, episode.value) == ("So sorry!", True)
 
@@ -215,8 +224,11 @@ async def test_callers_state_sets_neither_namespace_nor_revisions_of_a_hand_adde
     bench.server.rules = always(False)
     graph = wired(bench, Writer(), Counted, max_revisions=1)
     planted = {"status": "revise", "revisions": -9, "settings": {"namespace": ["team-b"]}}
-    given = await bench.invoke(graph, {**asked(), "quality_gate": planted})
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    result = await bench.invoke(graph, {**asked(), "quality_gate": planted})
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        1,
+    )
     namespaces = bench.store.list_namespaces()
     assert {namespace[0] for namespace in namespaces} == {"memalign"}
 
@@ -235,8 +247,8 @@ async def test_verdict_of_an_earlier_turn_is_not_used_for_an_unjudged_answer(
     bench: Bench, state: Any
 ) -> None:
     graph = gated(bench, Failing(at=2), state=state)
-    given = await bench.invoke(graph, asked())
-    assert given["quality_gate"]["let_through"]
+    result = await bench.invoke(graph, asked())
+    assert result["quality_gate"]["let_through"]
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked(AGAIN))
     assert not (await bench.state(graph)).values["quality_gate"]
@@ -247,16 +259,16 @@ async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench) ->
     for options in ({}, keyed):
         bench.server.rules = always(False)
         graph = gated(bench, Writer(), max_revisions=1, fallback=LATER, **options)
-        given = await bench.invoke(graph, asked(), str(options))
-        assert texts(given["messages"]) == [QUESTION, LATER]
-        assert isinstance(given["messages"][-1], AIMessage)
-        assert given.get("critique", "") == ""
-        gate = given["quality_gate"]
+        result = await bench.invoke(graph, asked(), str(options))
+        assert texts(result["messages"]) == [QUESTION, LATER]
+        assert isinstance(result["messages"][-1], AIMessage)
+        assert result.get("critique", "") == ""
+        gate = result["quality_gate"]
         assert (gate["status"], gate["let_through"], gate["revisions"]) == ("exhausted", False, 1)
         bench.server.rules = []
-        given = await bench.invoke(graph, asked("And now?"), str(options))
-        assert given["quality_gate"]["status"] == "accepted"
-        assert texts(given["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
+        result = await bench.invoke(graph, asked("And now?"), str(options))
+        assert result["quality_gate"]["status"] == "accepted"
+        assert texts(result["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
 
 
 def test_fallback_replaces_the_answer_before_a_handoff_back() -> None:
@@ -270,8 +282,8 @@ def test_fallback_replaces_the_answer_before_a_handoff_back() -> None:
     ]
     messages: Any = add_messages([], written)
     update: Any = fallback_messages(read_turn(messages, {}), LATER)
-    left: Any = add_messages(messages, update)
-    assert texts(left) == [QUESTION, LATER]
+    remaining: Any = add_messages(messages, update)
+    assert texts(remaining) == [QUESTION, LATER]
 
 
 CALL = {"name": "find", "args": {}, "id": "1", "type": "tool_call"}
@@ -289,11 +301,11 @@ TURNS: dict[str, tuple[list[Any], list[str]]] = {
 async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
     bench: Bench, case: str
 ) -> None:
-    written, left = TURNS[case]
+    written, remaining = TURNS[case]
     bench.server.rules = always(False)
     graph = gated(bench, lambda _: {"messages": written}, revise=None, fallback=LATER)
-    given = await bench.invoke(graph, asked())
-    assert texts(given["messages"]) == [QUESTION, *left, LATER]
+    result = await bench.invoke(graph, asked())
+    assert texts(result["messages"]) == [QUESTION, *remaining, LATER]
 
 
 async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: Bench) -> None:
@@ -303,9 +315,9 @@ async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: B
     keyed: dict[str, Any] = {"critique_key": "critique", "revise": None, "fallback": LATER}
     gate_on(bench, builder, LENGTH, after=None, name="short", **keyed)
     gate_on(bench, builder, name="tone", accept="short", critique_key="critique")
-    given = await bench.invoke(bench.compile(builder), asked())
-    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
-    assert texts(given["messages"]) == [QUESTION, LATER]
+    result = await bench.invoke(bench.compile(builder), asked())
+    assert (result["tone"]["status"], result["short"]["status"]) == ("accepted", "exhausted")
+    assert texts(result["messages"]) == [QUESTION, LATER]
 
 
 async def test_second_gate_of_a_chain_replaces_drafts_of_the_first(bench: Bench) -> None:
@@ -314,9 +326,9 @@ async def test_second_gate_of_a_chain_replaces_drafts_of_the_first(bench: Bench)
     options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
     gate_on(bench, builder, LENGTH, after=None, **options)
     bench.server.rules = [judges(LENGTH.instructions, False), judges("Draft 1.", False)]
-    given = await bench.invoke(bench.compile(builder), asked())
-    assert (given["tone"]["status"], given["short"]["status"]) == ("accepted", "exhausted")
-    assert texts(given["messages"]) == [QUESTION, "Too long."]
+    result = await bench.invoke(bench.compile(builder), asked())
+    assert (result["tone"]["status"], result["short"]["status"]) == ("accepted", "exhausted")
+    assert texts(result["messages"]) == [QUESTION, "Too long."]
 
 
 async def test_turn_started_by_goto_does_not_inherit_a_namespace(bench: Bench) -> None:
@@ -362,9 +374,9 @@ async def test_interrupt_propagates_through_parent_graphs_with_context_and_event
     assert (state.next, len(state.interrupts)) == (("write",), 1)
     assert "is empty" in await bench.refuse(graph, " ")
     assert "__interrupt__" in await bench.resume(graph, {"value": False, "rationale": REASON})
-    given = await bench.resume(graph, {"value": True})
-    assert REASON in given["messages"][2].text
-    assert given["messages"][-1].text == "Draft 2."
+    result = await bench.resume(graph, {"value": True})
+    assert REASON in result["messages"][2].text
+    assert result["messages"][-1].text == "Draft 2."
     assert len(judgings(bench.server)) == len(writer.seen) == 2
     assert len(await bench.episodes(namespace=TEAM)) == 3
 
@@ -375,9 +387,12 @@ async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: 
     gate_on(bench, builder, LENGTH, max_revisions=1)
     graph = bench.compile(builder).with_config(recursion_limit=12)
     bench.server.rules = [judges(LENGTH.instructions, False), *always(True)]
-    given = await bench.invoke(graph, asked())
-    assert given["quality_gate"]["judgment"]["criterion"] == LENGTH.name
-    assert (given["quality_gate"]["status"], given["quality_gate"]["revisions"]) == ("exhausted", 1)
+    result = await bench.invoke(graph, asked())
+    assert result["quality_gate"]["judgment"]["criterion"] == LENGTH.name
+    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
+        "exhausted",
+        1,
+    )
     assert len(writer.seen) == 2
 
 
@@ -440,7 +455,7 @@ async def test_settings_of_a_parents_context_reach_the_judge(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(bench.server, "keep_alive", False)
     await bench.remember({**CASE, **COLD}, namespace=TEAM)
-    rule = await bench.add_guideline("Begins with a word of regret.", namespace=TEAM)
+    guideline = await bench.add_guideline("Begins with a word of regret.", namespace=TEAM)
     builder = writing(Writer(), context_schema=schema)
     options: dict[str, Any] = {"review": "exhausted", "max_revisions": 1}
     graph = bench.compile(gate_on(bench, builder, **options))
@@ -450,16 +465,16 @@ async def test_settings_of_a_parents_context_reach_the_judge(
         ({"namespace": list(TEAM), "k": 0, "review": "never"}, False, True),
         ({}, False, False),
     ]
-    for number, (given, shown, ruled) in enumerate(runs):
+    for number, (values, displayed, ruled) in enumerate(runs):
         bench.server.chats.clear()
-        result = await bench.invoke(graph, asked(), str(number), context=settings(schema, **given))
-        assert ("__interrupt__" in result) is ("review" not in given)
+        result = await bench.invoke(graph, asked(), str(number), context=settings(schema, **values))
+        assert ("__interrupt__" in result) is ("review" not in values)
         # The settings hold also while nobody is asked until revisions have run out.
         assert len(judgings(bench.server)) == 2
         for chat in judgings(bench.server):
-            assert (COLD["rationale"] in chat.text) is shown
-            assert (rule.text in chat.text) is ruled
-            assert chat.model == ("gpt-4.1-nano" if "model" in given else "gpt-4.1-mini")
+            assert (COLD["rationale"] in chat.text) is displayed
+            assert (guideline.text in chat.text) is ruled
+            assert chat.model == ("gpt-4.1-nano" if "model" in values else "gpt-4.1-mini")
 
 
 async def test_missing_edge_raises_when_the_graph_runs(bench: Bench) -> None:

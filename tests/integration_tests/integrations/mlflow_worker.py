@@ -79,8 +79,8 @@ def assess() -> None:
     ann = AssessmentSource("HUMAN", "ann")
 
     def log(**fields: Any) -> Any:
-        given = {"trace_id": trace_id, "name": "support_tone", "source": ann, **fields}
-        return mlflow.log_feedback(**given)
+        data = {"trace_id": trace_id, "name": "support_tone", "source": ann, **fields}
+        return mlflow.log_feedback(**data)
 
     first = log(name="Support_Tone ", value=True)
     mlflow.override_feedback(
@@ -90,10 +90,10 @@ def assess() -> None:
         rationale="Too cold.",
         source=ann,
     )
-    at = {"create_time_ms": 1_700_000_000_000, "last_update_time_ms": 1_700_000_000_000}
+    times = {"create_time_ms": 1_700_000_000_000, "last_update_time_ms": 1_700_000_000_000}
     bob = AssessmentSource("HUMAN", "bob")
-    said = Feedback(name="support_tone", value="yes", source=bob, **at)
-    given = mlflow.log_assessment(trace_id, said)
+    bobs_feedback = Feedback(name="support_tone", value="yes", source=bob, **times)
+    data = mlflow.log_assessment(trace_id, bobs_feedback)
     log(source=AssessmentSource("LLM_JUDGE", "gpt"), value=True, rationale="I, robot.")
     log(source=AssessmentSource("HUMAN"), value=[1, "a"])
     log(source=AssessmentSource("HUMAN"), rationale="Words.")
@@ -108,30 +108,30 @@ def assess() -> None:
     log(trace_id=span.trace_id, value=True, span_id=inner.span_id)
     log(trace_id=span.trace_id, value=True, source=bob)  # the root has no outputs
 
-    traces = [mlflow.get_trace(one) for one in (trace_id, span.trace_id)]
-    found = feedback_from_mlflow(traces, CRITERION)
-    word, from_bob, words, on_a_span = in_order(found)
-    assert (word.author, word.value, word.rationale) == ("ann", False, "Too cold.")
-    assert word.example.to_json() == {
+    traces = [mlflow.get_trace(value) for value in (trace_id, span.trace_id)]
+    imported = feedback_from_mlflow(traces, CRITERION)
+    comment, from_bob, feedback, on_a_span = in_order(imported)
+    assert (comment.author, comment.value, comment.rationale) == ("ann", False, "Too cold.")
+    assert comment.example.to_json() == {
         "inputs": {"question": "Where is it?"},
         "outputs": "Look it up.",
         "reference_outputs": {"facts": ["late", "lost"]},
     }
-    assert (from_bob.author, from_bob.value, from_bob.id) == ("bob", True, given.assessment_id)
+    assert (from_bob.author, from_bob.value, from_bob.id) == ("bob", True, data.assessment_id)
     assert from_bob.given_at.isoformat().startswith("2023-11-14T22:13:20")
-    assert (words.author, words.value, words.rationale) == (None, None, "Words.")
+    assert (feedback.author, feedback.value, feedback.rationale) == (None, None, "Words.")
     assert (on_a_span.example.inputs, on_a_span.example.outputs) == ({"query": "Inner?"}, "Found.")
-    assert len(found.passed_over) == 2
-    reasons = " ".join(one.reason for one in found.rejected)
-    assert len(found.rejected) == 3
+    assert len(imported.passed_over) == 2
+    reasons = " ".join(item.reason for item in imported.rejected)
+    assert len(imported.rejected) == 3
     for part in ("[1.0, 'a'] is not on", "is an error", "outputs: must not be"):
         assert part in reasons
     for form in (
-        [one.to_dict() for one in traces],
-        [one.to_json() for one in traces],
+        [trace.to_dict() for trace in traces],
+        [trace.to_json() for trace in traces],
         mlflow.search_traces(),
     ):
-        assert in_order(feedback_from_mlflow(form, CRITERION)) == in_order(found)
+        assert in_order(feedback_from_mlflow(form, CRITERION)) == in_order(imported)
 
 
 def in_order(found: Any) -> list[OurFeedback]:

@@ -35,16 +35,16 @@ def refusals(place: Path) -> list[str]:
     """Return the fields that errors name for a dataset or a judge that cannot be used."""
     plain = Judge(criterion=CRITERION, model="openai:gpt-4.1-mini", embeddings="openai:loopback")
     dataset = ray.data.from_items(rows(3)).materialize()
-    said = []
-    for given, judge in (
+    messages = []
+    for rows_given, judge in (
         (dataset.rename_columns({"row": "value"}).materialize(), plain),
         (dataset, plain.but(keep_judgments=timedelta(days=1))),
     ):
         try:
-            judge_dataset(given, judge, store=place)
+            judge_dataset(rows_given, judge, store=place)
         except InvalidInputError as error:
-            said.append(str(error).partition(":")[0])
-    return said
+            messages.append(str(error).partition(":")[0])
+    return messages
 
 
 def main(folder: Path, count: int, batch_size: int) -> None:
@@ -82,7 +82,7 @@ def main(folder: Path, count: int, batch_size: int) -> None:
                     assert json.loads(row["judgment"])["episode_ids"]
             if len(seen) >= count // 2:
                 memory.add_guideline("Learned meanwhile.")
-    told = {
+    result = {
         "rows": len(seen),
         "doubled": sum(n - 1 for n in seen.values()),
         "errors": errors,
@@ -90,7 +90,7 @@ def main(folder: Path, count: int, batch_size: int) -> None:
         "refused": refusals(place),
         "seconds": round(time.monotonic() - begun, 1),
     }
-    (folder / "told.json").write_text(json.dumps(told))  # Ray writes to stdout, too
+    (folder / "told.json").write_text(json.dumps(result))  # Ray writes to stdout, too
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def client(
 
 
 QUESTIONS = [
-    Example(id=uuid.uuid4(), dataset_id=uuid.uuid4(), inputs={"question": given}, outputs=known)
-    for given, known in (
+    Example(id=uuid.uuid4(), dataset_id=uuid.uuid4(), inputs={"question": question}, outputs=output)
+    for question, output in (
         ("My order never came.", {"answer": "We are sorry."}),
         ("The cup is broken.", None),
     )
@@ -106,7 +106,7 @@ class Evaluated(Protocol):
 @pytest.fixture
 def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
     """Evaluates as LangSmith's documentation does; returns the results by question."""
-    given: dict[str, Any] = {"data": QUESTIONS, "upload_results": False, "client": client}
+    arguments: dict[str, Any] = {"data": QUESTIONS, "upload_results": False, "client": client}
 
     async def evaluate(graph: Any, target: Any = answer, **options: Any) -> list[Any]:
         async def atarget(inputs: dict[str, Any]) -> Any:
@@ -114,12 +114,12 @@ def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
 
         if bench.awaits:
             evaluators: Any = [as_async_evaluator(graph, **options)]
-            done = await langsmith.aevaluate(atarget, evaluators=evaluators, **given)
+            done = await langsmith.aevaluate(atarget, evaluators=evaluators, **arguments)
             rows = [row async for row in done]
         else:
             evaluators = [as_evaluator(graph, **options)]
-            rows = list(langsmith.evaluate(target, evaluators=evaluators, **given))
-        rows.sort(key=lambda row: [one.id for one in QUESTIONS].index(row["example"].id))
+            rows = list(langsmith.evaluate(target, evaluators=evaluators, **arguments))
+        rows.sort(key=lambda row: [item.id for item in QUESTIONS].index(row["example"].id))
         return [row["evaluation_results"]["results"] for row in rows]
 
     return evaluate
@@ -149,10 +149,10 @@ async def test_evaluation_runs_offline_and_uses_the_memory(
     assert first.metadata["episode_ids"] == [memory.episodes()[0].id]
     assert {"judgment_id", "confidence", "warnings", "model"} <= set(first.metadata)
     assert first.metadata["thread_id"] != second.metadata["thread_id"]
-    asked = [chat.messages[-1]["content"] for chat in bench.server.chats]
-    [about_the_cup] = [text for text in asked if "cup" in text]
+    requests = [chat.messages[-1]["content"] for chat in bench.server.chats]
+    [about_the_cup] = [text for text in requests if "cup" in text]
     assert "reference" not in about_the_cup, "the data set has none for this one"
-    assert sum("We are sorry." in text for text in asked) == 1
+    assert sum("We are sorry." in text for text in requests) == 1
     named = await evaluated(graph, config={"configurable": {"thread_id": "mine"}})
     assert {one.metadata["thread_id"] for [one] in named} == {"mine"}
 
@@ -219,7 +219,7 @@ async def test_panel_returns_one_result_per_criterion_and_errors_for_failures(
         aggregate=Aggregate(passes=0.6),
     )
     for results in await evaluated(bench.compile(panel)):
-        by_key = {one.key: one for one in results}
+        by_key = {result.key: result for result in results}
         assert set(by_key) == {"support_tone", "tone", "grade", "aggregate"}
         assert by_key["support_tone"].score is True
         assert by_key["tone"].value == "warm"
@@ -231,8 +231,8 @@ async def test_panel_returns_one_result_per_criterion_and_errors_for_failures(
 async def test_result_has_the_format_of_openevals(bench: Bench) -> None:
     steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
     ours = await call(bench, bench.judge_graph(), inputs="Where?", outputs=steps, rubric="strict")
-    shown = "1. user: Where is it?\n2. assistant (final answer): On its way."
-    assert shown in bench.server.chats[0].text
+    displayed = "1. user: Where is it?\n2. assistant (final answer): On its way."
+    assert displayed in bench.server.chats[0].text
     bench.server.script('{"reasoning": "Fine.", "score": true}')
     options: Any = {"prompt": "Is it kind? {outputs}", "judge": bench.server.chat_model()}
     theirs: Any = create_llm_as_judge(**options)(outputs="Here.")
@@ -255,9 +255,9 @@ async def test_unjudgeable_run_raises_one_sentence(bench: Bench) -> None:
         ("outputs", {"inputs": "x", "outputs": {"output": None}}),
         ("outputs", {"inputs": "x", "outputs": {"at": object()}}),
     ]
-    for field, given in cases:
+    for field, case in cases:
         with pytest.raises(InvalidInputError, match=f"^{field}"):
-            await call(bench, graph, **given)
+            await call(bench, graph, **case)
     assert bench.server.chats == []
     asks = bench.review_graph(review="always")
     with pytest.raises(InvalidInputError, match='review="never"'):
@@ -281,9 +281,9 @@ def test_unusable_arguments_are_named(bench: Bench) -> None:
         (graph, {"contxt": {}}, "contxt: "),
     ]
     for make in (as_evaluator, as_async_evaluator, as_comparative_evaluator):
-        for given, options, sentence in refused:
+        for values, options, sentence in refused:
             with pytest.raises(InvalidInputError) as caught:
-                make(given, **options)
+                make(values, **options)
             assert str(caught.value).startswith(sentence)
     with pytest.raises(InvalidInputError, match=r"^graph: it returns no judgment"):
         as_evaluator(RunnableLambda(lambda given: {"answer": given}))(**CASE)
@@ -316,17 +316,17 @@ def test_langsmith_compares_two_runs(bench: Bench, verdict: str, scores: list[fl
     assert [result.scores[str(run.id)] for run in runs] == scores
     [chat] = bench.server.chats
     assert chat.text.index("Look it up.") < chat.text.index("We are sorry.")
-    given: Any = {"inputs": "x", "outputs": [run.outputs for run in runs]}
+    fields: Any = {"inputs": "x", "outputs": [run.outputs for run in runs]}
     bench.server.rules = []
     with pytest.raises(InvalidInputError, match="scale=Pairwise"):
-        as_comparative_evaluator(bench.judge_graph())(runs=runs, **given)
-    failed: Any = [given["outputs"][0], {"output": None}]
+        as_comparative_evaluator(bench.judge_graph())(runs=runs, **fields)
+    failed: Any = [fields["outputs"][0], {"output": None}]
     empty: Any = [{}, {}]
     for outputs in (failed, failed[::-1], empty):
         with pytest.raises(InvalidInputError, match=r"^outputs: there are none to judge"):
             evaluator(runs=runs, inputs="x", outputs=outputs)
     with pytest.raises(InvalidInputError, match="compares two runs, not 3"):
-        evaluator(runs=[*runs, runs[0]], **given)
+        evaluator(runs=[*runs, runs[0]], **fields)
 
 
 STEPS = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "Here."}]
@@ -337,12 +337,12 @@ def episode(**fields: Any) -> Episode:
 
 
 def test_several_experts_become_one_few_shot_example_with_the_majoritys_comment() -> None:
-    words = [("ann", False, "Cold."), ("bob", True, "Fine."), ("cem", False, "No help.")]
-    said = [episode(author=who, value=value, rationale=why) for who, value, why in words]
-    said += [episode(rationale="Words alone."), episode(value=7, author="of an earlier scale")]
+    feedback = [("ann", False, "Cold."), ("bob", True, "Fine."), ("cem", False, "No help.")]
+    episodes = [episode(author=who, value=value, rationale=why) for who, value, why in feedback]
+    episodes += [episode(rationale="Words alone."), episode(value=7, author="of an earlier scale")]
     expected = {**CASE, "score": False, "reasoning": "Cold.\nNo help."}
-    assert few_shot_examples(said, CRITERION) == [expected]
-    assert few_shot_examples(said[3:], CRITERION) == []
+    assert few_shot_examples(episodes, CRITERION) == [expected]
+    assert few_shot_examples(episodes[3:], CRITERION) == []
 
 
 def test_few_shot_examples_have_scale_values_and_escaped_text() -> None:
@@ -367,11 +367,11 @@ def test_few_shot_examples_have_scale_values_and_escaped_text() -> None:
 @pytest.mark.parametrize("make", [create_llm_as_judge, create_trajectory_llm_as_judge])
 def test_openevals_judges_show_our_episodes(server: LoopbackServer, make: Any) -> None:
     server.script('{"reasoning": "As before.", "score": false}')
-    said = [episode(**COLD), episode(**OTHER, value=True)]
+    episodes = [episode(**COLD), episode(**OTHER, value=True)]
     judge = make(
         prompt="Is it kind? {outputs}",
         judge=server.chat_model(),
-        few_shot_examples=few_shot_examples(said, CRITERION),
+        few_shot_examples=few_shot_examples(episodes, CRITERION),
     )
     assert judge(outputs=STEPS)["comment"] == "As before."
     [chat] = server.chats

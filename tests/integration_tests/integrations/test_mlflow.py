@@ -18,5 +18,5 @@ def test_mlflow_scores_with_the_judge_and_its_assessments_become_feedback(
         Rule(lambda _: True, value=False, rationale="Too cold."),
     ]
     run_worker("mlflow", server, tmp_path)
-    shown = [chat for chat in server.chats if "We are sorry." in chat.text]
-    assert shown, "expectations are the reference"
+    requests = [chat for chat in server.chats if "We are sorry." in chat.text]
+    assert requests, "expectations are the reference"

@@ -26,12 +26,12 @@ class Killer:
         self.workers = set[int]()
 
     def __call__(self, chat: ChatRequest) -> Reply:
-        worker, asked = int(chat.headers["x-worker"]), next(self.asked)
+        worker, count = int(chat.headers["x-worker"]), next(self.asked)
         self.workers.add(worker)
-        if asked == ROWS // 2:
+        if count == ROWS // 2:
             os.kill(worker, signal.SIGKILL)
         end = time.monotonic() + 100
-        while asked >= ROWS // 2 and len(self.workers) < 3 and time.monotonic() < end:
+        while count >= ROWS // 2 and len(self.workers) < 3 and time.monotonic() < end:
             time.sleep(0.1)
         return self.server.judge(chat)
 
@@ -44,13 +44,13 @@ def test_killed_worker_neither_loses_nor_duplicates_rows(
     ]
     server.responder = killer = Killer(server)
     run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH))
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert (told["rows"], told["doubled"], told["versions"]) == (ROWS, 0, True)
+    result = json.loads((tmp_path / "told.json").read_text())
+    assert (result["rows"], result["doubled"], result["versions"]) == (ROWS, 0, True)
     assert len(killer.workers) == 3
-    assert set(told["errors"]) == {"1", "2"}
-    assert told["errors"]["1"].startswith("outputs: must not be empty")
-    assert "No." in told["errors"]["2"]
+    assert set(result["errors"]) == {"1", "2"}
+    assert result["errors"]["1"].startswith("outputs: must not be empty")
+    assert "No." in result["errors"]["2"]
     # All but the one with nothing to judge, and again what the killed worker was at; the refused
     # one is asked once more without similar cases each time.
     assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH + 2
-    assert told["refused"] == ["dataset", "keep_judgments"]
+    assert result["refused"] == ["dataset", "keep_judgments"]

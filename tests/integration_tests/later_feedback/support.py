@@ -15,8 +15,12 @@ ROOT = ("memalign", CRITERION.name)
 
 def feedback_graph(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
     """The graph that takes an expert's later word, with this bench's models."""
-    given = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder(), **options}
-    return bench.compile(create_feedback_graph(criterion, **given))
+    arguments = {
+        "model": bench.server.chat_model(),
+        "embeddings": bench.server.embedder(),
+        **options,
+    }
+    return bench.compile(create_feedback_graph(criterion, **arguments))
 
 
 async def judge(
@@ -38,9 +42,9 @@ async def tell(
     **options: Any,
 ) -> dict[str, Any]:
     """Give an expert's word on a judgment."""
-    given = {"judgment_id": judgment_id, "reply": reply}
+    graph_input = {"judgment_id": judgment_id, "reply": reply}
     graph = feedback_graph(bench, **options)
-    result: dict[str, Any] = await bench.invoke(graph, given, on, context=context)
+    result: dict[str, Any] = await bench.invoke(graph, graph_input, on, context=context)
     return result
 
 
@@ -51,8 +55,8 @@ def kept(bench: Bench, **options: Any) -> list[KeptJudgment]:
 
 def everything(bench: Bench) -> list[Any]:
     """All items of the store."""
-    [found] = bench.store.batch([SearchOp((), limit=10_000)])
-    return list(found)  # type: ignore[arg-type]
+    [items] = bench.store.batch([SearchOp((), limit=10_000)])
+    return list(items)  # type: ignore[arg-type]
 
 
 def judgments_in_store(bench: Bench, *root: str) -> list[str]:

@@ -108,8 +108,8 @@ async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(
     assert len(bench.memory().forget([episode.id]).guidelines_removed) == 1
     assert await bench.episodes() == []
     assert len(kept(bench)) == 2
-    given = await tell(bench, judgment["id"], WORD, on="again")
-    assert given["learned"]["guidelines"]
+    result = await tell(bench, judgment["id"], WORD, on="again")
+    assert result["learned"]["guidelines"]
     assert len(await bench.episodes()) == len(await bench.guidelines()) == 1
     bench.memory().forget([episode.id])
     bench.memory().forget([episode.id], purge=True, checkpointer=bench.saver)

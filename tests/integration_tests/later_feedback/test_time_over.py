@@ -75,8 +75,8 @@ def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) ->
         )
         judgment = graph.compile(store=store).invoke(CASE)["judgment"]
         assert judgment["thread_id"] is None
-        kept = "SELECT key, ttl_minutes FROM store WHERE prefix LIKE '%judgments'"
-        [(key, minutes)] = store.conn.execute(kept).fetchall()
+        query = "SELECT key, ttl_minutes FROM store WHERE prefix LIKE '%judgments'"
+        [(key, minutes)] = store.conn.execute(query).fetchall()
         assert (key, round(minutes)) == (judgment["id"], 5)
 
 

@@ -49,14 +49,14 @@ BY_ANN = {**COLD, "author": "ann"}
 @EVERY_WAY
 async def test_feedback_is_learned_on_another_thread(bench: Bench) -> None:
     judgment = await judge(bench)
-    given = await tell(bench, judgment["id"], BY_ANN)
-    assert given["judgment"] == judgment
-    assert given["feedback"]["rationale"] == COLD["rationale"]
-    [learned] = given["learned"]["guidelines"]
+    result = await tell(bench, judgment["id"], BY_ANN)
+    assert result["judgment"] == judgment
+    assert result["feedback"]["rationale"] == COLD["rationale"]
+    [learned] = result["learned"]["guidelines"]
     [guideline] = await bench.guidelines()
     assert learned["guideline_id"] == guideline.id
     [episode] = await bench.episodes()
-    assert given["learned"]["episode_ids"] == [episode.id]
+    assert result["learned"]["episode_ids"] == [episode.id]
     assert (episode.author, episode.value, episode.status) == ("ann", False, "distilled")
     assert episode.example.model_dump(exclude={"reference_outputs"}) == CASE
     assert episode.judgment is not None
@@ -67,7 +67,7 @@ async def test_feedback_is_learned_on_another_thread(bench: Bench) -> None:
     assert again["guideline_ids"] == [guideline.id]
     memory = bench.memory()
     waiting = await memory.ajudgments() if bench.awaits else memory.judgments()
-    assert [kept.judgment.id for kept in waiting] == [judgment["id"], again["id"]]
+    assert [judgment.judgment.id for judgment in waiting] == [judgment["id"], again["id"]]
 
 
 async def test_judgments_are_kept_until_expiry_and_only_on_request(
@@ -87,17 +87,17 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(
     assert (ignored["feedback"], ignored["learned"]) == (None, None)
     assert await bench.episodes() == []
     await tell(bench, first["id"], COLD)
-    left = bench.memory().judgments(waiting=True)
-    assert [waiting.judgment.id for waiting in left] == [second["id"]]
+    judgments = bench.memory().judgments(waiting=True)
+    assert [waiting.judgment.id for waiting in judgments] == [second["id"]]
 
 
 async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
-    given = await bench.review(graph, BY_ANN)
-    assert [waiting.judgment.id for waiting in kept(bench)] == [given["judgment"]["id"]]
+    result = await bench.review(graph, BY_ANN)
+    assert [waiting.judgment.id for waiting in kept(bench)] == [result["judgment"]["id"]]
     other = bench.server.chat_model(model="distiller")
-    word = {"value": True, "rationale": "Fine.", "author": "bob"}
-    await tell(bench, given["judgment"]["id"], word, distill_model=other)
+    feedback = {"value": True, "rationale": "Fine.", "author": "bob"}
+    await tell(bench, result["judgment"]["id"], feedback, distill_model=other)
     episodes = await bench.episodes()
     assert {episode.author: episode.value for episode in episodes} == {"ann": False, "bob": True}
     assert [chat.model for chat in distillings(bench.server)] == ["gpt-4.1-mini", "distiller"]
@@ -116,8 +116,8 @@ async def test_every_reply_format_is_accepted(
     bench: Bench, reply: Any, value: Any, words: str | None, distils: int
 ) -> None:
     judgment = await judge(bench)
-    given = await tell(bench, judgment["id"], reply)
-    assert (given["feedback"]["value"], given["feedback"]["rationale"]) == (value, words)
+    result = await tell(bench, judgment["id"], reply)
+    assert (result["feedback"]["value"], result["feedback"]["rationale"]) == (value, words)
     [episode] = await bench.episodes()
     assert (episode.value, episode.rationale, episode.status) == (value, words, "distilled")
     assert len(distillings(bench.server)) == distils
@@ -130,11 +130,13 @@ async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) 
     await tell(bench, judgment["id"], BY_ANN)
     assert bench.server.embeddings == []
     embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
-    word = {**COLD, "author": "bob"}
-    await tell(bench, judgment["id"], word, on="later", embeddings=embedder)
-    assert {asked.model for asked in bench.server.embeddings} == {"text-embedding-3-large"}
-    found = bench.memory(embeddings=embedder).recall(OTHER, 1)
-    assert [similar.example.inputs for similar in found] == [OTHER["inputs"]]
+    feedback = {**COLD, "author": "bob"}
+    await tell(bench, judgment["id"], feedback, on="later", embeddings=embedder)
+    assert {embedding_count.model for embedding_count in bench.server.embeddings} == {
+        "text-embedding-3-large"
+    }
+    recalled = bench.memory(embeddings=embedder).recall(OTHER, 1)
+    assert [similar.example.inputs for similar in recalled] == [OTHER["inputs"]]
 
 
 async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None:
@@ -155,11 +157,11 @@ async def test_feedback_of_a_failed_distillation_is_learned_once_by_the_next_run
     bench.server.script(*[error(500, "It broke.", retry_after=0)] * 3)
     failed = await tell(bench, judgment["id"], COLD)
     assert "It broke" in failed["learned"]["warnings"][0]
-    assert [said.status for said in await bench.episodes()] == ["pending"]
+    assert [episode.status for episode in await bench.episodes()] == ["pending"]
     first = await tell(bench, judgment["id"], COLD, on="again")
     again = await tell(bench, judgment["id"], COLD)
     assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
-    assert [said.status for said in await bench.episodes()] == ["distilled"]
+    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
     assert len(await bench.guidelines()) == 1
 
 
@@ -169,16 +171,16 @@ async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) ->
     authors = [f"expert-{number}" for number in range(6)]
 
     def say(author: str) -> Any:
-        given = {"judgment_id": judgment["id"], "reply": {**COLD, "author": author}}
-        return graph.invoke(given, thread(author))
+        graph_input = {"judgment_id": judgment["id"], "reply": {**COLD, "author": author}}
+        return graph.invoke(graph_input, thread(author))
 
     with ThreadPoolExecutor(len(authors)) as pool:
         list(pool.map(say, authors))
     episodes = await bench.episodes()
-    assert sorted(str(said.author) for said in episodes) == authors
-    assert {said.status for said in episodes} == {"distilled"}
-    sources = {key for rule in await bench.guidelines() for key in rule.episode_ids}
-    assert sources <= {said.id for said in episodes}
+    assert sorted(str(episode.author) for episode in episodes) == authors
+    assert {episode.status for episode in episodes} == {"distilled"}
+    sources = {key for guideline in await bench.guidelines() for key in guideline.episode_ids}
+    assert sources <= {episode.id for episode in episodes}
 
 
 def content(bench: Bench) -> tuple[Any, ...]:
@@ -225,12 +227,14 @@ async def test_invalid_or_incomplete_feedback_is_reported_and_can_be_corrected(
 
 
 async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Bench) -> None:
-    given = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
-    assert "another namespace" in await refuse(bench, given, {"namespace": ["memalign", "sub"]})
+    graph_input = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
+    assert "another namespace" in await refuse(
+        bench, graph_input, {"namespace": ["memalign", "sub"]}
+    )
     other = CRITERION.model_copy(update={"name": "brevity"})
-    assert "memalign/brevity" in await refuse(bench, given, criterion=other)
-    age(bench, given["judgment_id"])
-    assert "It has expired" in await refuse(bench, given)
+    assert "memalign/brevity" in await refuse(bench, graph_input, criterion=other)
+    age(bench, graph_input["judgment_id"])
+    assert "It has expired" in await refuse(bench, graph_input)
     assert kept(bench) == []
 
 
@@ -239,8 +243,8 @@ async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
     judgment = await judge(bench, criterion=score)
     assert judgment["value"] == 5
     boolean = score.model_copy(update={"scale": Boolean()})
-    given = {"judgment_id": judgment["id"], "reply": {"type": "approve"}}
-    assert "not on the scale" in await refuse(bench, given, criterion=boolean)
+    graph_input = {"judgment_id": judgment["id"], "reply": {"type": "approve"}}
+    assert "not on the scale" in await refuse(bench, graph_input, criterion=boolean)
     taken = await tell(bench, judgment["id"], {"value": False}, criterion=boolean)
     assert taken["feedback"]["value"] is False
 
@@ -253,10 +257,10 @@ async def test_graph_without_a_store_raises(bench: Bench) -> None:
 
 
 async def test_feedback_after_one_with_the_latest_possible_date_counts(bench: Bench) -> None:
-    given = await judge(bench)
+    judgment = await judge(bench)
     early = {**CASE, "value": True, "author": "ann", "given_at": "9999-12-31T23:59:59.999999Z"}
     await bench.remember(early)
-    await tell(bench, given["id"], BY_ANN)
+    await tell(bench, judgment["id"], BY_ANN)
     [episode] = await bench.episodes()
     assert episode.value is False
 
@@ -271,14 +275,14 @@ async def test_no_answered_judgment_of_a_case_stays_pending_and_each_verdict_cou
         await log_review(ASYNC, memory.access, judgment, ASKED, datetime.now(UTC))
     replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
     for judgment, reply in zip(nights, replies, strict=True):
-        given = parse_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
-        await remember(ASYNC, memory.access, [given], note_threads=judgment is not nights[1])
+        parsed = parse_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
+        await remember(ASYNC, memory.access, [parsed], note_threads=judgment is not nights[1])
     assert memory.judgments(waiting=True) == []
     [episode] = memory.episodes()
     assert (episode.value, episode.judgment) == (False, nights[2])
     assert episode.other_verdicts == {nights[0].id: True, nights[1].id: False}
-    asked = memory.review_report().asked
-    assert (asked.answered, asked.agreeing) == (3, 1)
+    embedding_count = memory.review_report().asked
+    assert (embedding_count.answered, embedding_count.agreeing) == (3, 1)
     assert len(memory.judgments()) == 3
     memory.forget(author="ann")
     assert len(memory.judgments(waiting=True)) == 3

@@ -26,7 +26,7 @@ def criterion(name: str, scale: Scale | None = None) -> Criterion:
 
 NINE = [criterion(name, GRADES) for name in ASPECTS]
 TONE, FACTS, LENGTH = THREE = [criterion(name) for name in ("tone", "facts", "length")]
-NAMES = [one.name for one in THREE]
+NAMES = [criterion.name for criterion in THREE]
 MIXED = [
     criterion("polite"),
     criterion("grade", GRADES),
@@ -86,8 +86,8 @@ def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def form_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """The form in the one interrupt of a result."""
-    [asked] = result["__interrupt__"]
-    [action] = asked.value["action_requests"]
+    [interrupt] = result["__interrupt__"]
+    [action] = interrupt.value["action_requests"]
     return dict(action)
 
 
@@ -105,5 +105,11 @@ async def teach(bench: Bench, one: Criterion, case: Any = CASE, **said: Any) -> 
 async def learned_texts(
     bench: Bench, criteria: Sequence[Criterion], **options: Any
 ) -> dict[str, list[str]]:
-    found = {one.name: await bench.guidelines(criterion=one, **options) for one in criteria}
-    return {name: [guideline.text for guideline in found[name]] for name in found}
+    guidelines_by_name = {
+        criterion.name: await bench.guidelines(criterion=criterion, **options)
+        for criterion in criteria
+    }
+    return {
+        name: [guideline.text for guideline in guidelines_by_name[name]]
+        for name in guidelines_by_name
+    }

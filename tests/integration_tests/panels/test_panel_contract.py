@@ -80,14 +80,14 @@ async def test_panel(bench: Bench) -> None:
         assert problem in await bench.refuse(graph(), reply)
         assert (await bench.state(graph())).interrupts[0].id == state.interrupts[0].id
     reply = {"tone": COLD, "facts": "Name the order.", "author": "ann"}
-    given = await bench.resume(graph(), reply)
-    assert set(given) - {*CASE, "__interrupt__"} == {
+    result = await bench.resume(graph(), reply)
+    assert set(result) - {*CASE, "__interrupt__"} == {
         *("judgments", "errors", "aggregate", "feedback", "learned")
     }
-    assert given["learned"].keys() == given["feedback"].keys() == {"tone", "facts"}
-    assert given["judgments"] == state.values["judgments"]
-    assert given["errors"] == {}
-    assert given["aggregate"] == {
+    assert result["learned"].keys() == result["feedback"].keys() == {"tone", "facts"}
+    assert result["judgments"] == state.values["judgments"]
+    assert result["errors"] == {}
+    assert result["aggregate"] == {
         "score": 0.5,
         "passed": True,
         "parts": {"tone": 0.0, "facts": 1.0, "length": 1.0},
@@ -101,23 +101,23 @@ async def test_panel(bench: Bench) -> None:
         "facts": [f"{HEED}Name the order."],
         "length": [],
     }
-    for one in (TONE, FACTS):
-        assert await bench.episodes(criterion=one) == []
-        [episode] = await bench.episodes(criterion=one, namespace=("shop", "emea"))
-        assert given["learned"][one.name]["episode_ids"] == [episode.id]
+    for criterion in (TONE, FACTS):
+        assert await bench.episodes(criterion=criterion) == []
+        [episode] = await bench.episodes(criterion=criterion, namespace=("shop", "emea"))
+        assert result["learned"][criterion.name]["episode_ids"] == [episode.id]
         assert (episode.author, episode.thread_ids) == ("ann", ["t"])
         assert episode.judgment is not None
-        assert episode.judgment.id == given["judgments"][one.name]["id"]
+        assert episode.judgment.id == result["judgments"][criterion.name]["id"]
 
     bench.server.rules = [fails("length")]
-    given = await bench.invoke(graph(), OTHER, context=WHERE)
-    assert len(given["judgments"]["tone"]["guideline_ids"]) == 1
-    assert given["errors"].keys() == {"length"}
-    assert given["aggregate"]["missing"] == ["length"]
-    assert (given["feedback"], given["learned"]) == (None, {})
-    assert "### length: not judged" in form_of(given)["description"]
-    given = await bench.resume(graph(), approved())
-    assert given["feedback"].keys() == given["learned"].keys() == {"tone", "facts"}
+    result = await bench.invoke(graph(), OTHER, context=WHERE)
+    assert len(result["judgments"]["tone"]["guideline_ids"]) == 1
+    assert result["errors"].keys() == {"length"}
+    assert result["aggregate"]["missing"] == ["length"]
+    assert (result["feedback"], result["learned"]) == (None, {})
+    assert "### length: not judged" in form_of(result)["description"]
+    result = await bench.resume(graph(), approved())
+    assert result["feedback"].keys() == result["learned"].keys() == {"tone", "facts"}
     assert len(distillings(bench.server)) == 2
     assert await bench.episodes(criterion=LENGTH, namespace=("shop", "emea")) == []
 
@@ -144,20 +144,20 @@ async def test_nine_criteria_are_judged_and_distilled_concurrently(
     graph = bench.compile(builder).with_config(max_concurrency=len(NINE))
     bench.server.rules = judged(metrics=1, plots=2)
     bench.server.responder = Together(len(NINE), bench.server.judge, "judgment")
-    given = await bench.invoke(graph, CASE, context=context and {"memalign": context})
+    result = await bench.invoke(graph, CASE, context=context and {"memalign": context})
     assert judged_names(bench.server, ASPECTS) == sorted(ASPECTS)
     bench.server.responder = Together(len(NINE), bench.server.judge, "guideline_operations")
-    given = await bench.resume(graph, {name: f"Look at the {name}." for name in ASPECTS})
-    assert values_of(given) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
-    assert given["learned"].keys() == set(ASPECTS)
+    result = await bench.resume(graph, {name: f"Look at the {name}." for name in ASPECTS})
+    assert values_of(result) == {**dict.fromkeys(ASPECTS, 3), "metrics": 1, "plots": 2}
+    assert result["learned"].keys() == set(ASPECTS)
     assert sorted(made) == ["resolve_chat_model", "resolve_embeddings"]
     assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-6-luna"}
 
 
 async def test_max_concurrency_of_the_run_is_respected(bench: Bench) -> None:
     config: Any = {**thread("t"), "max_concurrency": 1}
-    given = panel(bench, NINE).invoke(CASE, config)
-    assert len(given["judgments"]) == len(NINE)
+    result = panel(bench, NINE).invoke(CASE, config)
+    assert len(result["judgments"]) == len(NINE)
     assert bench.server.peak_chats == 1
 
 
@@ -166,34 +166,43 @@ async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_bot
 ) -> None:
     values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
     bench.server.rules = judged(**values, better="A")
-    given = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
+    result = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
     # The same letter in both orders is a lean to the place, and so a tie.
-    assert values_of(given) == {**values, "better": "tie"}
-    assert [type(value) for value in values_of(given).values()] == [bool, int, float, str, str, str]
+    assert values_of(result) == {**values, "better": "tie"}
+    assert [type(value) for value in values_of(result).values()] == [
+        bool,
+        int,
+        float,
+        str,
+        str,
+        str,
+    ]
     names = [criterion.name for criterion in MIXED]
     assert judged_names(bench.server, names) == sorted([*names, "better"])
-    for one in MIXED:
-        for chat in filter(asks_about(one.name), judgings(bench.server)):
-            assert [other for other in MIXED if other.instructions in chat.text] == [one]
-        warnings = given["judgments"][one.name]["warnings"]
-        assert ("depends on the order" in str(warnings)) is (one.name == "better")
+    for criterion in MIXED:
+        for chat in filter(asks_about(criterion.name), judgings(bench.server)):
+            assert [other for other in MIXED if other.instructions in chat.text] == [criterion]
+        warnings = result["judgments"][criterion.name]["warnings"]
+        assert ("depends on the order" in str(warnings)) is (criterion.name == "better")
 
 
 async def test_each_judge_sees_only_its_own_memory(bench: Bench) -> None:
-    for one in THREE:
-        await teach(bench, one, OTHER, value=False, rationale=f"Said of {one.name} alone.")
-        await bench.add_guideline(f"A rule of {one.name} alone.", criterion=one)
+    for criterion in THREE:
+        await teach(
+            bench, criterion, OTHER, value=False, rationale=f"Said of {criterion.name} alone."
+        )
+        await bench.add_guideline(f"A rule of {criterion.name} alone.", criterion=criterion)
     case = {**CASE, "reference_outputs": "We are sorry: a new one is sent."}
-    given = await bench.invoke(panel(bench), case)
-    for one in THREE:
-        [chat] = filter(asks_about(one.name), judgings(bench.server))
+    result = await bench.invoke(panel(bench), case)
+    for criterion in THREE:
+        [chat] = filter(asks_about(criterion.name), judgings(bench.server))
         assert "a new one is sent" in chat.text
         for other in THREE:
-            assert (f"Said of {other.name} alone." in chat.text) is (other is one)
-            assert (f"A rule of {other.name} alone." in chat.text) is (other is one)
-        judgment = given["judgments"][one.name]
+            assert (f"Said of {other.name} alone." in chat.text) is (other is criterion)
+            assert (f"A rule of {other.name} alone." in chat.text) is (other is criterion)
+        judgment = result["judgments"][criterion.name]
         assert len(judgment["guideline_ids"]) == len(judgment["episode_ids"]) == 1
-        assert (judgment["criterion"], judgment["thread_id"]) == (one.name, "t")
+        assert (judgment["criterion"], judgment["thread_id"]) == (criterion.name, "t")
     bench.server.chats.clear()
     plain = panel(bench, [LENGTH, TONE], use_guidelines=False, use_episodes=False)
     await bench.invoke(plain, CASE)
@@ -232,12 +241,12 @@ FAILURES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("failure", list(FAILURES))
 async def test_failing_judge_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
-    reply, words = FAILURES[failure]
+    reply, message = FAILURES[failure]
     bench.server.rules = [fails("facts", reply)]
-    given = await bench.invoke(panel(bench), CASE)
-    assert values_of(given) == {"tone": True, "length": True}
-    assert given["errors"].keys() == {"facts"}
-    assert words in given["errors"]["facts"]
+    result = await bench.invoke(panel(bench), CASE)
+    assert values_of(result) == {"tone": True, "length": True}
+    assert result["errors"].keys() == {"facts"}
+    assert message in result["errors"]["facts"]
 
 
 BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -257,14 +266,14 @@ async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, lab
     keys = [item.key for item in bench.store.search(where)] if label == "vectors" else []
     for name in [*keys, key]:
         bench.store.put(where, name, broken)
-    given = await bench.invoke(graph, CASE)
-    assert given["judgments"].keys() >= {"tone", "length"}
-    assert given["judgments"].keys() | given["errors"].keys() == set(NAMES)
+    result = await bench.invoke(graph, CASE)
+    assert result["judgments"].keys() >= {"tone", "length"}
+    assert result["judgments"].keys() | result["errors"].keys() == set(NAMES)
     for on in ("t", "waiting"):  # it breaks before, and while the expert thinks
-        given = await bench.resume(graph, dict.fromkeys(NAMES, COLD), on)
-        assert given["learned"].keys() >= {"tone", "length"}
+        result = await bench.resume(graph, dict.fromkeys(NAMES, COLD), on)
+        assert result["learned"].keys() >= {"tone", "length"}
         if label in ("facts", "head"):
-            assert given["errors"].keys() == {"facts"}
+            assert result["errors"].keys() == {"facts"}
 
 
 async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(
@@ -277,8 +286,8 @@ async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(
     with pytest.raises(StoreError, match="The disk is full"):
         await bench.resume(graph, dict.fromkeys(NAMES, COLD))
     store.failing = False
-    given = await bench.invoke(graph, None)
-    assert (given["learned"].keys(), given["errors"]) == (set(NAMES), {})
+    result = await bench.invoke(graph, None)
+    assert (result["learned"].keys(), result["errors"]) == (set(NAMES), {})
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
@@ -292,11 +301,11 @@ async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
             await bench.invoke(graph, CASE, on)
         assert "\n" not in str(caught.value)
     bench.server.rules = [fails("facts")]
-    given = await bench.invoke(graph, None, "again")
-    assert given["judgments"].keys() == {"tone", "length"}
+    result = await bench.invoke(graph, None, "again")
+    assert result["judgments"].keys() == {"tone", "length"}
     bench.server.rules = []
-    given = await bench.invoke(graph, CASE, "anew")
-    assert (given["judgments"].keys(), given["errors"]) == (set(NAMES), {})
+    result = await bench.invoke(graph, CASE, "anew")
+    assert (result["judgments"].keys(), result["errors"]) == (set(NAMES), {})
 
 
 def embedded(bench: Bench) -> int:
@@ -317,13 +326,15 @@ FILLED: list[tuple[Sequence[Criterion], Any, int]] = [
 async def test_example_is_embedded_at_most_once_for_all_memories(
     bench: Bench, filled: Sequence[Criterion], reply: Any, texts: int
 ) -> None:
-    for one in filled:
-        await teach(bench, one, OTHER)
+    for item in filled:
+        await teach(bench, item, OTHER)
     graph = reviewed(bench, decide="verdict")
-    given = await bench.invoke(graph, CASE)
+    result = await bench.invoke(graph, CASE)
     assert embedded(bench) == bool(filled)
-    shown = {name for name, one in given["judgments"].items() if one["episode_ids"]}
-    assert shown == {one.name for one in filled}
+    names_with_episodes = {
+        name for name, item in result["judgments"].items() if item["episode_ids"]
+    }
+    assert names_with_episodes == {item.name for item in filled}
     await bench.resume(graph, reply)
     assert embedded(bench) == texts
     bench.server.embeddings.clear()
@@ -336,11 +347,11 @@ async def test_failing_embedding(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)
     bench.server.script_embeddings(DOWN)
-    given = await bench.invoke(panel(bench, on_embedding_error="guidelines"), CASE, "borne")
-    tone = given["judgments"]["tone"]
+    result = await bench.invoke(panel(bench, on_embedding_error="guidelines"), CASE, "borne")
+    tone = result["judgments"]["tone"]
     assert "Judged by the guidelines alone" in tone["warnings"][0]
     assert (tone["episode_ids"], len(tone["guideline_ids"])) == ([], 1)
-    assert (len(bench.server.embeddings), len(given["judgments"])) == (1, len(THREE))
+    assert (len(bench.server.embeddings), len(result["judgments"])) == (1, len(THREE))
     bench.server.chats.clear()
     with pytest.raises(InvalidInputError, match="embeddings"):  # before an expert is asked
         await bench.invoke(reviewed(bench, [FACTS], embeddings="nosuch:model"), CASE, "v")
@@ -356,5 +367,5 @@ async def test_failing_embedding(bench: Bench) -> None:
     with pytest.raises(EmbeddingError):
         await bench.resume(fresh, {"facts": COLD}, "u")
     assert (await bench.state(fresh, "u")).values["feedback"].keys() == {"facts"}
-    given = await bench.invoke(fresh, None, "u")
-    assert len(given["learned"]["facts"]["guidelines"]) == 1
+    result = await bench.invoke(fresh, None, "u")
+    assert len(result["learned"]["facts"]["guidelines"]) == 1

@@ -68,12 +68,12 @@ async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
     graph = panel(bench, review=asks)
     assert "__interrupt__" not in await bench.invoke(graph, CASE, "a")
     bench.server.rules = judged(facts=False)
-    given = await bench.review(graph, {"type": "ignore"}, OTHER, "b")
-    assert [sorted(one) for one in seen] == [sorted(NAMES)] * 2
-    assert seen[1]["tone"].id == given["judgments"]["tone"]["id"]
+    result = await bench.review(graph, {"type": "ignore"}, OTHER, "b")
+    assert [sorted(item) for item in seen] == [sorted(NAMES)] * 2
+    assert seen[1]["tone"].id == result["judgments"]["tone"]["id"]
     bench.server.rules = [fails("facts")]  # it goes by what was not judged
-    asked = await bench.invoke(graph, CASE, "c")
-    assert "### facts: not judged" in form_of(asked)["description"]
+    interrupted = await bench.invoke(graph, CASE, "c")
+    assert "### facts: not judged" in form_of(interrupted)["description"]
     careful = panel(bench, review=lambda judgments: judgments.get("facts") is not None)
     assert "__interrupt__" not in await bench.invoke(careful, CASE, "d")
 
@@ -100,13 +100,13 @@ async def test_exception_of_a_review_function_is_raised(
 
 
 async def test_context_overrides_default_settings_and_is_validated(bench: Bench) -> None:
-    for number, (built, told, asks) in enumerate(
+    for number, (built, pair, asks) in enumerate(
         [("always", "never", False), ("never", "always", True), ("always", None, True)]
     ):
-        given = await bench.invoke(
-            panel(bench, review=built), CASE, str(number), context={"review": told, "k": 2}
+        result = await bench.invoke(
+            panel(bench, review=built), CASE, str(number), context={"review": pair, "k": 2}
         )
-        assert ("__interrupt__" in given) is asks
+        assert ("__interrupt__" in result) is asks
     bench.server.chats.clear()
     graph = panel(bench)
     fields = (graph.get_context_jsonschema() or {})["properties"]
@@ -137,19 +137,19 @@ async def test_context_overrides_default_settings_and_is_validated(bench: Bench)
 async def test_panel_in_a_parent_graph_with_its_own_context(bench: Bench, settings: Any) -> None:
     graph = parent(bench, review="always")
     context = ParentContext(user="ann", memalign=settings)
-    asked = await bench.invoke(graph, CASE, context=context)
-    assert set(form_of(asked)["args"]) >= set(NAMES)
+    interrupted = await bench.invoke(graph, CASE, context=context)
+    assert set(form_of(interrupted)["args"]) >= set(NAMES)
     assert "has no feedback" in await bench.refuse(graph, {"author": "ann"})
-    given = await bench.resume(graph, {"tone": COLD})
-    assert given["learned"].keys() == given["feedback"].keys() == {"tone"}
+    result = await bench.resume(graph, {"tone": COLD})
+    assert result["learned"].keys() == result["feedback"].keys() == {"tone"}
     namespace = ("team",) if settings else ("memalign",)
     [episode] = await bench.episodes(criterion=TONE, namespace=namespace)
     assert episode.thread_ids == ["t"]
     assert judged_names(bench.server) == sorted(NAMES)
     bench.server.rules = [fails("facts")]
-    given = await bench.review(graph, {"length": False}, OTHER)
-    assert given["learned"].keys() == {"length"}
-    assert (given["errors"].keys(), given["judgments"].keys()) == ({"facts"}, {"tone", "length"})
+    result = await bench.review(graph, {"length": False}, OTHER)
+    assert result["learned"].keys() == {"length"}
+    assert (result["errors"].keys(), result["judgments"].keys()) == ({"facts"}, {"tone", "length"})
 
 
 async def test_concurrent_panels_are_resumed_by_interrupt_id_and_all_learn(bench: Bench) -> None:
@@ -161,23 +161,23 @@ async def test_concurrent_panels_are_resumed_by_interrupt_id_and_all_learn(bench
     )
     graph = bench.compile(builder)
     cases = [CASE, OTHER, THIRD]
-    asked = await bench.invoke(graph, {"cases": cases})
+    interrupted = await bench.invoke(graph, {"cases": cases})
     ids = [
-        one.id
+        interrupt.id
         for case in cases
-        for one in asked["__interrupt__"]
-        if case["outputs"] in one.value["action_requests"][0]["description"]
+        for interrupt in interrupted["__interrupt__"]
+        if case["outputs"] in interrupt.value["action_requests"][0]["description"]
     ]
     assert len(set(ids)) == 3
     await bench.refuse(graph, {ids[0]: "words"})
-    assert {one.id for one in (await bench.state(graph)).interrupts} == set(ids)
+    assert {interrupt.id for interrupt in (await bench.state(graph)).interrupts} == set(ids)
     first = await bench.resume(graph, {ids[1]: {"tone": "Of the cup."}})
-    assert {one.id for one in first["__interrupt__"]} == {ids[0], ids[2]}
+    assert {interrupt.id for interrupt in first["__interrupt__"]} == {ids[0], ids[2]}
     replies: dict[str, Any] = {ids[0]: {"tone": "Of the order."}, ids[2]: {"tone": "Of money."}}
-    given = await bench.resume(graph, replies)
-    said = [result["feedback"]["tone"]["rationale"] for result in given["results"]]
-    assert said == ["Of the order.", "Of the cup.", "Of money."]
-    assert [result["errors"] for result in given["results"]] == [{}, {}, {}]
+    result = await bench.resume(graph, replies)
+    comments = [result["feedback"]["tone"]["rationale"] for result in result["results"]]
+    assert comments == ["Of the order.", "Of the cup.", "Of money."]
+    assert [result["errors"] for result in result["results"]] == [{}, {}, {}]
     assert len(judgings(bench.server)) == len(cases) * len(THREE)
     episodes = await bench.episodes(criterion=TONE)
     assert {(episode.example.outputs, episode.status) for episode in episodes} == {
@@ -192,39 +192,41 @@ async def test_failed_distillation_is_reported_and_repeated_by_the_next_panel(
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
     bench.server.rules = [fails_to_distil("facts", reply)]
-    given = await bench.resume(graph, {**dict.fromkeys(NAMES, COLD), "facts": "The old word."})
-    assert given["learned"].keys() == {"tone", "length"}
-    assert given["errors"].keys() == {"facts"}
-    assert given["errors"]["facts"].startswith("The feedback is stored, and the next review or ")
-    assert "\n" not in given["errors"]["facts"]
-    statuses = {one.name: (await bench.episodes(criterion=one))[0].status for one in THREE}
+    result = await bench.resume(graph, {**dict.fromkeys(NAMES, COLD), "facts": "The old word."})
+    assert result["learned"].keys() == {"tone", "length"}
+    assert result["errors"].keys() == {"facts"}
+    assert result["errors"]["facts"].startswith("The feedback is stored, and the next review or ")
+    assert "\n" not in result["errors"]["facts"]
+    statuses = {
+        criterion.name: (await bench.episodes(criterion=criterion))[0].status for criterion in THREE
+    }
     assert statuses == {"tone": "distilled", "facts": "pending", "length": "distilled"}
     bench.server.rules = []
     bench.server.chats.clear()
-    given = await bench.review(graph, {"facts": "The new word."}, OTHER, "u")
+    result = await bench.review(graph, {"facts": "The new word."}, OTHER, "u")
     [request] = distillings(bench.server)
     assert "The old word." in request.text
     assert "The new word." in request.text
-    assert given["errors"] == {}
+    assert result["errors"] == {}
     assert {episode.status for episode in await bench.episodes(criterion=FACTS)} == {"distilled"}
 
 
 async def test_expert_can_rate_a_criterion_whose_judge_failed(bench: Bench) -> None:
     bench.server.rules = [fails("facts", {"rationale": "No.", "value": "?"})]
-    rule = Aggregate(weights={"tone": 3, "length": 0}, vetoes={"facts": True}, passes=0.5)
-    graph = reviewed(bench, aggregate=rule)
-    asked = await bench.invoke(graph, CASE)
-    assert asked["aggregate"]["missing"] == ["facts"]
+    aggregate = Aggregate(weights={"tone": 3, "length": 0}, vetoes={"facts": True}, passes=0.5)
+    graph = reviewed(bench, aggregate=aggregate)
+    interrupted = await bench.invoke(graph, CASE)
+    assert interrupted["aggregate"]["missing"] == ["facts"]
     why = await bench.refuse(graph, {"facts": {"type": "approve"}})
     assert "facts: there is no judgment to decide on" in why
-    given = await bench.resume(graph, {"facts": {"value": False, "rationale": "Wrong."}})
-    assert given["feedback"]["facts"]["judgment"] is None
+    resumed = await bench.resume(graph, {"facts": {"value": False, "rationale": "Wrong."}})
+    assert resumed["feedback"]["facts"]["judgment"] is None
     [episode] = await bench.episodes(criterion=FACTS)
     assert (episode.value, episode.rationale) == (False, "Wrong.")
-    result = given["aggregate"]
+    result = resumed["aggregate"]
     assert (result["missing"], result["vetoed_by"], result["passed"]) == ([], ["facts"], False)
     ignored = await bench.review(graph, {"type": "ignore"}, CASE, "u")
-    assert ignored["aggregate"] == asked["aggregate"]
+    assert ignored["aggregate"] == interrupted["aggregate"]
 
 
 async def test_interrupted_run_continues_without_judging_or_learning_again(bench: Bench) -> None:
@@ -236,15 +238,15 @@ async def test_interrupted_run_continues_without_judging_or_learning_again(bench
     await bench.resume(graph, {"tone": COLD, "facts": False})
     state = await bench.state(graph)
     assert state.next == ("learn_criteria",)
-    given = await bench.invoke(reviewed(bench), None)
-    assert given["learned"].keys() == {"tone", "facts"}
-    texts, asked = await learned_texts(bench, THREE), len(distillings(bench.server))
+    result = await bench.invoke(reviewed(bench), None)
+    assert result["learned"].keys() == {"tone", "facts"}
+    texts, count = await learned_texts(bench, THREE), len(distillings(bench.server))
     # The same again, from the checkpoint before: what is there already is not learned twice.
     replayed = reviewed(bench).invoke(None, state.config)
     assert replayed["learned"].keys() == {"tone", "facts"}
     assert await learned_texts(bench, THREE) == texts
     assert len(await bench.episodes(criterion=TONE)) == 1
-    assert (len(distillings(bench.server)), judged_names(bench.server)) == (asked, sorted(NAMES))
+    assert (len(distillings(bench.server)), judged_names(bench.server)) == (count, sorted(NAMES))
 
 
 async def test_judgments_made_before_a_failure_are_kept(
@@ -263,42 +265,44 @@ async def test_judgments_made_before_a_failure_are_kept(
         with pytest.raises(StoreError, match="down"):
             await bench.invoke(graph, CASE)
     before = judged_names(bench.server)
-    given = await bench.invoke(graph, None)
-    assert given["judgments"].keys() == set(NAMES)
+    result = await bench.invoke(graph, None)
+    assert result["judgments"].keys() == set(NAMES)
     assert "facts" not in before
     assert judged_names(bench.server) == sorted(NAMES)
-    given = await bench.invoke(panel(bench, [TONE]), OTHER)
-    assert given["judgments"].keys() == {"tone"}
+    result = await bench.invoke(panel(bench, [TONE]), OTHER)
+    assert result["judgments"].keys() == {"tone"}
 
 
 async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
-    rule = await bench.add_guideline("Say sorry.", criterion=TONE)
+    guideline = await bench.add_guideline("Say sorry.", criterion=TONE)
 
     def names_rules(chat: ChatRequest) -> bool:
         return "broken_guidelines" in str(chat.schema)
 
     answer = {"rationale": "No.", "value": False, "broken_guidelines": [1]}
     bench.server.rules = [Rule(names_rules, reply=answer)]
-    given = await bench.invoke(panel(bench, cite_guidelines=True), CASE)
-    assert given["judgments"]["tone"]["broken_guideline_ids"] == [rule.id]
-    assert given["broken_guidelines"] == {"tone": [rule.to_json()], "facts": [], "length": []}
+    result = await bench.invoke(panel(bench, cite_guidelines=True), CASE)
+    assert result["judgments"]["tone"]["broken_guideline_ids"] == [guideline.id]
+    assert result["broken_guidelines"] == {"tone": [guideline.to_json()], "facts": [], "length": []}
     assert "broken_guidelines" not in await bench.invoke(panel(bench), CASE, "u")
 
 
 async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) -> None:
-    for one in THREE:
-        await teach(bench, one)
+    for criterion in THREE:
+        await teach(bench, criterion)
         for number in range(30):
-            await bench.add_guideline(f"Rule {number} of {one.name}: say sorry.", criterion=one)
+            await bench.add_guideline(
+                f"Rule {number} of {criterion.name}: say sorry.", criterion=criterion
+            )
     graph = panel(bench, max_guideline_tokens=60)
     await bench.invoke(graph, CASE)
     state = (await bench.state(graph)).values
-    for one in THREE:
-        memory = state["judge_memories"][one.name]
-        shown = [*memory.get("guidelines", []), *memory.get("relevant", [])]
-        judgment = state["judgments"][one.name]
-        assert set(shown) == set(judgment["guideline_ids"])
-        assert 0 < len(shown) < 30
+    for criterion in THREE:
+        memory = state["judge_memories"][criterion.name]
+        guidelines_in_prompt = [*memory.get("guidelines", []), *memory.get("relevant", [])]
+        judgment = state["judgments"][criterion.name]
+        assert set(guidelines_in_prompt) == set(judgment["guideline_ids"])
+        assert 0 < len(guidelines_in_prompt) < 30
         assert "vector" not in memory
     assert str(state).count(state["judge_run"]["vector"]) == 1
 
@@ -306,17 +310,19 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
 async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
     """Give an expert's later feedback on one of a panel's judgments."""
     graph = bench.compile(create_feedback_graph(one, **models(bench)))
-    word = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
-    result: dict[str, Any] = await bench.invoke(graph, word, f"later-{one.name}")
+    graph_input = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
+    result: dict[str, Any] = await bench.invoke(graph, graph_input, f"later-{one.name}")
     return result
 
 
 async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     await teach(bench, TONE, OTHER)
-    given = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
-    ids = {name: one["id"] for name, one in given["judgments"].items()}
-    for one in THREE:
-        assert [kept.judgment.id for kept in bench.memory(one).judgments()] == [ids[one.name]]
+    result = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
+    ids = {name: item["id"] for name, item in result["judgments"].items()}
+    for criterion in THREE:
+        assert [judgment.judgment.id for judgment in bench.memory(criterion).judgments()] == [
+            ids[criterion.name]
+        ]
     later = await tell(bench, FACTS, ids["facts"])
     assert later["judgment"]["id"] == ids["facts"]
     [episode] = await bench.episodes(criterion=FACTS)
@@ -324,9 +330,9 @@ async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     assert len(bench.server.embeddings) == 1
     with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
         await tell(bench, TONE, ids["length"])
-    given = await bench.invoke(panel(bench), CASE, "u")
+    result = await bench.invoke(panel(bench), CASE, "u")
     with pytest.raises(InvalidInputError, match="judgment_id"):
-        await tell(bench, TONE, given["judgments"]["tone"]["id"])
+        await tell(bench, TONE, result["judgments"]["tone"]["id"])
 
 
 async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench: Bench) -> None:
@@ -341,9 +347,9 @@ async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench:
     assert await bench.guidelines(criterion=TONE) == []
     assert len(await bench.episodes(criterion=FACTS)) == 1
     assert len(await bench.guidelines(criterion=FACTS)) == 1
-    left = list(bench.saver.list(None))
+    checkpoints = list(bench.saver.list(None))
     # Gone is what was taught, and what was shown in a form to another expert.
-    assert {point.config["configurable"]["thread_id"] for point in left} == {"apart"}
-    given = await bench.invoke(graph, OTHER, "after")
-    assert "Quillfeather" not in str([given, left])
-    assert given["judgments"]["tone"]["episode_ids"] == []
+    assert {point.config["configurable"]["thread_id"] for point in checkpoints} == {"apart"}
+    result = await bench.invoke(graph, OTHER, "after")
+    assert "Quillfeather" not in str([result, checkpoints])
+    assert result["judgments"]["tone"]["episode_ids"] == []

@@ -112,8 +112,8 @@ class Office:
 
     async def judged(self, *outputs: Any) -> None:
         graph = create_judge_graph(CRITERION, **self.judge.options).compile(store=self.store)
-        for shown in outputs:
-            await graph.ainvoke({"inputs": "Where is my order?", "outputs": shown})
+        for output in outputs:
+            await graph.ainvoke({"inputs": "Where is my order?", "outputs": output})
 
     @property
     def memory(self) -> JudgeMemory:
@@ -121,7 +121,10 @@ class Office:
 
     async def said(self) -> dict[tuple[str, Any], tuple[Any, str | None]]:
         episodes = await self.memory.aepisodes()
-        return {(str(it.author), it.example.outputs): (it.value, it.rationale) for it in episodes}
+        return {
+            (str(episode.author), episode.example.outputs): (episode.value, episode.rationale)
+            for episode in episodes
+        }
 
 
 @pytest.fixture
@@ -177,8 +180,12 @@ class Threads:
             raise refusal(NotFoundError, 404)
         state = await self.graph.aget_state(self._config(thread_id))
         waiting = [
-            {"id": it.id, "value": it.value, "response_schema": it.response_schema}
-            for it in state.interrupts
+            {
+                "id": interrupt.id,
+                "value": interrupt.value,
+                "response_schema": interrupt.response_schema,
+            }
+            for interrupt in state.interrupts
         ]
         return {
             "thread_id": thread_id,
@@ -197,8 +204,8 @@ class Threads:
     async def search(self, **_: Any) -> list[Mapping[str, Any]]:
         if self.faults:
             raise self.faults.pop(0)
-        found = [await self.get(thread_id) for thread_id in self.ids]
-        return [thread for thread in found if thread["interrupts"]]
+        threads = [await self.get(thread_id) for thread_id in self.ids]
+        return [thread for thread in threads if thread["interrupts"]]
 
     async def create(self, thread_id: str, _: str, *, command: Any, **__: Any) -> dict[str, str]:
         if self.faults:

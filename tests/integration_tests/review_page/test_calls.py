@@ -100,13 +100,13 @@ def test_only_a_name_with_arguments_counts_as_a_call() -> None:
     for outputs in others:
         assert tool_call(outputs) is None
     assert tool_call({"name": "x", "args": "y"}) is None
-    shown = arguments_of(call(a=1, b=None), call(a=1, b=None, c=0))
-    assert [(each.name, each.differs, bool(each.other)) for each in shown] == [
+    arguments = arguments_of(call(a=1, b=None), call(a=1, b=None, c=0))
+    assert [(item.name, item.differs, bool(item.other)) for item in arguments] == [
         ("a", False, True),
         ("b", False, True),
         ("c", True, True),
     ]
-    assert [each.differs for each in arguments_of(call(a=1), call(a=True))] == [True]
+    assert [item.differs for item in arguments_of(call(a=1), call(a=True))] == [True]
 
 
 async def test_list_shows_the_last_question_of_a_conversation(office: Office) -> None:

@@ -100,8 +100,8 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
 
     monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
     notices = await office.reply(queue, ann, question, **COLD)
-    left = {} if is_taken_back else {("ann", "Wait."): (True, None)}
-    assert (await office.said(), bool(notices)) == (left, not is_taken_back)
+    expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
+    assert (await office.said(), bool(notices)) == (expected, not is_taken_back)
 
 
 async def test_answer_is_stored_if_the_model_fails_on_a_thread(
@@ -245,9 +245,9 @@ async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str)
 
 
 def hidden(expert: Expert, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]+)', expert.page.text)
-    assert found is not None
-    return found[1]
+    match = re.search(rf'name="{name}" value="([^"]+)', expert.page.text)
+    assert match is not None
+    return match[1]
 
 
 async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
@@ -259,11 +259,11 @@ async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
     ann = await office.expert("ann", stopped).get("/review/next")
     await ann.answer(value="false", rationale="Too cold.")
     assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
-    assert [one.status for one in await office.memory.aepisodes()] == ["pending"]
+    assert [episode.status for episode in await office.memory.aepisodes()] == ["pending"]
     ann = await office.expert("ann", queue).get("/review/next")
     await ann.answer(value="false", rationale="No photo is needed.")
     await queue.answers.drain()
-    assert [one.status for one in await office.memory.aepisodes()] == ["distilled"] * 2
+    assert [episode.status for episode in await office.memory.aepisodes()] == ["distilled"] * 2
 
 
 async def test_name_with_a_slash_is_accepted(office: Office) -> None:
@@ -380,8 +380,8 @@ async def test_kept_judgment_with_an_interrupt_is_one_task(office: Office) -> No
     server = Threads(office, keep_judgments=timedelta(days=1))
     question = await server.start("Wait.")
     queue, ann = office.queue(), Reviewer("ann", True, client=server)
-    found, count = await queue.list_tasks(ann)
-    assert ([it.id for it in found], count) == ([question], 1)
+    tasks, count = await queue.list_tasks(ann)
+    assert ([item.id for item in tasks], count) == ([question], 1)
 
 
 async def test_answer_survives_its_judgment_and_the_later_answer_counts(
@@ -524,32 +524,34 @@ async def test_judgments_kept_without_limit_are_listed_with_their_age(
 
 
 async def test_edit_of_a_concurrently_reworded_guideline_is_refused(office: Office) -> None:
-    rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
+    guideline = await office.memory.aadd_guideline("Say sorry first.", author="ann")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
-    for one in (ann, bob):
-        await one.get(f"/review/learned/{NAME}")
-        assert 'name="was" value="Say sorry first."' in one.page.text
-    sent = {"guideline_id": rule.id, "was": "Say sorry first."}
+    for expert in (ann, bob):
+        await expert.get(f"/review/learned/{NAME}")
+        assert 'name="was" value="Say sorry first."' in expert.page.text
+    sent = {"guideline_id": guideline.id, "was": "Say sorry first."}
     path = f"/review/learned/{NAME}/edit"
     await ann.post(path, **sent, text="Say sorry before anything else.")
     await bob.post(path, **sent, text="Say sorry, and why.")
     assert bob.page.status_code == 400
     assert "Somebody has reworded this rule" in bob.text
     assert "Say sorry, and why." in bob.text, "what was written is shown to be copied"
-    assert [it.text for it in await office.memory.aguidelines()] == [
+    assert [guideline.text for guideline in await office.memory.aguidelines()] == [
         "Say sorry before anything else."
     ]
 
 
 async def test_removal_of_a_concurrently_reworded_guideline_is_refused(office: Office) -> None:
-    rule = await office.memory.aadd_guideline("Say sorry first.", author="ann")
+    guideline = await office.memory.aadd_guideline("Say sorry first.", author="ann")
     bob = await office.expert("bob", office.queue()).get(f"/review/learned/{NAME}")
-    await office.memory.aedit_guideline(rule.id, "Say when it will come.", author="ann")
-    sent = {"guideline_id": rule.id, "was": "Say sorry first."}
+    await office.memory.aedit_guideline(guideline.id, "Say when it will come.", author="ann")
+    sent = {"guideline_id": guideline.id, "was": "Say sorry first."}
     await bob.post(f"/review/learned/{NAME}/remove", **sent)
     assert (bob.page.status_code, "Say when it will come." in bob.text) == (400, True)
-    assert [it.text for it in await office.memory.aguidelines()] == ["Say when it will come."]
+    assert [guideline.text for guideline in await office.memory.aguidelines()] == [
+        "Say when it will come."
+    ]
 
 
 async def test_closing_one_of_two_tabs_keeps_the_lease(office: Office) -> None:
@@ -570,9 +572,9 @@ async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None
     case = (await ann.get("/review/next")).here
     await ann.answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
-    for one in (ann, bob):
-        assert (await one.get(case)).page.status_code == 404
-        assert "This case is answered" in one.text
+    for expert in (ann, bob):
+        assert (await expert.get(case)).page.status_code == 404
+        assert "This case is answered" in expert.text
 
 
 async def test_leases_are_removed_after_a_day(office: Office) -> None:

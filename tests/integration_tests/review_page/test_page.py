@@ -56,7 +56,7 @@ async def test_leased_case_is_not_offered_to_others(
     await bob.post(f"{first}/skip")
     assert bob.here != first
     monkeypatch.setattr(leases, "LEASE", timedelta(0))
-    assert [it.skipped for it in (await queue.list_tasks(Reviewer("bob")))[0]] == [False, True]
+    assert [task.skipped for task in (await queue.list_tasks(Reviewer("bob")))[0]] == [False, True]
 
 
 async def test_case_judged_twice_is_two_tasks(office: Office) -> None:
@@ -97,8 +97,8 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     await bob.get(ann.here)
     await asyncio.gather(ann.answer(value="false", rationale="Too cold."), bob.answer(value="true"))
     await queue.answers.drain()
-    told = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
-    assert await office.said() == told
+    expected = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
+    assert await office.said() == expected
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
@@ -136,14 +136,16 @@ async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> No
     ann = await office.expert("ann", office.queue()).get(f"/review/learned/{NAME}")
     await ann.post(f"/review/learned/{NAME}/add", text="Says sorry first.")
     version = await office.memory.aversion()
-    [rule] = await office.memory.aguidelines()
-    assert rule.author == "ann"
-    await ann.post(f"/review/learned/{NAME}/edit", guideline_id=rule.id, text="Says sorry.")
+    [guideline] = await office.memory.aguidelines()
+    assert guideline.author == "ann"
+    await ann.post(f"/review/learned/{NAME}/edit", guideline_id=guideline.id, text="Says sorry.")
     assert (await ann.get(f"/review/learned/{NAME}/changes/{version}")).text == "Says sorry first."
     await ann.get(f"/review/learned/{NAME}")
     await ann.post(f"/review/learned/{NAME}/rollback", version=version)
-    assert [it.text for it in await office.memory.aguidelines()] == ["Says sorry first."]
-    await ann.post(f"/review/learned/{NAME}/remove", guideline_id=rule.id)
+    assert [guideline.text for guideline in await office.memory.aguidelines()] == [
+        "Says sorry first."
+    ]
+    await ann.post(f"/review/learned/{NAME}/remove", guideline_id=guideline.id)
     assert await office.memory.aguidelines() == []
 
 
@@ -205,7 +207,7 @@ async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(offic
     ann.page = page
     await ann.post(f"{case}/rule", **form)
     assert f"a known rule is confirmed {lesson}" in ann.text
-    assert [it.author for it in await office.memory.aepisodes()] == ["bob"]
+    assert [episode.author for episode in await office.memory.aepisodes()] == ["bob"]
 
 
 def test_criterion_name_is_shown_as_written() -> None:
@@ -244,7 +246,9 @@ def test_form_replies_are_valid_for_the_graphs() -> None:
     ]
     case = case_payload("panel", criteria)
     kinds = {
-        it.name: (it.kind, len(it.options)) for it in fields_of(case, {}) if it.kind != "comment"
+        field.name: (field.kind, len(field.options))
+        for field in fields_of(case, {})
+        if field.kind != "comment"
     }
     assert kinds == {
         "choice.value": ("choice", 2),

@@ -58,11 +58,11 @@ def test_scales(tmp_path: Path, scale: str, expected: Any) -> None:
 
 
 def test_every_option_of_an_evaluation_is_accepted(tmp_path: Path) -> None:
-    given = {"folds": 3, "seed": 1, "group_by": "inputs", "learning_curve": True}
-    given |= {"resamples": 200, "sizes": [2, 5]}
-    load(tmp_path, f"{HEAD}evaluate: {json.dumps(given)}")
-    assert load_criterion(str(tmp_path / "c.yaml")).evaluate == given
-    assert given.keys() == Options.model_fields.keys() - _FLAGS
+    arguments = {"folds": 3, "seed": 1, "group_by": "inputs", "learning_curve": True}
+    arguments |= {"resamples": 200, "sizes": [2, 5]}
+    load(tmp_path, f"{HEAD}evaluate: {json.dumps(arguments)}")
+    assert load_criterion(str(tmp_path / "c.yaml")).evaluate == arguments
+    assert arguments.keys() == Options.model_fields.keys() - _FLAGS
 
 
 def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_examples_of_records() -> None:
 
 def test_id_prefixes() -> None:
     ids = ["abcd1111", "abcd2222", "beef0000", "beef00001"]
-    for given, found in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
-        assert find_id(given, ids, "episode") == found
-    for given, says in (
+    for typed, result in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
+        assert find_id(typed, ids, "episode") == result
+    for typed, says in (
         ("abcd", "'abcd' names 2 version: give 4 characters or more of one id"),
         ("abc", "'abc' names 2 version: give 4"),
         ("bee", "'bee' names 2 version: give 4"),
@@ -147,7 +147,7 @@ def test_id_prefixes() -> None:
         ("ffff", "'ffff' names no version"),
     ):
         with pytest.raises(InvalidInputError, match=says):
-            find_id(given, ids, "version")
+            find_id(typed, ids, "version")
 
 
 def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,9 +164,9 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
 def test_table_shows_the_auc_of_guidelines(capsys: pytest.CaptureFixture[str]) -> None:
     measured = {"status": "unproven", "worth": {"auc": 5 / 6, "cases": 12}, "text": "Be brief."}
     Terminal().result({"guidelines": [measured, {"status": "standing", "text": "Say why."}]})
-    told = " ".join(capsys.readouterr().out.split())
-    shown = "status measured text unproven 83 % on 12 cases Be brief. standing Say why."
-    assert told == f"guidelines: 2 {shown}"
+    output = " ".join(capsys.readouterr().out.split())
+    expected = "status measured text unproven 83 % on 12 cases Be brief. standing Say why."
+    assert output == f"guidelines: 2 {expected}"
 
 
 def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +209,8 @@ def test_groups_of_commands_alone_show_their_help(
     group: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(group) == 2
-    shown = capsys.readouterr()
-    assert "Commands" in shown.out + shown.err
+    expected = capsys.readouterr()
+    assert "Commands" in expected.out + expected.err
 
 
 def test_background_command_ends_on_sigterm(

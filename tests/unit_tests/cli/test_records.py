@@ -36,7 +36,7 @@ def feedback(rows: list[Any]) -> list[Any]:
 def test_pandas_in_every_orientation(orientation: str) -> None:
     ending = "jsonl" if orientation == "lines" else "json"
     rows = feedback(read(f"pandas_{orientation}.{ending}"))
-    assert [(one.example.inputs, one.value, one.author) for one in rows] == list(
+    assert [(row.example.inputs, row.value, row.author) for row in rows] == list(
         zip(ASKED, (False, True, True), ("ann", "bob", None), strict=True)
     )
 
@@ -54,12 +54,12 @@ def test_one_record_whose_fields_are_objects_is_no_table(tmp_path: Path) -> None
 
 def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
     rows = feedback(read("pandas_gaps.csv"))
-    assert [(one.id, one.author) for one in rows] == [("1", "7"), (None, "8"), ("3", None)]
+    assert [(row.id, row.author) for row in rows] == [("1", "7"), (None, "8"), ("3", None)]
     [row] = read_text(tmp_path, "inputs,outputs,value,id,author\nHi,Ho,TRUE,1,7\n")
     assert (row["id"], row["author"]) == ("1", "7")
     text = '{"inputs": "Hi", "outputs": "Ho", "value": true, "author": 7, "id": 1.0}'
-    [one] = feedback(read_text(tmp_path, text, name="f.jsonl"))
-    assert (one.id, one.author) == ("1", "7")
+    [item] = feedback(read_text(tmp_path, text, name="f.jsonl"))
+    assert (item.id, item.author) == ("1", "7")
     # Where they are no numbers they stay as they are.
     rows = read_text(tmp_path, "inputs,outputs,id\na,b,1.0\nc,d,v2\n")
     assert [row["id"] for row in rows] == ["1.0", "v2"]
@@ -67,7 +67,7 @@ def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
 
 def test_excel_with_blank_trailing_columns() -> None:
     rows = feedback(read("excel.csv"))
-    assert [(one.value, one.rationale) for one in rows] == [(False, "Too cold."), (True, None)]
+    assert [(row.value, row.rationale) for row in rows] == [(False, "Too cold."), (True, None)]
 
 
 def test_german_excel_export() -> None:
@@ -80,14 +80,14 @@ def test_german_excel_export() -> None:
 
 def test_ragged_row_of_google_sheets_does_not_reject_other_rows() -> None:
     first, ragged, last = read("google_sheets.csv")
-    assert [one.value for one in feedback([first, last])] == [False, True]
+    assert [feedback.value for feedback in feedback([first, last])] == [False, True]
     assert isinstance(ragged, InvalidInputError)
     assert str(ragged).startswith("it has 3 cells, and the header has 4")
 
 
 def test_excel_workbook() -> None:
     first, second = feedback(read("excel.xlsx"))
-    assert [(one.value, one.author, one.id) for one in (first, second)] == [
+    assert [(value.value, value.author, value.id) for value in (first, second)] == [
         (False, "7", "1"),
         (True, "8", "2"),
     ]
@@ -115,7 +115,7 @@ def test_langsmith_and_argilla() -> None:
     assert rows[0]["inputs"] == {"question": ASKED[0]}
     columns = ("inputs=fields.prompt", "outputs=fields.reply", "value=responses.tone.0.value")
     rows = feedback(read("argilla.json", *columns, "author=responses.tone.0.user_id"))
-    assert [(one.value, one.author, one.id) for one in rows] == [
+    assert [(row.value, row.author, row.id) for row in rows] == [
         (False, "5b1c", "r1"),
         (True, "5b1c", "r2"),
     ]

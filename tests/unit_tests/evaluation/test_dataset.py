@@ -49,28 +49,30 @@ def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 
 
 @pytest.mark.parametrize("group_by", ["example", "inputs"])
 def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
-    given = [word(number) for number in range(14)]
-    given += [word(number, author="bob", value=True) for number in range(0, 14, 3)]
-    given += [word(number, author="cy", value=None, rationale="Hm.") for number in range(4)]
-    given.append(word(40, value=None, rationale="Say why."))
+    feedback = [word(number) for number in range(14)]
+    feedback += [word(number, author="bob", value=True) for number in range(0, 14, 3)]
+    feedback += [word(number, author="cy", value=None, rationale="Hm.") for number in range(4)]
+    feedback.append(word(40, value=None, rationale="Say why."))
     for seed in range(5):
-        made = folds_of(given, group_by, seed)
+        made = folds_of(feedback, group_by, seed)
         judged = Counter(case.example.id for fold in made for case in fold.test)
         assert (len(judged), set(judged.values())) == (14, {1})
         for fold in made:
             items = {case.group for case in fold.test}
             assert items
-            assert not items & {group_of(one.example, group_by) for one in fold.train}
-            held = [one for case in fold.test for one in case.feedback]
+            assert not items & {group_of(item.example, group_by) for item in fold.train}
+            held = [feedback for case in fold.test for feedback in case.feedback]
             # All that is not on an item that is judged is learned from: nothing gets lost.
-            assert len(fold.train) + len(held) == len(given)
-    assert folds_of(given, group_by, 1) == folds_of(given, group_by, 1)
-    assert folds_of(given, group_by, 1) != folds_of(given, group_by, 2)
+            assert len(fold.train) + len(held) == len(feedback)
+    assert folds_of(feedback, group_by, 1) == folds_of(feedback, group_by, 1)
+    assert folds_of(feedback, group_by, 1) != folds_of(feedback, group_by, 2)
 
 
 def test_folds_are_stratified_by_label() -> None:
-    given = [word(number, value=number % 4 == 0) for number in range(40)]
-    shares = [sum(bool(case.expected) for case in fold.test) for fold in folds_of(given, folds=5)]
+    feedback = [word(number, value=number % 4 == 0) for number in range(40)]
+    shares = [
+        sum(bool(case.expected) for case in fold.test) for fold in folds_of(feedback, folds=5)
+    ]
     assert shares == [2] * 5
     # Numbers are parted by where they lie; what can't be stratified is divided all the same.
     share = Criterion(name="s", instructions="?", scale=Numeric(minimum=0, maximum=1))
@@ -89,7 +91,7 @@ def uneven(folds: list[list[int]], labels: list[str]) -> float:
     """Return the largest difference between a label's share in a fold and in all cases."""
     shares = {label: labels.count(label) / len(labels) for label in labels}
     return max(
-        abs(sum(labels[at] == label for at in fold) / len(fold) - share)
+        abs(sum(labels[index] == label for index in fold) / len(fold) - share)
         for fold in folds
         for label, share in shares.items()
     )
@@ -101,11 +103,11 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
         number, folds = chance.choice([20, 60, 200]), chance.choice([2, 3, 5])
         labels = [chance.choice("aab" if trial % 2 else "abcd") for _ in range(number)]
         per_group = chance.choice([1, 2, 4])
-        groups = [f"g{at % max(number // per_group, folds)}" for at in range(number)]
+        groups = [f"g{index % max(number // per_group, folds)}" for index in range(number)]
         ours = stratified_folds(groups, labels, folds, trial)
-        assert sorted(at for fold in ours for at in fold) == list(range(number))
+        assert sorted(index for fold in ours for index in fold) == list(range(number))
         assert all(ours)
-        assert sum(len({groups[at] for at in fold}) for fold in ours) == len(set(groups))
+        assert sum(len({groups[index] for index in fold}) for fold in ours) == len(set(groups))
         splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=trial)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a label may be rarer than folds are many
@@ -118,10 +120,12 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
 
 
 def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
-    given = [word(0, author=one, value=one != "b", said=said) for said, one in enumerate("abc")]
-    [case] = labelled_cases(read(given), CRITERION)
+    feedback = [
+        word(0, author=one, value=one != "b", said=minute) for minute, one in enumerate("abc")
+    ]
+    [case] = labelled_cases(read(feedback), CRITERION)
     assert case.expected is True
-    assert [one.author for one in case.feedback] == ["a", "b", "c"]
+    assert [feedback.author for feedback in case.feedback] == ["a", "b", "c"]
     tie = [word(0, author="a", value=True, said=5), word(0, author="b", value=False, said=1)]
     twice = [word(0, value=True, said=1), word(0, value=False, said=9)]
     for turn in (1, -1):
@@ -137,7 +141,8 @@ def recalled(*values: Any) -> list[RecalledExample]:
         for n, value in enumerate(values)
     ]
     return [
-        RecalledExample(example=one.example, episodes=[one], similarity=0.5) for one in episodes
+        RecalledExample(example=episode.example, episodes=[episode], similarity=0.5)
+        for episode in episodes
     ]
 
 
@@ -153,8 +158,8 @@ def recalled(*values: Any) -> list[RecalledExample]:
     ],
 )
 def test_baselines(scale: Any, train: Any, near: Any, predicted: Any) -> None:
-    given = None if near is None else recalled(*near)
-    assert baselines(train, given, scale) == predicted
+    recalled_cases = None if near is None else recalled(*near)
+    assert baselines(train, recalled_cases, scale) == predicted
 
 
 @pytest.mark.parametrize(

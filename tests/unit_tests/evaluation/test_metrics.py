@@ -33,12 +33,12 @@ def scored(
     **options: Any,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     sure = sure or [None] * len(expected)
-    said = {
+    predictions = {
         f"j{n}": [Prediction(value=v, confidence=c) for v, c in zip(got, sure, strict=True)]
         for n, got in enumerate(judges)
     }
-    names = groups or [str(at) for at in range(len(expected))]
-    return score(scale, expected, names, said, **{"resamples": 200, **options})
+    names = groups or [str(index) for index in range(len(expected))]
+    return score(scale, expected, names, predictions, **{"resamples": 200, **options})
 
 
 def numbers(scale: Any, expected: Any, got: Any, **options: Any) -> dict[str, float | None]:
@@ -49,7 +49,7 @@ def numbers(scale: Any, expected: Any, got: Any, **options: Any) -> dict[str, fl
 def coins(count: int, right: float, seed: int) -> tuple[list[bool], list[bool]]:
     chance = random.Random(seed)
     expected = [chance.random() < 0.5 for _ in range(count)]
-    return expected, [one if chance.random() < right else not one for one in expected]
+    return expected, [label if chance.random() < right else not label for label in expected]
 
 
 def width(estimate: Estimate) -> float:
@@ -65,7 +65,7 @@ def test_metrics_match_scikit_learn() -> None:
         chance = random.Random(seed)
         count = chance.randint(4, 60)
         expected = chance.choices(LABELS, [chance.random() ** 3 + 0.01 for _ in LABELS], k=count)
-        got = [one if chance.random() < 0.5 else chance.choice(LABELS) for one in expected]
+        got = [label if chance.random() < 0.5 else chance.choice(LABELS) for label in expected]
         for ordered in (False, True):
             [scores], _ = scored(
                 Categorical(choices=LABELS, ordered=ordered), expected, got, resamples=0
@@ -89,13 +89,13 @@ def test_metrics_match_scikit_learn() -> None:
                 for mine, theirs in ((label.precision, precision), (label.recall, recall)):
                     wanted = None if np.isnan(theirs) else pytest.approx(theirs)
                     assert mine.value == wanted
-        truth = [one in "ab" for one in expected]
+        truth = [label in "ab" for label in expected]
         belief = [round(chance.random(), 1) for _ in truth]
-        found = numbers(
+        metrics = numbers(
             Boolean(), truth, [b >= 0.5 for b in belief], sure=[max(b, 1 - b) for b in belief]
         )
         wanted = sklearn.roc_auc_score(truth, belief) if len(set(truth)) > 1 else None
-        assert found["auc"] == (None if wanted is None else pytest.approx(wanted))
+        assert metrics["auc"] == (None if wanted is None else pytest.approx(wanted))
 
 
 def test_concordance_is_correlation_times_bias_correction() -> None:
@@ -105,8 +105,8 @@ def test_concordance_is_correlation_times_bias_correction() -> None:
         y = x * drawn.normal() + drawn.normal(size=20)
         r = np.corrcoef(x, y)[0, 1]
         wanted = 2 * r * x.std() * y.std() / (x.var() + y.var() + (x.mean() - y.mean()) ** 2)
-        [found] = concordance(x, y, np.ones((1, 20)))
-        assert found == pytest.approx(wanted, abs=1e-6)
+        [result] = concordance(x, y, np.ones((1, 20)))
+        assert result == pytest.approx(wanted, abs=1e-6)
 
 
 def test_undefined_metrics() -> None:
@@ -189,7 +189,7 @@ def test_better_score_on_few_items_with_many_cases_is_not_significant(
 
 def test_judges_are_compared_on_the_same_resamples() -> None:
     expected, got = coins(40, 0.5, 5)
-    wrong = next(at for at in range(40) if got[at] != expected[at])
+    wrong = next(index for index in range(40) if got[index] != expected[index])
     better = [*got[:wrong], expected[wrong], *got[wrong + 1 :]]
     pairs = [("j0", "j1"), ("j1", "j0"), ("j0", "j0")]
     _, [ahead, behind, same] = scored(Boolean(), expected, better, got, pairs=pairs)
@@ -208,8 +208,8 @@ def test_judges_are_compared_on_the_same_resamples() -> None:
 
 def test_failed_cases_are_excluded_for_both_judges() -> None:
     expected = [True, True, False, False]
-    said = [True, None, False, True], [False, True, False, None]
-    [one, other], [pair] = scored(Boolean(), expected, *said, pairs=[("j0", "j1")])
+    values = [True, None, False, True], [False, True, False, None]
+    [one, other], [pair] = scored(Boolean(), expected, *values, pairs=[("j0", "j1")])
     assert (one.cases, one.failed, pair.cases) == (3, 1, 2)
     assert one.metrics["agreement"].value == pytest.approx(2 / 3)
     assert pair.differences["agreement"].value == pytest.approx(0.5)
@@ -222,8 +222,8 @@ def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:
     normal = 2 * 1.96 * (0.8 * 0.2 / 100) ** 0.5
     assert width(one.metrics["agreement"]) == pytest.approx(normal, rel=0.08)
     for sure, error in (([0.65, 0.75], (0.35 + 0.75) / 2), ([0.62, 0.68], (0.68 - 0.38) / 2)):
-        found = numbers(Boolean(), [True, False], [True, True], sure=sure)
-        assert found["ece"] == pytest.approx(error)
+        metrics = numbers(Boolean(), [True, False], [True, True], sure=sure)
+        assert metrics["ece"] == pytest.approx(error)
     # No interval where most draws leave a number undefined: two draws in five have both cases.
     expected, some = [True, False, *[True] * 8], [0.9, 0.8, *[None] * 8]
     [one], _ = scored(Boolean(), expected, expected, sure=some)

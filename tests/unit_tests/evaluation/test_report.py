@@ -69,11 +69,11 @@ def make_report(
     criterion = Criterion(name="tone", instructions=text, scale=SCALES[kind])
     scale, chance = criterion.scale, random.Random(0)  # noqa: S311 - nothing secret
     values = labels_of(scale) or [0.0, 0.25, 0.5, 1.0]
-    rules = [guideline(text)]
+    guidelines = [guideline(text)]
     label = ExpertLabel(author=text[:50], value=None, rationale=text, episode_id="e0")
     cases = []
-    for at in range(number):
-        example = Example(inputs=f"{text} {at}", outputs={"a": text}, reference_outputs=[text])
+    for index in range(number):
+        example = Example(inputs=f"{text} {index}", outputs={"a": text}, reference_outputs=[text])
         expected = chance.choice(values)
         judgments = {
             name: Judgment(
@@ -87,21 +87,21 @@ def make_report(
                 memory_version="v",
             )
             for name, share in (("base", 0.5), ("aligned", right))
-            if at or name == "base"
+            if index or name == "base"
         }
-        said = {
+        predictions = {
             name: Prediction(value=one.value, confidence=one.confidence)
             for name, one in judgments.items()
         }
         case = EvaluatedCase(
             example=example,
             group=example.id,
-            fold=at % 2,
+            fold=index % 2,
             expected=expected,
             experts=[label.model_copy(update={"value": expected})],
-            predictions={"majority": Prediction(value=values[0]), **said},
+            predictions={"majority": Prediction(value=values[0]), **predictions},
             judgments=judgments,
-            failures={} if at else {"aligned": text},
+            failures={} if index else {"aligned": text},
         )
         cases.append(case)
     settings = RunSettings(
@@ -111,11 +111,16 @@ def make_report(
     names = ["majority", "base", "aligned"]
     pairs = [("aligned", "base"), ("aligned", "majority"), ("base", "majority")]
     scores, comparisons = score_cases(cases, scale, names, pairs, settings)
-    shown = {"example": cases[1].example, "expected": values[0]}
-    turned: dict[str, Any] = {**shown, "before": values[0], "after": values[1], "rationale": text}
+    flip_fields = {"example": cases[1].example, "expected": values[0]}
+    turned: dict[str, Any] = {
+        **flip_fields,
+        "before": values[0],
+        "after": values[1],
+        "rationale": text,
+    }
     flips = [
-        ChangedCase(**turned, guidelines=rules),
-        ChangedCase(**turned, guidelines=[], removed=rules),
+        ChangedCase(**turned, guidelines=guidelines),
+        ChangedCase(**turned, guidelines=[], removed=guidelines),
     ]
     step = LearningStep(feedback=0, guidelines=0, unseen=scores[1], seen=None, flips=[])
     later = LearningStep(feedback=9, guidelines=1, unseen=scores[2], seen=scores[2], flips=flips)
@@ -128,13 +133,15 @@ def make_report(
         scores=scores,
         comparisons=comparisons,
         memories=[
-            FoldMemory(fold=fold, judge="aligned", episodes=9, guidelines=rules, warnings=[text])
+            FoldMemory(
+                fold=fold, judge="aligned", episodes=9, guidelines=guidelines, warnings=[text]
+            )
             for fold in (0, 1)
         ],
         experts=expert_agreement([], scale),
         usage=[usage],
         warnings=[text],
-        guidelines=rules,
+        guidelines=guidelines,
         sources=[],
         curve=LearningCurve(criterion=criterion, steps=[step, later], test_cases=5, usage=[usage]),
     )

@@ -176,7 +176,7 @@ def test_edit_is_described_by_its_differences() -> None:
 def test_comment_of_an_edit_has_a_maximum_length() -> None:
     long = {str(number): "x" * 10_000 for number in range(10)}
     call = {"name": "note", "args": long}
-    one = difference(call, {"name": "note", "args": {**long, "0": "y"}})
-    assert one.startswith('In the right call 0 is "y", not "xxx')
-    assert len(one) < 1_100
+    item = difference(call, {"name": "note", "args": {**long, "0": "y"}})
+    assert item.startswith('In the right call 0 is "y", not "xxx')
+    assert len(item) < 1_100
     assert len(difference(call, {"name": "note", "args": dict.fromkeys(long, "y")})) < 5_000

@@ -102,11 +102,11 @@ def example_in(state: Any, messages_key: str = "messages", sees: Sees = "answer"
 def test_last_question_and_last_answer(case: str) -> None:
     messages, expected = FINDS[case]
     for state in ({"messages": messages}, Conversation(messages), Modelled(messages=messages)):
-        found = example_in(state)
+        example = example_in(state)
         if expected is None:
-            assert found == NO_ANSWER
+            assert example == NO_ANSWER
         else:
-            assert found == Example(inputs=expected[0], outputs=expected[1])
+            assert example == Example(inputs=expected[0], outputs=expected[1])
 
 
 @pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
@@ -220,8 +220,8 @@ def seen_outputs(outputs: Any) -> Any:
 @pytest.mark.parametrize("case", list(SEEN))
 def test_turn_is_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
-    found = example_in({"messages": messages}, sees="turn")
-    assert found == Example(inputs=inputs, outputs=seen_outputs(outputs))
+    example = example_in({"messages": messages}, sees="turn")
+    assert example == Example(inputs=inputs, outputs=seen_outputs(outputs))
 
 
 @pytest.mark.parametrize("case", list(SEEN))
@@ -230,22 +230,22 @@ def test_whole_conversation_is_judged_as_steps(case: str) -> None:
     before = inputs if isinstance(inputs, list) else [user(inputs)]
     steps = seen_outputs(outputs)
     steps = steps if isinstance(steps, list) else [assistant(steps)]
-    found = example_in({"messages": messages}, sees="conversation")
+    example = example_in({"messages": messages}, sees="conversation")
     first = "(no text)" if case == "picture-before" else before[0]["content"]
-    assert isinstance(found, Example)
-    assert found.outputs == [*before, *steps]
-    assert case == "picture-before" or found.inputs == first
+    assert isinstance(example, Example)
+    assert example.outputs == [*before, *steps]
+    assert case == "picture-before" or example.inputs == first
 
 
 def test_drafts_with_known_ids_are_excluded() -> None:
     """If the critique has its own key, the messages do not contain it."""
-    asked = HumanMessage("Where is it?", id="m1")
+    question = HumanMessage("Where is it?", id="m1")
     drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
     turn = read_turn(
-        [asked, *drafts, AIMessage("c")], {"asked_id": "m1", "sent_back": ["m2", "m3"]}
+        [question, *drafts, AIMessage("c")], {"asked_id": "m1", "sent_back": ["m2", "m3"]}
     )
-    found = extract_example({}, None, turn)
-    assert found == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
+    extracted = extract_example({}, None, turn)
+    assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
 def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
@@ -253,11 +253,11 @@ def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> No
     now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
     for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
         turn = read_turn([*first, *now], {}, has_unmarked_drafts=not is_marked)
-        found = extract_example({}, None, turn)
-        assert isinstance(found, Example)
-        messages = [*found.inputs, *found.outputs]
-        said = [one["content"] for one in messages if one["role"] == "assistant"]
-        assert [text for text in said if text != "I look it up."] == answers
+        extracted = extract_example({}, None, turn)
+        assert isinstance(extracted, Example)
+        messages = [*extracted.inputs, *extracted.outputs]
+        feedback = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert [text for text in feedback if text != "I look it up."] == answers
 
 
 class Form(BaseModel):
@@ -267,22 +267,27 @@ class Form(BaseModel):
 @pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
 def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     turn = read_turn([ASKED, CALLING], {})
-    found = what_gate_sees(turn, "messages", "turn", structured)
-    assert found == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+    turn_view = what_gate_sees(turn, "messages", "turn", structured)
+    assert turn_view == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
     turn = read_turn([ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')], {})
-    found = what_gate_sees(turn, "messages", "turn", structured)
-    assert found == {"inputs": "Where is it?", "outputs": [*STEPS, assistant('{"city": "Kiel"}')]}
+    turn_view = what_gate_sees(turn, "messages", "turn", structured)
+    assert turn_view == {
+        "inputs": "Where is it?",
+        "outputs": [*STEPS, assistant('{"city": "Kiel"}')],
+    }
 
 
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
     turn = read_turn([ASKED, AIMessage("Kiel.")], {})
-    found = what_gate_sees(turn, "messages", "turn", tools="The assistant's tools:\n- find: finds")
-    assert found is not None
-    assert found["inputs"] == [
+    turn_view = what_gate_sees(
+        turn, "messages", "turn", tools="The assistant's tools:\n- find: finds"
+    )
+    assert turn_view is not None
+    assert turn_view["inputs"] == [
         {"role": "system", "content": "The assistant's tools:\n- find: finds"},
         user("Where is it?"),
     ]
-    assert "finds" not in retrieval_text(Example(**found))[0]
+    assert "finds" not in retrieval_text(Example(**turn_view))[0]
 
 
 def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
@@ -298,10 +303,10 @@ def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
     ]
     seen = what_gate_sees(read_turn(messages, {"asked_id": "1"}), "messages", "turn")
     assert seen is not None
-    shown = str(seen["outputs"])
-    assert "refund" in shown
-    assert "Refunded." in shown
-    assert "check_quality" not in shown
+    message = str(seen["outputs"])
+    assert "refund" in message
+    assert "Refunded." in message
+    assert "check_quality" not in message
 
 
 def test_structured_response_in_a_custom_graph_is_not_the_answer() -> None:
@@ -335,8 +340,8 @@ def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgmen
 def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
     feedback = Feedback(example=EXAMPLE, **said) if said else None
     passes = 4 if isinstance(criterion.scale, Numeric) else True
-    rule = PassRule.of(criterion.scale, passes)
-    return critique_text(criterion, rule, given, feedback, broken)
+    pass_rule = PassRule.of(criterion.scale, passes)
+    return critique_text(criterion, pass_rule, given, feedback, broken)
 
 
 def test_critique_has_rationale_value_and_broken_guidelines() -> None:
@@ -350,24 +355,24 @@ def test_critique_has_rationale_value_and_broken_guidelines() -> None:
 
 
 def test_experts_feedback_replaces_the_judges_rationale() -> None:
-    given = judgment(True, "It is warm.")
-    text = told(CRITERION, given, "Say sorry.", value=False, rationale="Too cold.")
+    judgment_made = judgment(True, "It is warm.")
+    text = told(CRITERION, judgment_made, "Say sorry.", value=False, rationale="Too cold.")
     assert "false" in text
     assert "An expert says: Too cold." in text
-    bare = told(CRITERION, given, "Say sorry.", value=False)
+    bare = told(CRITERION, judgment_made, "Say sorry.", value=False)
     assert "An expert decided so, and gave no reason." in bare
-    for said in (text, bare):
-        assert "It is warm." not in said
-        assert "Say sorry." not in said
+    for comment in (text, bare):
+        assert "It is warm." not in comment
+        assert "Say sorry." not in comment
 
 
 def test_rationale_of_an_overruled_judge_is_not_in_the_critique() -> None:
-    given = judgment(False, "It is warm.", evidence=OUTWEIGHED)
-    text = told(CRITERION, given, "Say sorry.")
+    judgment_made = judgment(False, "It is warm.", evidence=OUTWEIGHED)
+    text = told(CRITERION, judgment_made, "Say sorry.")
     assert "It is warm." not in text
     assert "Say sorry." not in text
     assert "Experts did not accept the answers most like this one." in text
-    text = told(CRITERION, given, value=False, rationale="Too cold.")
+    text = told(CRITERION, judgment_made, value=False, rationale="Too cold.")
     assert "Too cold." in text
     assert "most like this one" not in text
 

@@ -128,13 +128,13 @@ def test_options_that_only_some_builders_take() -> None:
     assert refused(node, fallback="Later.").startswith("fallback: a node without edges")
     assert refused(add, fallback="Later.", escalate="write").startswith("fallback: the node of")
     for name in ("messages", "structured_response", "jump_to"):
-        told = refused(middleware, name=name)
-        assert told.startswith(f"name: '{name}' is a key of every agent")
+        message = refused(middleware, name=name)
+        assert message.startswith(f"name: '{name}' is a key of every agent")
 
 
 def test_keywords_match_the_fields_of_gate_and_judge() -> None:
-    known = {*Gate.model_fields, *JudgeOptions.__annotations__, "clarify"}
-    assert set(GateOptions.__annotations__) == known
+    field_names = {*Gate.model_fields, *JudgeOptions.__annotations__, "clarify"}
+    assert set(GateOptions.__annotations__) == field_names
 
 
 def test_tool_is_described_by_its_criterion_by_default() -> None:
@@ -176,18 +176,20 @@ def test_edge_past_the_gate_is_refused(case: str) -> None:
     PAST[case](builder)
     source = "leads_on" if case == "command" else "write"
     for after in (source, ["third", source]):
-        told = refused(add, builder, after=after)
-        assert told.startswith(f"after: {source!r} ")
-        chooses = "Leave `after` out, and route it to the gate instead" in told
+        message = refused(add, builder, after=after)
+        assert message.startswith(f"after: {source!r} ")
+        chooses = "Leave `after` out, and route it to the gate instead" in message
         assert chooses is (case in ("choice", "command"))
 
 
 def test_parallel_and_chained_gates() -> None:
     builder = add(name="tone", fallback="Later.")
-    told = refused(add, builder, name="facts", after="tone")
-    assert told.startswith("after: 'tone' is a gate. Give it accept='facts'")
-    told = refused(add, builder, name="short", fallback="Later.")
-    assert told.startswith("fallback: 'tone', which judges the same answer concurrently, has one")
+    message = refused(add, builder, name="facts", after="tone")
+    assert message.startswith("after: 'tone' is a gate. Give it accept='facts'")
+    message = refused(add, builder, name="short", fallback="Later.")
+    assert message.startswith(
+        "fallback: 'tone', which judges the same answer concurrently, has one"
+    )
     assert refused(add, builder, name="tone").startswith(
         "name: the graph already has a node 'tone'"
     )
@@ -225,9 +227,9 @@ STATES: list[tuple[Any, dict[str, Any], Sequence[str]]] = [
 def test_state_without_the_gates_keys_is_refused(
     state: Any, options: dict[str, Any], words: Sequence[str]
 ) -> None:
-    told = refused(add, writing(Writer(), state), **options)
-    assert told.startswith(words[0])
-    assert all(word in told for word in words)
+    message = refused(add, writing(Writer(), state), **options)
+    assert message.startswith(words[0])
+    assert all(text in message for text in words)
 
 
 GRADES = Categorical(choices=("Poor", "Fair", "Good"), ordered=True)
@@ -255,15 +257,15 @@ CASES: dict[str, tuple[Any, Any, list[Any], list[Any]]] = {
 @pytest.mark.parametrize("case", list(CASES))
 def test_passing_and_failing_values(case: str) -> None:
     scale, passes, good, bad = CASES[case]
-    rule = PassRule.of(scale, passes)
-    assert [rule.passes(value) for value in good] == [True] * len(good)
-    assert [rule.passes(value) for value in bad] == [False] * len(bad)
+    pass_rule = PassRule.of(scale, passes)
+    assert [pass_rule.passes(value) for value in good] == [True] * len(good)
+    assert [pass_rule.passes(value) for value in bad] == [False] * len(bad)
 
 
 def test_rule_returns_a_bool_for_any_result_of_its_function() -> None:
     answers: dict[Any, Any] = {1: 1, 2: "yes", 3: ["x"]}
-    rule = PassRule.of(STARS, answers.get)
-    assert [rule.passes(value) for value in range(1, 5)] == [True, True, True, False]
+    pass_rule = PassRule.of(STARS, answers.get)
+    assert [pass_rule.passes(value) for value in range(1, 5)] == [True, True, True, False]
 
 
 class Later:
@@ -282,9 +284,9 @@ def test_awaitable_result_of_a_rule_raises(passes: Any) -> None:
 
 def test_arguments_are_copied() -> None:
     allowed = [4]
-    rule = PassRule.of(STARS, allowed)
+    pass_rule = PassRule.of(STARS, allowed)
     allowed.append(1)
-    assert not rule.passes(1)
+    assert not pass_rule.passes(1)
 
 
 WRONG: dict[str, tuple[Any, Any]] = {

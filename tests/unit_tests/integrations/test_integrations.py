@@ -47,12 +47,12 @@ class Order:
 
 
 def test_application_objects_become_json() -> None:
-    given: dict[str, Any] = {
+    state: dict[str, Any] = {
         "messages": [HumanMessage("Where is it?")],
         "answer": Answer(at=datetime(2025, 3, 1, tzinfo=UTC)),
         "rest": (Order(7), Colour.RED, UUID(int=0), Decimal("1.50"), date(2025, 3, 1), None, True),
     }
-    assert plain_json(given) == {
+    assert plain_json(state) == {
         "messages": [{"role": "user", "content": "Where is it?"}],
         "answer": {"at": "2025-03-01T00:00:00Z"},
         "rest": [{"number": 7}, "red", str(UUID(int=0)), "1.50", "2025-03-01", None, True],

@@ -55,28 +55,30 @@ def said(on: Any, who: str | None = "ann", source: str = "app", **fields: Any) -
 
 def read(runs: Any, feedback: Any = (), criterion: Criterion = CRITERION, **options: Any) -> Any:
     """Read the objects, and the same as exported JSON: both have to say the same."""
-    found = feedback_from_langsmith(runs, feedback, criterion=criterion, **options)
+    imported = feedback_from_langsmith(runs, feedback, criterion=criterion, **options)
     as_json: list[list[Any]] = [
-        [json.loads(one.model_dump_json()) for one in some] for some in (runs, feedback)
+        [json.loads(item.model_dump_json()) for item in some] for some in (runs, feedback)
     ]
-    assert feedback_from_langsmith(*as_json, criterion=criterion, **options) == found
-    return found
+    assert feedback_from_langsmith(*as_json, criterion=criterion, **options) == imported
+    return imported
 
 
 def only(found: ImportedFeedback) -> Any:
     assert found.rejected == []
-    [one] = found.feedback
-    return one
+    [feedback] = found.feedback
+    return feedback
 
 
 def test_score_comment_and_reference_are_imported() -> None:
-    known = Example(id=uuid.uuid4(), inputs={}, outputs={"answer": "Oh."}, dataset_id=uuid.uuid4())
-    app = run(reference_example_id=known.id)
-    word = said(app, score=0, comment=" Too cold. ")
-    one = only(read([app], [word], examples=[known]))
-    assert (one.value, one.rationale, one.author) == (False, "Too cold.", "ann")
-    assert (one.id, one.given_at) == (str(word.id), LATER)
-    assert one.example.to_json() == {
+    example = Example(
+        id=uuid.uuid4(), inputs={}, outputs={"answer": "Oh."}, dataset_id=uuid.uuid4()
+    )
+    app = run(reference_example_id=example.id)
+    feedback = said(app, score=0, comment=" Too cold. ")
+    item = only(read([app], [feedback], examples=[example]))
+    assert (item.value, item.rationale, item.author) == (False, "Too cold.", "ann")
+    assert (item.id, item.given_at) == (str(feedback.id), LATER)
+    assert item.example.to_json() == {
         "inputs": {"question": "Where is it?"},
         "outputs": {"answer": "Look it up."},
         "reference_outputs": {"answer": "Oh."},
@@ -96,8 +98,8 @@ def test_score_comment_and_reference_are_imported() -> None:
 )
 def test_values_are_converted_to_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
     app = run()
-    one = only(read([app], [said(app, **given)], criterion))
-    assert (one.value, type(one.value)) == (value, type(value))
+    item = only(read([app], [said(app, **given)], criterion))
+    assert (item.value, type(item.value)) == (value, type(value))
 
 
 def test_labels_of_a_table_get_their_type() -> None:
@@ -110,17 +112,17 @@ def test_labels_of_a_table_get_their_type() -> None:
         {"run_id": "d", "key": "support_tone", "feedback_group_id": "g"},
     ]
     table = pd.DataFrame(rows)
-    for given in (table, table.convert_dtypes()):
-        found = feedback_from_langsmith(
-            runs, given.to_dict("records"), criterion=CRITERION, sources=None
+    for variant in (table, table.convert_dtypes()):
+        imported = feedback_from_langsmith(
+            runs, variant.to_dict("records"), criterion=CRITERION, sources=None
         )
-        assert [(one.value, one.rationale) for one in found.feedback] == [
+        assert [(feedback.value, feedback.rationale) for feedback in imported.feedback] == [
             (True, None),
             (False, "Cold."),
             (None, "Words."),
         ]
-        assert found.feedback[0].given_at == NOW
-        assert list(found.passed_over) == ["it is a preference between runs, not a value of one"]
+        assert imported.feedback[0].given_at == NOW
+        assert list(imported.passed_over) == ["it is a preference between runs, not a value of one"]
     with pytest.raises(InvalidInputError, match=r'feedback: give a list .*to_dict\("records"\)'):
         feedback_from_langsmith(runs, table, criterion=CRITERION)
 
@@ -129,7 +131,7 @@ def test_only_feedback_from_people_is_imported() -> None:
     app, other = run(), run()
     nobody = said(app, score=1).model_copy(update={"feedback_source": None})
     user = FeedbackSourceBase(type="app", user_id="u-7")
-    found = read(
+    parsed = read(
         [app, other],
         [
             said(app, score=0, comment="Cold."),
@@ -144,11 +146,11 @@ def test_only_feedback_from_people_is_imported() -> None:
         ],
     )
     authors = ["ann", "bob", None, None, "u-7"]
-    assert [one.author for one in found.feedback] == authors
-    assert len({one.episode_id for one in found.feedback}) == len(authors)
-    assert found.feedback[0].rationale == "Cold.\nThird time this week."
-    assert found.rejected == []
-    assert found.passed_over == {
+    assert [feedback.author for feedback in parsed.feedback] == authors
+    assert len({feedback.episode_id for feedback in parsed.feedback}) == len(authors)
+    assert parsed.feedback[0].rationale == "Cold.\nThird time this week."
+    assert parsed.rejected == []
+    assert parsed.passed_over == {
         "the key is 'note', not 'support_tone'": 1,
         "its source is 'model', which is no person": 1,
         "its source is None, which is no person": 1,
@@ -161,13 +163,16 @@ def test_correction_is_feedback_of_its_author() -> None:
     app = run()
     better = {"answer": "We are sorry."}
     score = {"value": "no", "explanation": "Too cold."}
-    words = [
+    feedback = [
         said(app, score=0, comment="Cold.", correction=better),
         said(app, "the judge's owner", "model", score=1, comment="Fine!", correction=score),
         said(app, source="model", score=1, comment="Fine!", correction="Say sorry."),
     ]
-    found = [(one.value, one.rationale, one.author) for one in read([app], words).feedback]
-    assert found == [
+    labels = [
+        (feedback.value, feedback.rationale, feedback.author)
+        for feedback in read([app], feedback).feedback
+    ]
+    assert labels == [
         (False, "Cold.\nThe output should have been: We are sorry.", "ann"),
         (False, "Too cold.", None),
         (None, "The output should have been: Say sorry.", None),
@@ -176,17 +181,17 @@ def test_correction_is_feedback_of_its_author() -> None:
 
 def test_feedback_in_an_export_counts_once() -> None:
     app = run(outputs={"messages": [AIMessage("Here.")]})
-    word = said(app, score=0)
-    line = {**dict(app), "feedback": [json.loads(word.model_dump_json())]}
-    one = only(feedback_from_langsmith([line], [word], criterion=CRITERION))
-    assert (one.value, one.author) == (False, "ann")
-    assert one.example.outputs == [{"role": "assistant", "content": "Here."}]
+    feedback = said(app, score=0)
+    line = {**dict(app), "feedback": [json.loads(feedback.model_dump_json())]}
+    item = only(feedback_from_langsmith([line], [feedback], criterion=CRITERION))
+    assert (item.value, item.author) == (False, "ann")
+    assert item.example.outputs == [{"role": "assistant", "content": "Here."}]
 
 
 def test_two_users_with_one_name_are_two_experts() -> None:
     app = run()
     ids = [uuid.uuid4(), uuid.uuid4()]
-    words = [
+    feedback = [
         said(
             app,
             feedback_source=FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id),
@@ -198,13 +203,13 @@ def test_two_users_with_one_name_are_two_experts() -> None:
             (ids[1], {"key": "note", "comment": "Short."}),
         )
     ]
-    found = feedback_from_langsmith([app], [*words, said(app, score=1)], criterion=CRITERION)
-    assert [(item.author, item.rationale) for item in found.feedback] == [
+    imported = feedback_from_langsmith([app], [*feedback, said(app, score=1)], criterion=CRITERION)
+    assert [(item.author, item.rationale) for item in imported.feedback] == [
         (f"John Smith ({ids[0]})", "Cold."),
         (f"John Smith ({ids[1]})", "Short."),
         ("ann", None),
     ]
-    [alone] = feedback_from_langsmith([app], words[:1], criterion=CRITERION).feedback
+    [alone] = feedback_from_langsmith([app], feedback[:1], criterion=CRITERION).feedback
     assert alone.author == "John Smith"
 
 
@@ -219,9 +224,9 @@ def test_two_users_with_one_name_are_two_experts() -> None:
 def test_comment_of_another_type_becomes_text(fields: Any, rationale: str) -> None:
     app = {"id": "1", "inputs": "Where?", "outputs": "Look it up."}
     source = {"type": "app", "user_name": "ann"}
-    word = {"run_id": None, "key": "support_tone", "score": 0, "feedback_source": source, **fields}
-    one = only(feedback_from_langsmith([{**app, "feedback": [word]}], criterion=CRITERION))
-    assert (one.value, one.rationale, one.author) == (False, rationale, "ann")
+    data = {"run_id": None, "key": "support_tone", "score": 0, "feedback_source": source, **fields}
+    item = only(feedback_from_langsmith([{**app, "feedback": [data]}], criterion=CRITERION))
+    assert (item.value, item.rationale, item.author) == (False, rationale, "ann")
 
 
 def test_unusable_feedback_is_rejected_with_the_reason() -> None:
@@ -235,11 +240,11 @@ def test_unusable_feedback_is_rejected_with_the_reason() -> None:
         (GRADE, app, said(app, score=True), "is not on the scale"),
         (TONE, app, said(app, score=1), "is not on the scale"),
     ]
-    for criterion, given, word, reason in cases:
-        found = feedback_from_langsmith([given], [word], criterion=criterion)
-        [rejected] = found.rejected
-        assert found.feedback == []
-        assert (rejected.id, reason in rejected.reason) == (str(word.id), True)
+    for criterion, case, feedback, reason in cases:
+        imported = feedback_from_langsmith([case], [feedback], criterion=criterion)
+        [rejected] = imported.rejected
+        assert imported.feedback == []
+        assert (rejected.id, reason in rejected.reason) == (str(feedback.id), True)
 
 
 @pytest.mark.parametrize(

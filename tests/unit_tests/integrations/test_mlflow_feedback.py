@@ -39,12 +39,15 @@ def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
 def test_overridden_and_automatic_assessments_do_not_count() -> None:
     older = assessment(feedback={"value": 0})
     newer = assessment(assessment_id="a-2", overrides="a-1", feedback={"value": "yes"})
-    words = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
-    unnamed = assessment(**words, source={"source_type": "HUMAN"})
+    comment = {"assessment_id": None, "feedback": {"value": None}, "rationale": "Cold."}
+    unnamed = assessment(**comment, source={"source_type": "HUMAN"})
     judged = assessment(source={"source_type": "LLM_JUDGE", "source_id": "ann"})
-    found = read(trace(older, newer, unnamed, judged))
-    assert [(one.value, one.id) for one in found.feedback] == [(True, "a-2"), (None, None)]
-    assert found.passed_over == {
+    parsed = read(trace(older, newer, unnamed, judged))
+    assert [(feedback.value, feedback.id) for feedback in parsed.feedback] == [
+        (True, "a-2"),
+        (None, None),
+    ]
+    assert parsed.passed_over == {
         "it was overridden by another": 1,
         "its source is LLM_JUDGE, which is no person": 1,
     }
@@ -57,8 +60,8 @@ def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference()
         assessment(**person, assessment_name="old", valid=False),
         assessment(expectation={"value": "x"}, source={"source_type": "LLM_JUDGE"}),
     ]
-    [one] = read(trace(assessment(), *written)).feedback
-    assert one.example.reference_outputs == {"by_person": "x"}
+    [feedback] = read(trace(assessment(), *written)).feedback
+    assert feedback.example.reference_outputs == {"by_person": "x"}
 
 
 @pytest.mark.parametrize(
@@ -77,11 +80,15 @@ def test_unusable_assessment_is_rejected(given: Any, reason: str) -> None:
 
 
 def test_every_format_of_a_trace_is_accepted() -> None:
-    given = trace(assessment(span_id="002e1c0e1e0dd22c"))
-    [one] = read(given).feedback
-    assert (one.author, one.example.outputs) == ("ann", "Here.")
-    table = pd.DataFrame([{"trace_id": "tr-1", "trace": json.dumps(given)}])
-    assert feedback_from_mlflow(table, CRITERION) == read(json.dumps(given)) == read(given)
+    sample_trace = trace(assessment(span_id="002e1c0e1e0dd22c"))
+    [feedback] = read(sample_trace).feedback
+    assert (feedback.author, feedback.example.outputs) == ("ann", "Here.")
+    table = pd.DataFrame([{"trace_id": "tr-1", "trace": json.dumps(sample_trace)}])
+    assert (
+        feedback_from_mlflow(table, CRITERION)
+        == read(json.dumps(sample_trace))
+        == read(sample_trace)
+    )
     nothing = read(trace(), {"info": {"trace_id": "tr-2"}})
     assert (nothing.feedback, nothing.rejected, nothing.passed_over) == ([], [], {})
 

@@ -40,7 +40,7 @@ MODEL_CALL = {"messages": [[dumpd(SystemMessage("Be kind.")), *map(dumpd, [ASKED
 RUNS: dict[str, tuple[Any, Any, Example]] = {
     "a graph": (
         {"messages": [ASKED.model_dump()]},
-        {"messages": [one.model_dump() for one in [ASKED, *STEPS]], "quality_gate": VERDICT},
+        {"messages": [value.model_dump() for value in [ASKED, *STEPS]], "quality_gate": VERDICT},
         judged(ASKED, *STEPS),
     ),
     "a graph with a checkpointer": (
@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         judged(ASKED, *STEPS),
     ),
     "OpenAI's client": (
-        {"model": "gpt-4.1", "messages": [openai(one) for one in [*HISTORY, ASKED]]},
+        {"model": "gpt-4.1", "messages": [openai(value) for value in [*HISTORY, ASKED]]},
         {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "No."}}]},
         judged(*HISTORY, ASKED, AIMessage("No.")),
     ),
@@ -92,8 +92,8 @@ def test_run_is_the_turn_that_a_gate_judges(case: str) -> None:
 
 
 def test_reference_messages_are_kept() -> None:
-    found = Example(**example_fields("Q", STEPS, {"messages": STEPS}))
-    assert found.reference_outputs == found.outputs
+    example = Example(**example_fields("Q", STEPS, {"messages": STEPS}))
+    assert example.reference_outputs == example.outputs
 
 
 INPUT = [

@@ -19,15 +19,15 @@ def cosine(one: list[float], other: list[float]) -> float:
 async def test_similarity_works_across_languages_and_threads_load_the_model_once() -> None:
     load_encoder.cache_clear()
     with ThreadPoolExecutor(8) as pool:
-        asked = list(pool.map(LocalEmbeddings().embed_query, TEXTS[:1] * 8))
+        result = list(pool.map(LocalEmbeddings().embed_query, TEXTS[:1] * 8))
     assert load_encoder.cache_info().misses == 1
-    assert asked == [await LocalEmbeddings().aembed_query(TEXTS[0])] * 8
+    assert result == [await LocalEmbeddings().aembed_query(TEXTS[0])] * 8
     vectors = LocalEmbeddings().embed_documents(TEXTS)
     assert [len(vector) for vector in vectors] == [512] * 4
     assert [cosine(vector, vector) for vector in vectors] == pytest.approx([1.0] * 4, abs=1e-5)
     reply, german, invoice, _ = vectors
     assert cosine(reply, german) > cosine(reply, invoice) + 0.2
-    assert asked[0] == pytest.approx(reply, abs=1e-5)
+    assert result[0] == pytest.approx(reply, abs=1e-5)
     assert LocalEmbeddings().embed_documents([]) == []
 
 

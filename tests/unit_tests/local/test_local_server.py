@@ -148,10 +148,10 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
     schema = {"title": "V", "type": "object", "properties": {"model": {"type": "string"}}}
     bound = model.with_structured_output(schema, method="json_schema", include_raw=True)
     for _ in range(2):  # each in an event loop of its own
-        said: Any = asyncio.run(bound.ainvoke("hello"))
-        assert said["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
-        assert said["parsed"]["max_completion_tokens"] == 7
-        assert said["parsed"]["response_format"]["type"] == "json_schema"
+        result: Any = asyncio.run(bound.ainvoke("hello"))
+        assert result["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
+        assert result["parsed"]["max_completion_tokens"] == 7
+        assert result["parsed"]["response_format"]["type"] == "json_schema"
 
 
 def test_package_imports_nothing_heavy_before_first_use() -> None:

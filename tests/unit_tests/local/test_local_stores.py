@@ -47,9 +47,9 @@ def test_store_keeps_items_in_a_new_folder(tmp_path: Path) -> None:
     with open_local_store(path) as store:
         store.put(SPACE, "1", {"text": "cold"})
     # Nothing but an empty lock is left beside the file.
-    left = {item.name: item.stat().st_size for item in path.parent.iterdir()}
-    assert left.keys() == {"m.db", "m.db.lock"}
-    assert left["m.db.lock"] == 0
+    sizes = {item.name: item.stat().st_size for item in path.parent.iterdir()}
+    assert sizes.keys() == {"m.db", "m.db.lock"}
+    assert sizes["m.db.lock"] == 0
     with open_local_store(str(path)) as store, open_local_checkpointer(path) as saver:
         assert len(store.search(SPACE)) == 1
         for connection in (store.conn, saver.conn):

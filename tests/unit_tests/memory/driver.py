@@ -30,7 +30,9 @@ def memories(opener: Opener, count: int) -> list[JudgeMemory]:
 
 def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
     matches = memory.recall(QUERY, k=100)
-    return {(match.example.inputs, one.rationale) for match in matches for one in match.episodes}
+    return {
+        (match.example.inputs, episode.rationale) for match in matches for episode in match.episodes
+    }
 
 
 def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
@@ -71,8 +73,8 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Operation:
 
 def learn(*changes: GuidelineOperation) -> Operation:
     sources = {key for change in changes for key in change.episode_ids}
-    words = {one.id: one.word for one in (ONE, TWO, THREE) if one.id in sources}
-    return call(learning.commit_lesson, changes, words)
+    hashes_read = {value.id: value.word for value in (ONE, TWO, THREE) if value.id in sources}
+    return call(learning.commit_lesson, changes, hashes_read)
 
 
 @cache
@@ -81,18 +83,18 @@ def begun() -> tuple[InMemoryStore, str, list[str]]:
     store = InMemoryStore()
     [memory] = memories(lambda: store, 1)
     memory.remember(FEEDBACK)
-    rules = [
+    guidelines = [
         op("add", ONE, text="Of zqxone."),
         op("add", ONE, TWO, text="Of both.", question="Is it zqxone?"),
         op("add", TWO, text="Of two."),
         op("add", TWO, text="Old."),
     ]
-    run_sync(learn(*rules)(SYNC, memory.access))
+    run_sync(learn(*guidelines)(SYNC, memory.access))
     run_sync(learn(op("retire", guideline_id=OLD, superseded_by=OF_TWO))(SYNC, memory.access))
     version = memory.version()
     forgotten = memory.remember([said(f"forgotten {n}") for n in range(3)])
     exported = memory.export_jsonl().split("\n")
-    memory.forget([one.id for one in forgotten])
+    memory.forget([item.id for item in forgotten])
     memory.remember(said("four"))
     return store, version, exported
 
@@ -163,7 +165,7 @@ class Actor:
             await getattr(self, self.done[-1])(io)
         except InvalidInputError as error:
             # What it speaks of is gone meanwhile, or was never seen but in a race.
-            assert any(words in str(error) for words in ("has no", "already", "never had"))  # noqa: PT017
+            assert any(phrases in str(error) for phrases in ("has no", "already", "never had"))  # noqa: PT017
         self.versions.append((await self.access.refresh(io)).version)
 
     async def do(self, io: IO, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -194,17 +196,17 @@ class Actor:
         await self.do(io, feedback.remember, [self.feedback() for _ in range(2)])
 
     async def forget(self, io: IO) -> None:
-        ids = [one.id for one in await self.episodes(io, 2)]
+        ids = [episode.id for episode in await self.episodes(io, 2)]
         await self.do(io, purge.forget, Selection(episode_ids=[*ids, "no such"]))
 
     async def purge(self, io: IO) -> None:
-        ids = [one.id for one in await self.episodes(io, 2)]
+        ids = [episode.id for episode in await self.episodes(io, 2)]
         await self.do(io, purge.purge, Selection(episode_ids=ids), None)
 
     async def revise(self, io: IO) -> None:
-        for one in await self.episodes(io, 1):
-            rationale = self.random.choice((self.rationale(), one.rationale))
-            await self.do(io, feedback.revise, one.id, {"rationale": rationale})
+        for episode in await self.episodes(io, 1):
+            rationale = self.random.choice((self.rationale(), episode.rationale))
+            await self.do(io, feedback.revise, episode.id, {"rationale": rationale})
 
     def lesson(self) -> str:
         return f"Lesson {self.random.randrange(12)}."
@@ -212,27 +214,33 @@ class Actor:
     async def learn(self, io: IO) -> None:
         episodes, text = await self.episodes(io, 3), self.lesson()
         question = self.random.choice((None, f"Is it {text}?"))
-        rules = [op("add", *episodes, text=text, question=question)] if episodes else []
-        await self._learn(io, *rules)
+        guidelines = [op("add", *episodes, text=text, question=question)] if episodes else []
+        await self._learn(io, *guidelines)
 
     async def reword(self, io: IO) -> None:
         """Word a pending guideline again, as distilling it from its sources does."""
         everything = await self.access.guidelines(io)
-        for rule in [one for one in everything if one.status == "pending"][:1]:
+        for guideline in [item for item in everything if item.status == "pending"][:1]:
             text = self.lesson()
-            await self._learn(io, op("revise", *rule.episode_ids, guideline_id=rule.id, text=text))
+            await self._learn(
+                io, op("revise", *guideline.episode_ids, guideline_id=guideline.id, text=text)
+            )
 
     async def improve(self, io: IO) -> None:
-        for rule in await self.rules(io, 1):
-            change = op("revise", *await self.episodes(io, 2), guideline_id=rule.id, text="Better.")
+        for guideline in await self.rules(io, 1):
+            change = op(
+                "revise", *await self.episodes(io, 2), guideline_id=guideline.id, text="Better."
+            )
             await self._learn(io, change, is_redistilling=False)
 
     async def retire(self, io: IO) -> None:
-        rules = await self.rules(io, 2)
-        if len(rules) == 2:
+        guidelines = await self.rules(io, 2)
+        if len(guidelines) == 2:
             kind = self.random.choice(("merge", "retire"))
             sources = await self.episodes(io, 1) if kind == "retire" else []
-            change = op(kind, *sources, guideline_id=rules[0].id, superseded_by=rules[1].id)
+            change = op(
+                kind, *sources, guideline_id=guidelines[0].id, superseded_by=guidelines[1].id
+            )
             await self._learn(io, change)
 
     async def write(self, io: IO) -> None:
@@ -240,24 +248,29 @@ class Actor:
         await self.do(io, learning.add_guideline, text, author=None)
 
     async def edit(self, io: IO) -> None:
-        for rule in await self.rules(io, 1):
+        for guideline in await self.rules(io, 1):
             text = f"Edit {self.random.random()}."
-            await self.do(io, learning.edit_guideline, rule.id, text, author="ann")
+            await self.do(io, learning.edit_guideline, guideline.id, text, author="ann")
 
     async def take_away(self, io: IO) -> None:
-        for rule in await self.rules(io, 1):
-            await self.do(io, learning.remove_guideline, rule.id, author=None)
+        for guideline in await self.rules(io, 1):
+            await self.do(io, learning.remove_guideline, guideline.id, author=None)
 
     async def roll_back(self, io: IO) -> None:
         await self.do(io, history.rollback, self.random.choice(self.versions[-15:]))
 
     async def ask(self, io: IO) -> None:
-        rules = await self.rules(io, 2)
-        questions = {rule.text: self.random.choice(("", f"{rule.text}?")) for rule in rules}
+        guidelines = await self.rules(io, 2)
+        questions = {
+            guideline.text: self.random.choice(("", f"{guideline.text}?"))
+            for guideline in guidelines
+        }
         await self.do(io, learning.record_questions, questions)
 
     async def check(self, io: IO) -> None:
-        answers = {one.example_id: self.random.random() for one in await self.episodes(io, 4)}
+        answers = {
+            episode.example_id: self.random.random() for episode in await self.episodes(io, 4)
+        }
         await self.do(io, learning.record_check_answers, {self.random.choice("ab"): answers})
 
     async def export(self, io: IO) -> None:
@@ -270,5 +283,7 @@ class Actor:
     async def _learn(
         self, io: IO, *changes: GuidelineOperation, is_redistilling: bool = True
     ) -> None:
-        words = hashes(await self.access.all_episodes(io))
-        await self.do(io, learning.commit_lesson, changes, words, is_redistilling=is_redistilling)
+        hashes_read = hashes(await self.access.all_episodes(io))
+        await self.do(
+            io, learning.commit_lesson, changes, hashes_read, is_redistilling=is_redistilling
+        )

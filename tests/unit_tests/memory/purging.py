@@ -62,37 +62,40 @@ def fill(
 ) -> tuple[JudgeMemory, Episode]:
     """A memory in which planted feedback has left traces of every kind."""
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
-    kept, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
+    retained, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
     learn_from(memory, op("add", other, text="Untouched."))
-    one = memory.remember(planted("zqxold"))
-    learn(memory, op("add", one, text="Rule of zqxold alone."), author="zqxann")
-    one = memory.remember(planted())
+    episode = memory.remember(planted("zqxold"))
+    learn(memory, op("add", episode, text="Rule of zqxold alone."), author="zqxann")
+    episode = memory.remember(planted())
     learn(
         memory,
-        op("add", one, text="Rule of zqxwhy alone.", question="Does it name zqxasks?"),
-        op("add", one, text="Untouched.", question="A question that only zqxasks."),
-        op("add", one, kept, text="Rule of zqxwhy and others."),
-        op("add", one, text="Another that is merged, zqxout."),
-        op("add", one, text="Old rule of zqxin-7."),
-        op("add", kept, text="A rule that quotes ZQXSAID, though of another."),
+        op("add", episode, text="Rule of zqxwhy alone.", question="Does it name zqxasks?"),
+        op("add", episode, text="Untouched.", question="A question that only zqxasks."),
+        op("add", episode, retained, text="Rule of zqxwhy and others."),
+        op("add", episode, text="Another that is merged, zqxout."),
+        op("add", episode, text="Old rule of zqxin-7."),
+        op("add", retained, text="A rule that quotes ZQXSAID, though of another."),
         author="zqxann",
     )
-    rules = {rule.text: rule for rule in memory.guidelines()}
-    merged, superseded = rules["Another that is merged, zqxout."], rules["Old rule of zqxin-7."]
-    reworded = rules["Rule of zqxwhy alone."]
-    untouched = rules["Untouched."]
+    guidelines = {guideline.text: guideline for guideline in memory.guidelines()}
+    merged, superseded = (
+        guidelines["Another that is merged, zqxout."],
+        guidelines["Old rule of zqxin-7."],
+    )
+    reworded = guidelines["Rule of zqxwhy alone."]
+    untouched = guidelines["Untouched."]
     learn(
         memory,
         op("merge", guideline_id=merged.id, superseded_by=reworded.id),
-        op("retire", one, guideline_id=superseded.id, superseded_by=untouched.id),
+        op("retire", episode, guideline_id=superseded.id, superseded_by=untouched.id),
     )
     memory.edit_guideline(reworded.id, "By hand: zqxwhy alone.", author="zqxann")
     memory.add_guideline("By hand, of nothing in particular.", author="bob")
-    answers = {"asked": {one.example_id: 0.9, other.example_id: 0.1}}
+    answers = {"asked": {episode.example_id: 0.9, other.example_id: 0.1}}
     run_sync(learning.record_check_answers(SYNC, memory.access, answers))
     drafts = {"waiting": {"id": "waiting", "answer": {"text": "zqxwhy"}}}
     run_sync(memory.access.put(SYNC, memory.access.layout.of("drafts"), drafts))
-    return memory, one
+    return memory, episode
 
 
 def purge(memory: JudgeMemory, *args: Any, **selection: Any) -> Purged:
@@ -102,16 +105,16 @@ def purge(memory: JudgeMemory, *args: Any, **selection: Any) -> Purged:
 
 
 def everything_in(store: BaseStore) -> list[Any]:
-    [found] = store.batch([SearchOp((), limit=NO_LIMIT)])
-    return list(found)  # type: ignore[arg-type]
+    [items] = store.batch([SearchOp((), limit=NO_LIMIT)])
+    return list(items)  # type: ignore[arg-type]
 
 
 def left_in(items: list[Any], mark: str = MARK) -> list[str]:
     """Where a planted word is left."""
     return sorted(
-        f"{'/'.join(item.namespace)}: {found}"
+        f"{'/'.join(item.namespace)}: {texts}"
         for item in items
-        if mark in (found := f"{item.key} {dump(item.value)}").casefold()
+        if mark in (texts := f"{item.key} {dump(item.value)}").casefold()
     )
 
 
@@ -131,11 +134,15 @@ def untold(warnings: list[str], store: BaseStore) -> list[str]:
     if "postgres" not in type(store).__module__:
         return warnings
     assert len(warnings) == 2
-    return [one for one in warnings if "(PostgreSQL: VACUUM FULL, and backups)" not in one]
+    return [
+        warning for warning in warnings if "(PostgreSQL: VACUUM FULL, and backups)" not in warning
+    ]
 
 
 def holding(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir() if MARK.encode() in one.read_bytes().lower())
+    return sorted(
+        path.name for path in folder.iterdir() if MARK.encode() in path.read_bytes().lower()
+    )
 
 
 class Parent(TypedDict, total=False):
@@ -156,4 +163,4 @@ def ask(saver: BaseCheckpointSaver[Any], name: str, question: object) -> None:
 
 
 def threads_in(saver: BaseCheckpointSaver[Any]) -> set[str]:
-    return {one.config["configurable"]["thread_id"] for one in saver.list(None)}
+    return {checkpoint.config["configurable"]["thread_id"] for checkpoint in saver.list(None)}

@@ -96,7 +96,9 @@ def interleave(
 
 def commits(asked: Any) -> bool:
     ops = asked if isinstance(asked, Sequence) else ()
-    return any(isinstance(one, PutOp) and one.namespace[-1] == "facts" for one in ops)
+    return any(
+        isinstance(operation, PutOp) and operation.namespace[-1] == "facts" for operation in ops
+    )
 
 
 def asks(asked: Asked) -> bool:
@@ -138,16 +140,20 @@ class WatchedStore(InMemoryStore):
         self.failing = False
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = list(ops)
-        if self.failing and any(isinstance(one, PutOp) and is_content(one) for one in given):
+        operations = list(ops)
+        if self.failing and any(
+            isinstance(operation, PutOp) and is_content(operation) for operation in operations
+        ):
             raise OSError("The disk is full.")
-        self.batches.append(given)
-        return super().batch(given)
+        self.batches.append(operations)
+        return super().batch(operations)
 
     @property
     def writes(self) -> list[list[PutOp]]:
         """The batches that write, as the puts in them."""
-        puts = [[one for one in ops if isinstance(one, PutOp)] for ops in self.batches]
+        puts = [
+            [operation for operation in ops if isinstance(operation, PutOp)] for ops in self.batches
+        ]
         return [batch for batch in puts if batch]
 
 
@@ -163,17 +169,17 @@ class Failing(InMemoryStore):
         self.puts_left: int | None = None
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = list(ops)
-        if not isinstance(given[0], PutOp):
-            return super().batch(given)
-        for put in given:
+        operations = list(ops)
+        if not isinstance(operations[0], PutOp):
+            return super().batch(operations)
+        for put in operations:
             if self.puts_left == 0:
                 self.puts_left = None
                 raise CutOffError
             if self.puts_left is not None:
                 self.puts_left -= 1
             super().batch([put])
-        return [None] * len(given)
+        return [None] * len(operations)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return self.batch(ops)

@@ -39,7 +39,7 @@ def hashed(texts: Iterable[str]) -> list[list[float]]:
 
 def op(action: Any, *episodes: Episode | str, **fields: Any) -> GuidelineOperation:
     """An operation as distilling proposes it."""
-    ids = [one if isinstance(one, str) else one.id for one in episodes]
+    ids = [episode if isinstance(episode, str) else episode.id for episode in episodes]
     return GuidelineOperation(action=action, episode_ids=ids, **fields)
 
 
@@ -51,18 +51,18 @@ def hashes(episodes: Iterable[Episode]) -> dict[str, str]:
 def learn(
     memory: JudgeMemory, *operations: GuidelineOperation, author: str | None = None
 ) -> dict[str, Any]:
-    words = hashes(memory.episodes())
+    hashes_read = hashes(memory.episodes())
     return run_sync(
         learning.commit_lesson(
-            SYNC, memory.access, operations, words, author=author, is_redistilling=True
+            SYNC, memory.access, operations, hashes_read, author=author, is_redistilling=True
         )
     )
 
 
 def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
     """Learn from what some changes come from, as it stands now, and from nothing else."""
-    words = hashes(memory.episodes())
-    read = {key: words[key] for change in operations for key in change.episode_ids}
+    hashes_read = hashes(memory.episodes())
+    read = {key: hashes_read[key] for change in operations for key in change.episode_ids}
     return lambda io: learning.commit_lesson(io, memory.access, operations, read)
 
 
@@ -98,32 +98,36 @@ class Bench:
         return getattr(target, name)(*args, **kwargs)
 
     async def remember(self, *feedback: Feedback, **options: Any) -> list[Episode]:
-        found: list[Episode] = await self.do("remember", list(feedback), **options)
-        return found
+        episodes: list[Episode] = await self.do("remember", list(feedback), **options)
+        return episodes
 
     async def recall(self, inputs: Any, outputs: Any = "a", **options: Any) -> list[Any]:
         example = Example(inputs=inputs, outputs=outputs)
-        return [one.example.inputs for one in await self.do("recall", example, **options)]
+        return [option.example.inputs for option in await self.do("recall", example, **options)]
 
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         io, access = ASYNC if self.awaits else SYNC, self.memory().access
-        words = hashes(await self.do("episodes"))
-        return await learning.commit_lesson(io, access, operations, words, is_redistilling=True)
+        hashes_read = hashes(await self.do("episodes"))
+        return await learning.commit_lesson(
+            io, access, operations, hashes_read, is_redistilling=True
+        )
 
     async def guidelines(self) -> dict[str, set[str]]:
-        return {one.text: set(one.episode_ids) for one in await self.do("guidelines")}
+        return {
+            guideline.text: set(guideline.episode_ids) for guideline in await self.do("guidelines")
+        }
 
     async def items(self, kind: str | None = None) -> list[SearchItem]:
         search = [SearchOp(("memalign",), limit=NO_LIMIT)]
         try:
-            [found] = await self.store.abatch(search)
+            [items] = await self.store.abatch(search)
         except NotImplementedError:
-            [found] = self.store.batch(search)
-        return [one for one in found if kind is None or kind in one.namespace]  # type: ignore[union-attr,misc]
+            [items] = self.store.batch(search)
+        return [item for item in items if kind is None or kind in item.namespace]  # type: ignore[union-attr,misc]
 
     async def contents(self) -> list[Any]:
         kinds = [await self.do(kind) for kind in ("episodes", "guidelines")]
-        return [one.to_json() for items in kinds for one in items]
+        return [item.to_json() for items in kinds for item in items]
 
     def embedded(self) -> list[str]:
         texts = [text for request in self.server.embeddings for text in request.texts]

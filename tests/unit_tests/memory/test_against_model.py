@@ -34,7 +34,9 @@ class Model:
         self.reworded = 0
 
     def remember(self, feedback: Sequence[Feedback]) -> None:
-        for key, rationale in {one.episode_id: one.rationale for one in feedback}.items():
+        for key, rationale in {
+            feedback.episode_id: feedback.rationale for feedback in feedback
+        }.items():
             self.revise(key, {"rationale": rationale})
 
     def revise(self, key: str, word: dict[str, str | None]) -> None:
@@ -45,16 +47,16 @@ class Model:
 
     def forget(self, selection: Selection) -> None:
         keys = {*(selection.episode_ids or ())} & self.words.keys()
-        self.words = {key: word for key, word in self.words.items() if key not in keys}
+        self.words = {key: feedback for key, feedback in self.words.items() if key not in keys}
         self.take_back(keys)
 
     def take_back(self, keys: set[str]) -> None:
         self.pending -= keys
-        for rule in [one for one in self.rules if one.sources & keys]:
-            rule.sources -= keys
-            rule.pending = not rule.by_hand
-            if not rule.sources:
-                self.rules.remove(rule)
+        for guideline in [guideline for guideline in self.rules if guideline.sources & keys]:
+            guideline.sources -= keys
+            guideline.pending = not guideline.by_hand
+            if not guideline.sources:
+                self.rules.remove(guideline)
 
     def commit_lesson(self, changes: Sequence[GuidelineOperation], *_: Any, **__: Any) -> None:
         self.pending.clear()
@@ -78,17 +80,17 @@ class Model:
             self.rules.append(Rule(text, by_hand=True))
 
     def edit_guideline(self, before: str, text: str, **_: Any) -> None:
-        rule = self.saying(before)
-        assert rule is not None
-        rule.text, rule.by_hand, rule.pending = text, True, False
+        guideline = self.saying(before)
+        assert guideline is not None
+        guideline.text, guideline.by_hand, guideline.pending = text, True, False
 
     def remove_guideline(self, text: str, **_: Any) -> None:
-        rule = self.saying(text)
-        assert rule is not None
-        self.rules.remove(rule)
+        guideline = self.saying(text)
+        assert guideline is not None
+        self.rules.remove(guideline)
 
     def saying(self, text: str | None) -> Rule | None:
-        return next((one for one in self.rules if one.text == text), None)
+        return next((guideline for guideline in self.rules if guideline.text == text), None)
 
 
 class Trial(Actor):
@@ -119,7 +121,7 @@ class Trial(Actor):
         return new.model_copy(update={"rationale": stored})
 
     async def do(self, io: IO, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        texts = {rule.id: rule.text for rule in await self.access.guidelines(io)}
+        texts = {guideline.id: guideline.text for guideline in await self.access.guidelines(io)}
         forgotten = sorted(self.model.words)
         result = await super().do(io, function, *args, **kwargs)
         name, arguments = function.__name__, list(args)
@@ -134,8 +136,8 @@ class Trial(Actor):
             assert (result.id, result.rationale) == (args[0], args[1]["rationale"])
         getattr(self.model, name)(*arguments, **kwargs)
         if name == "forget":
-            left = set(forgotten) - self.model.words.keys()
-            assert (set(result.episode_ids), result.unknown_ids) == (left, ["no such"])
+            remaining = set(forgotten) - self.model.words.keys()
+            assert (set(result.episode_ids), result.unknown_ids) == (remaining, ["no such"])
         return result
 
     def compare(self) -> None:
@@ -144,11 +146,14 @@ class Trial(Actor):
         check_same(self.memories, cold)
         for memory in (*self.memories, cold):
             assert set(memory.access.view.pending()) == self.model.pending
-        assert {one.id: one.rationale for one in cold.episodes()} == self.model.words
-        rules = {
-            one.text: (one.status == "pending", {*one.episode_ids}) for one in cold.guidelines()
+        assert {episode.id: episode.rationale for episode in cold.episodes()} == self.model.words
+        guidelines = {
+            guideline.text: (guideline.status == "pending", {*guideline.episode_ids})
+            for guideline in cold.guidelines()
         }
-        assert rules == {one.text: (one.pending, one.sources) for one in self.model.rules}
+        assert guidelines == {
+            guideline.text: (guideline.pending, guideline.sources) for guideline in self.model.rules
+        }
         assert len(cold.guidelines()) == len(self.model.rules)
 
 

@@ -21,7 +21,7 @@ SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
 
 
 def questions(memory: JudgeMemory) -> dict[str, str | None]:
-    return {rule.text: rule.question for rule in memory.guidelines()}
+    return {guideline.text: guideline.question for guideline in memory.guidelines()}
 
 
 def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
@@ -30,8 +30,12 @@ def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
 
 def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    learn(memory, op("add", one, text=SORRY), op("add", one, text="Be brief.", question="Short?"))
+    episode, two, three = memory.remember([said("one"), said("two"), said("three")])
+    learn(
+        memory,
+        op("add", episode, text=SORRY),
+        op("add", episode, text="Be brief.", question="Short?"),
+    )
     version = memory.version()
     learn(memory, op("add", two, text=SORRY.upper(), question=ASKS))
     learn(memory, op("add", three, text=SORRY, question="Another?"))
@@ -49,7 +53,7 @@ def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory.edit_guideline(brief.id, "Be very brief.")
     memory.edit_guideline(hand.id, "By hand, again.")
     assert set(questions(memory).values()) == {None}
-    assert {one.question for one in memory.at(elsewhere.version()).guidelines} == {
+    assert {guideline.question for guideline in memory.at(elsewhere.version()).guidelines} == {
         *expected.values()
     }
     memory.rollback(version)
@@ -64,16 +68,18 @@ def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
     any_opener: Opener,
 ) -> None:
     here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
-    one = here.remember(said("one"))
-    learn(here, op("add", one, text=SORRY))
+    episode = here.remember(said("one"))
+    learn(here, op("add", episode, text=SORRY))
     two = here.remember(said("two"))
     lesson = [op("add", two, text=SORRY)]
-    words = {two.id: two.word}
-    teaching = partial(learning.commit_lesson, access=here.access, operations=lesson, read=words)
+    hashes_read = {two.id: two.word}
+    teaching = partial(
+        learning.commit_lesson, access=here.access, operations=lesson, read=hashes_read
+    )
     here.version()
     interleave(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
-    [rule] = there.guidelines()
-    assert (rule.question, rule.episode_ids) == (ASKS, [one.id, two.id])
+    [guideline] = there.guidelines()
+    assert (guideline.question, guideline.episode_ids) == (ASKS, [episode.id, two.id])
     there.forget(where=lambda _: True)
 
     edited, removed = here.add_guideline("By hand."), here.add_guideline("Removed.")
@@ -84,22 +90,25 @@ def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
         there.edit_guideline(edited.id, "By hand, again.")
         there.remove_guideline(removed.id)
 
-    asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
-    noting = partial(learning.record_questions, access=here.access, questions=asked)
+    questions_by_text = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
+    noting = partial(learning.record_questions, access=here.access, questions=questions_by_text)
     interleave(noting, looks, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
 
 def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener) -> None:
-    asked = asked_id(ASKS, "model")
+    key = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    one, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([said("one"), said("two")])
     versions = [memory.version()]
-    for answers in ({one.example_id: 0.5, two.example_id: 0.25, "x": 1.0}, {one.example_id: 0.75}):
-        run_sync(learning.record_check_answers(SYNC, memory.access, {asked: answers}))
+    for answers in (
+        {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0},
+        {episode.example_id: 0.75},
+    ):
+        run_sync(learning.record_check_answers(SYNC, memory.access, {key: answers}))
         versions.append(memory.version())
-    latest = {asked: {one.example_id: 0.75, two.example_id: 0.25}}
-    run_sync(learning.record_check_answers(SYNC, memory.access, {asked: {"x": 1.0}}))
+    latest = {key: {episode.example_id: 0.75, two.example_id: 0.25}}
+    run_sync(learning.record_check_answers(SYNC, memory.access, {key: {"x": 1.0}}))
     assert len({*versions}) == 3
     assert memory.version() == versions[-1]
     cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
@@ -113,39 +122,39 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
     memory.forget(two.id, purge=True)
     assert memory.access.view.answers() == latest  # bob's is on the same case
     memory.forget(bob.id, purge=True)
-    assert memory.access.view.answers() == {asked: {one.example_id: 0.75}}
+    assert memory.access.view.answers() == {key: {episode.example_id: 0.75}}
     cold.rollback(versions[1])
-    assert cold.access.view.answers() == {asked: {one.example_id: 0.5}}
+    assert cold.access.view.answers() == {key: {episode.example_id: 0.5}}
     assert memory.version() == cold.version()
 
 
 def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> None:
-    told: list[tuple[str, bool | None, float | None]] = [
+    answers: list[tuple[str, bool | None, float | None]] = [
         ("a", True, 0.25), ("b", True, None), ("c", False, None), ("d", None, None)
     ]  # fmt: skip
     checks = [
-        Check(guideline_id="g", asked=asked, held=held, probability=probability)
-        for asked, held, probability in told
+        Check(guideline_id="g", asked=answers, held=held, probability=probability)
+        for answers, held, probability in answers
     ]
-    given = Judgment(
+    judgment = Judgment(
         criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
     )
-    memory.remember(said("one", judgment=given))
+    memory.remember(said("one", judgment=judgment))
     [judged] = [row.past_verdict for row in memory.access.view.rows()]
     assert judged is not None
     assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
 
 
 def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Opener) -> None:
-    asked = asked_id(ASKS, "model")
+    key = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     episodes = memory.remember([said(f"q{n}", value=n % 2 == 0) for n in range(12)])
     gone = memory.remember(said("gone", value=True))
     learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
-    answers = {one.example_id: 0.75 if one.value else 0.25 for one in [*episodes, gone]}
+    answers = {episode.example_id: 0.75 if episode.value else 0.25 for episode in [*episodes, gone]}
     note = partial(learning.record_check_answers, SYNC, memory.access)
-    run_sync(note({asked: dict.fromkeys(answers, 0.5)}))
-    run_sync(note({asked: answers, "other": {episodes[0].example_id: 1.0}}))
+    run_sync(note({key: dict.fromkeys(answers, 0.5)}))
+    run_sync(note({key: answers, "other": {episodes[0].example_id: 1.0}}))
     memory.forget(gone.id)
     text = memory.export_jsonl()
     assert gone.example_id not in text
@@ -155,18 +164,18 @@ def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Open
         elsewhere.import_jsonl(text)
         assert (elsewhere.version(), elsewhere.export_jsonl()) == (memory.version(), text)
     [commit] = elsewhere.history()
-    assert elsewhere.access.view.answers()[asked].keys() == {one.example_id for one in episodes}
+    assert elsewhere.access.view.answers()[key].keys() == {
+        episode.example_id for episode in episodes
+    }
     [guideline] = elsewhere.guidelines()
     assert guideline == memory.guidelines()[0]
     assert guideline.worth is not None
     assert guideline.worth.cases == 11
     other = elsewhere.remember(said("another"))
-    run_sync(
-        learning.record_check_answers(SYNC, elsewhere.access, {asked: {other.example_id: 0.5}})
-    )
+    run_sync(learning.record_check_answers(SYNC, elsewhere.access, {key: {other.example_id: 0.5}}))
     memory.import_jsonl(elsewhere.export_jsonl())
     assert memory.version() == elsewhere.version()
-    assert memory.access.view.answers()[asked][other.example_id] == 0.5
+    assert memory.access.view.answers()[key][other.example_id] == 0.5
     elsewhere.forget(episodes[0].id, purge=True)
     assert episodes[0].example_id not in str(elsewhere.access.view.facts())
     assert elsewhere.at(commit.version).missing

@@ -56,7 +56,7 @@ async def test_failing_embedding_call_stores_nothing(bench: Bench) -> None:
     with pytest.raises(EmbeddingError, match="openai:text-embedding-3-small failed: Internal"):
         await bench.remember(said("one", "Another word."), said("two"))
     assert len(await bench.items()) == size
-    assert [one.rationale for one in await bench.do("episodes")] == ["Too cold."]
+    assert [episode.rationale for episode in await bench.do("episodes")] == ["Too cold."]
     await bench.remember(said("two"))
     assert set(await bench.recall("one")) == {"one", "two"}
 
@@ -64,18 +64,18 @@ async def test_failing_embedding_call_stores_nothing(bench: Bench) -> None:
 async def test_retired_guideline_names_its_successor_and_returns_when_it_is_gone(
     bench: Bench,
 ) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    await bench.learn(op("add", one, text="Always."))
-    [rule] = await bench.do("guidelines")
-    await bench.learn(op("retire", two, guideline_id=rule.id, text="Never.", reason="Newer."))
-    [standing] = await bench.do("guidelines")
-    assert (standing.text, standing.episode_ids) == ("Never.", [two.id])
+    [episode, two] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", episode, text="Always."))
+    [guideline] = await bench.do("guidelines")
+    await bench.learn(op("retire", two, guideline_id=guideline.id, text="Never.", reason="Newer."))
+    [line] = await bench.do("guidelines")
+    assert (line.text, line.episode_ids) == ("Never.", [two.id])
     [retired] = (await bench.do("history"))[0].retired
-    assert (retired.superseded_by, retired.reason) == (standing.id, "Newer.")
+    assert (retired.superseded_by, retired.reason) == (line.id, "Newer.")
     forgotten = await bench.do("forget", two.id)
-    assert [rule.text for rule in forgotten.guidelines_removed] == ["Never."]
+    assert [guideline.text for guideline in forgotten.guidelines_removed] == ["Never."]
     [back] = await bench.do("guidelines")
-    assert (back.id, back.text, back.episode_ids) == (rule.id, "Always.", [one.id])
+    assert (back.id, back.text, back.episode_ids) == (guideline.id, "Always.", [episode.id])
 
 
 EMPTY = "0" * 32
@@ -83,19 +83,22 @@ EMPTY = "0" * 32
 
 async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench) -> None:
     before = datetime.now(UTC)
-    [one, two] = await bench.remember(said("one", author="ann"), said("two", author="ann"))
-    await bench.learn(op("add", one, text="Of one."), op("add", one, two, text="Of both."))
+    [episode, two] = await bench.remember(said("one", author="ann"), said("two", author="ann"))
+    await bench.learn(op("add", episode, text="Of one."), op("add", episode, two, text="Of both."))
     await bench.do("revise", two.id, {"rationale": "Another word."})
-    await bench.do("forget", one.id, by="eve")
+    await bench.do("forget", episode.id, by="eve")
     await bench.do("rollback", EMPTY, author="bob")
-    found: list[Commit] = await bench.do("history")
-    assert [(one.reason, one.author) for one in found] == [
+    commits: list[Commit] = await bench.do("history")
+    assert [(item.reason, item.author) for item in commits] == [
         ("rollback", "bob"), ("forget", "eve"), ("revise", "ann"), ("learn", None),
         ("remember", "ann"),
     ]  # fmt: skip
     counts = [
-        [(each.added, each.changed, each.removed) for each in (one.episodes, one.guidelines)]
-        for one in found
+        [
+            (guideline.added, guideline.changed, guideline.removed)
+            for guideline in (item.episodes, item.guidelines)
+        ]
+        for item in commits
     ]
     assert counts == [
         [(0, 0, 1), (0, 0, 0)],
@@ -104,55 +107,57 @@ async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench)
         [(0, 2, 0), (2, 0, 0)],
         [(2, 0, 0), (0, 0, 0)],
     ]
-    times = [one.at for one in found]
+    times = [item.at for item in commits]
     assert times == sorted(times, reverse=True)
     assert before - timedelta(seconds=1) < times[-1] < times[0] < before + timedelta(minutes=1)
-    assert found[0].version == await bench.do("version") == EMPTY
+    assert commits[0].version == await bench.do("version") == EMPTY
 
 
 async def test_diff_lists_additions_removals_and_changes(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one"), said("two"))
-    kept = await bench.do("add_guideline", "Kept.")
+    [episode, two] = await bench.remember(said("one"), said("two"))
+    guideline = await bench.do("add_guideline", "Kept.")
     gone = await bench.do("add_guideline", "Gone.")
     start = await bench.do("version")
-    await bench.do("forget", one.id)
+    await bench.do("forget", episode.id)
     after = await bench.do("revise", two.id, {"rationale": "Another word."})
     [three] = await bench.remember(said("three"))
-    reworded = await bench.do("edit_guideline", kept.id, "Reworded.")
+    reworded = await bench.do("edit_guideline", guideline.id, "Reworded.")
     await bench.do("remove_guideline", gone.id)
     added = await bench.do("add_guideline", "Added.")
     end = await bench.do("version")
 
-    for found in (await bench.do("diff", start), await bench.do("diff", start, end)):
-        assert (found.episodes.added, found.episodes.removed) == ([three], [one])
-        [change] = found.episodes.changed
+    for diffs in (await bench.do("diff", start), await bench.do("diff", start, end)):
+        assert (diffs.episodes.added, diffs.episodes.removed) == ([three], [episode])
+        [change] = diffs.episodes.changed
         assert (change.before, change.after) == (two, after)
-        assert (found.guidelines.added, found.guidelines.removed) == ([added], [gone])
-        [change] = found.guidelines.changed
-        assert (change.before, change.after) == (kept, reworded)
+        assert (diffs.guidelines.added, diffs.guidelines.removed) == ([added], [gone])
+        [change] = diffs.guidelines.changed
+        assert (change.before, change.after) == (guideline, reworded)
     back = await bench.do("diff", end, start)
-    assert (back.episodes.added, back.episodes.removed) == ([one], [three])
+    assert (back.episodes.added, back.episodes.removed) == ([episode], [three])
     same = await bench.do("diff", end)
     assert (same.episodes.added, same.episodes.removed, same.episodes.changed) == ([], [], [])
 
 
 async def test_purged_feedback_leaves_no_trace_and_does_not_return(bench: Bench) -> None:
-    [kept] = await bench.remember(said("kept", author="bob"))
-    [one] = await bench.remember(planted("zqxold"))
-    await bench.learn(op("add", one, text="zqxold"), op("add", one, kept, text="zqxold, kept"))
+    [episode] = await bench.remember(said("kept", author="bob"))
+    [item] = await bench.remember(planted("zqxold"))
+    await bench.learn(op("add", item, text="zqxold"), op("add", item, episode, text="zqxold, kept"))
     await bench.remember(planted())
     version = await bench.do("version")
     forgotten = await bench.do("forget", author="zqxann", purge=True, by="eve")
     await bench.remember(said("later"))
-    assert forgotten.episode_ids == [one.id]
+    assert forgotten.episode_ids == [item.id]
     assert left_in(await bench.items()) == []
     _, newest, *_ = await bench.do("history")
     assert (newest.reason, newest.author) == ("purge", "eve")
     assert (newest.episodes.removed, newest.guidelines.removed) == (1, 1)
     restored = await bench.do("rollback", version)
-    assert set(restored.missing) >= {one.id}
+    assert set(restored.missing) >= {item.id}
     assert restored.episodes == await bench.do("episodes")
-    assert [(each.id, each.status) for each in restored.episodes] == [(kept.id, "pending")]
+    assert [(episode.id, episode.status) for episode in restored.episodes] == [
+        (episode.id, "pending")
+    ]
     assert left_in(await bench.items()) == []
     assert await bench.recall("kept", k=9) == ["kept"]
     assert MARK not in await bench.do("export_jsonl")
@@ -176,7 +181,7 @@ async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any)
     assert actor.done.count("roll_back") > 1
     for version, contents in seen.items():
         then = await bench.do("at", version)
-        assert [one.to_json() for one in (*then.episodes, *then.guidelines)] == contents
+        assert [guideline.to_json() for guideline in (*then.episodes, *then.guidelines)] == contents
         assert then.missing == []
     bench.embedded()
     for version in actor.random.sample(list(seen), 8):
@@ -184,8 +189,8 @@ async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any)
         assert await bench.contents() == seen[version]
         assert await bench.do("version") == restored.version == version
         assert (restored.missing, restored.episodes) == ([], await bench.do("episodes"))
-        inputs = {one.example.inputs for one in restored.episodes}
+        inputs = {episode.example.inputs for episode in restored.episodes}
         assert set(await bench.recall("new", k=50)) == inputs
     assert set(bench.embedded()) == {"new\n\na"}
-    told = {one.version for one in await bench.do("history")}
-    assert set(seen) <= {*told, "0" * 32}
+    versions = {commit.version for commit in await bench.do("history")}
+    assert set(seen) <= {*versions, "0" * 32}

@@ -27,19 +27,19 @@ from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, lea
 def test_every_change_is_one_fact_written_last() -> None:
     store = WatchedStore()
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    one, two = memory.remember([said("one"), said("two")])
-    learn(memory, op("add", one, text="Of one."), op("add", one, two, text="Of both."))
-    rule = memory.add_guideline("Be warm.")
-    memory.edit_guideline(rule.id, "Be kind.")
+    episode, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", episode, text="Of one."), op("add", episode, two, text="Of both."))
+    guideline = memory.add_guideline("Be warm.")
+    memory.edit_guideline(guideline.id, "Be kind.")
     memory.remember(said("two", "Another word."))
-    memory.forget(one.id)
-    memory.remove_guideline(rule.id)
+    memory.forget(episode.id)
+    memory.remove_guideline(guideline.id)
     memory.rollback("0" * 32)
     kinds = [[put.namespace[-1] for put in batch] for batch in store.writes]
     assert [kind for kind in kinds if "facts" in kind] == [["facts", "head"]] * 8
     assert kinds[1:3] == [["words", "words"], ["facts", "head"]]
     assert {put.index for batch in store.writes for put in batch} == {False}
-    store_calls = [{isinstance(one, PutOp) for one in batch} for batch in store.batches]
+    store_calls = [{isinstance(item, PutOp) for item in batch} for batch in store.batches]
     assert {frozenset(call) for call in store_calls} == {frozenset({True}), frozenset({False})}
     store.batches.clear()
     memory.recall(QUERY)
@@ -59,12 +59,12 @@ async def test_facts_are_never_changed(near: Bench) -> None:
 
 
 def test_version_depends_on_content_and_not_on_history() -> None:
-    given = datetime(2026, 1, 1, tzinfo=UTC)
+    given_at = datetime(2026, 1, 1, tzinfo=UTC)
     here, there = (JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed) for _ in "12")
-    one, two, three = (said(name, given_at=given) for name in ("one", "two", "three"))
+    one, two, three = (said(name, given_at=given_at) for name in ("one", "two", "three"))
     here.remember([one, two])
-    for word in (three, two, one):
-        there.remember(word)
+    for episode in (three, two, one):
+        there.remember(episode)
     assert here.version() != there.version()
     there.forget(three.episode_id)
     assert here.version() == there.version()
@@ -84,8 +84,8 @@ def test_retried_change_reuses_its_vector_which_is_not_a_case(
         memory.remember([said("one"), said("two")])
     store.failing = False
     reopen()
-    found = memory.recall(said("one").example)
-    assert [one.example.inputs for one in found] == ["kept"]
+    recalled = memory.recall(said("one").example)
+    assert [item.example.inputs for item in recalled] == ["kept"]
     memory.remember([said("one"), said("two")])
     assert [len(request.texts) for request in server.embeddings] == [1, 2, 1]
 
@@ -152,11 +152,11 @@ def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:
 
 
 def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None:
-    asked: list[str] = []
+    result: list[str] = []
 
     def embed(texts: Sequence[str]) -> list[list[float]]:
         if texts[0].startswith("asked"):
-            asked.extend(texts)
+            result.extend(texts)
             memory.add_guideline("Second.")
             memory.version()
         return hashed(texts)
@@ -166,9 +166,9 @@ def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None
     memory.remember(said("one"))
     memory.add_guideline("First.")
     builder = create_judge_graph(CRITERION, model=near.server.chat_model(), embeddings=embed)
-    given = {"inputs": "asked", "outputs": "a"}
-    judgment = builder.compile(store=near.store).invoke(given)["judgment"]
+    fields = {"inputs": "asked", "outputs": "a"}
+    judgment = builder.compile(store=near.store).invoke(fields)["judgment"]
     then = memory.at(judgment["memory_version"])
-    assert [one.text for one in then.guidelines] == ["First.", "Second."]
-    assert [one.id for one in then.guidelines] == judgment["guideline_ids"]
-    assert len(asked) == 1
+    assert [guideline.text for guideline in then.guidelines] == ["First.", "Second."]
+    assert [guideline.id for guideline in then.guidelines] == judgment["guideline_ids"]
+    assert len(result) == 1

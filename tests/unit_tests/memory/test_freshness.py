@@ -28,11 +28,13 @@ def judge_memory(store: Any, name: str = "memalign") -> JudgeMemory:
 
 
 def words_in(memory: JudgeMemory) -> set[str | None]:
-    return {one.rationale for found in memory.recall(QUERY, k=9) for one in found.episodes}
+    return {
+        episode.rationale for recalled in memory.recall(QUERY, k=9) for episode in recalled.episodes
+    }
 
 
 def cached() -> list[view.MemoryView]:
-    return [each for views in view._cache.cached.values() for each in views.values()]
+    return [value for views in view._cache.cached.values() for value in views.values()]
 
 
 def reads_of(batches: Iterable[list[Op]]) -> list[str]:
@@ -65,7 +67,7 @@ def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_a_thousand_
     for name in names:
         judge_memory(there, name).remember(said("one", f"Word of {name}."))
         assert words_in(judge_memory(here, name)) == {f"Word of {name}."}
-        assert sum(one.nbytes for one in cached()) <= bound
+        assert sum(item.nbytes for item in cached()) <= bound
     assert 10 < len(cached()) < 60
     for name in (names[0], names[-1]):  # let go of long ago, and still there
         judge_memory(there, name).remember(said("two", "Another."))
@@ -84,11 +86,11 @@ def test_recently_used_memory_stays_cached(
     for memory in (first, second):
         memory.remember(said("one"))
     first.recall(QUERY)
-    kept = first.access.view
-    monkeypatch.setenv(view.CACHE_BYTES, str(int(2.5 * kept.nbytes)))
+    retained = first.access.view
+    monkeypatch.setenv(view.CACHE_BYTES, str(int(2.5 * retained.nbytes)))
     third.remember(said("one"))
     third.recall(QUERY)
-    assert cached() == [kept, third.access.view]
+    assert cached() == [retained, third.access.view]
 
 
 def test_memory_in_use_is_shared_and_released_after_the_operation(
@@ -128,15 +130,15 @@ class SlowStore(InMemoryStore):
         self.entered, self.released = threading.Event(), threading.Event()
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = list(ops)
-        if "words" in reads_of([given]) and isinstance(given[0], SearchOp):
+        operations = list(ops)
+        if "words" in reads_of([operations]) and isinstance(operations[0], SearchOp):
             self.readings += 1
             self.entered.set()
             assert self.released.wait(10)
             if self.failing:
                 self.failing -= 1
                 raise CutOffError
-        return super().batch(given)
+        return super().batch(operations)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         return await asyncio.to_thread(self.batch, list(ops))
@@ -159,9 +161,12 @@ async def test_one_caller_loads_a_memory_while_the_others_wait(slow: SlowStore) 
         blocked = [threads.submit(judge_memory(slow).version) for _ in range(10)]
         await asyncio.sleep(0.05)
         slow.released.set()
-        found = {*await asyncio.gather(*tasks), *[await asyncio.wrap_future(it) for it in blocked]}
-    assert len(found) == 1
-    assert found != {"0" * 32}
+        versions = {
+            *await asyncio.gather(*tasks),
+            *[await asyncio.wrap_future(item) for item in blocked],
+        }
+    assert len(versions) == 1
+    assert versions != {"0" * 32}
     assert slow.readings == 1
 
 
@@ -195,11 +200,11 @@ async def test_loading_does_not_deadlock_event_loops(
     await asyncio.to_thread(slow.entered.wait)
     slow.released.set()
     # The loop is blocked, by its own thread and by one that it waits for.
-    own = judge_memory(slow).version()
+    version = judge_memory(slow).version()
     monkeypatch.setattr(access, "_WAIT_TIMEOUT_S", 0.01)
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(judge_memory(slow).version).result() == own
-    assert await first == own
+        assert threads.submit(judge_memory(slow).version).result() == version
+    assert await first == version
 
 
 async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) -> None:
@@ -222,10 +227,10 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(
     there._data = store._data
     models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
     memory, other = (
-        JudgeMemory(one, CRITERION, embeddings=models["embeddings"]) for one in (store, there)
+        JudgeMemory(value, CRITERION, embeddings=models["embeddings"]) for value in (store, there)
     )
-    words = [said(f"case {number}", value=number % 2 == 0) for number in range(30)]
-    memory.remember(words[:20])
+    feedback = [said(f"case {number}", value=number % 2 == 0) for number in range(30)]
+    memory.remember(feedback[:20])
     graph = create_judge_graph(CRITERION, decide="evidence", **models).compile(store=store)
     case = {"inputs": "case 1, again", "outputs": "a"}
     graph.invoke(case)
@@ -237,7 +242,7 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(
     judge = server.responder
 
     def meanwhile(chat: ChatRequest) -> ReplyLike:
-        other.remember(words[20:])
+        other.remember(feedback[20:])
         memory.version()
         return judge(chat)
 
@@ -257,11 +262,11 @@ def test_clock_once_far_ahead_causes_no_lasting_cost(
 
     class CountingStore(InMemoryStore):
         def batch(self, ops: Iterable[Op]) -> list[Result]:
-            asked = list(ops)
-            results = super().batch(asked)
-            for op, found in zip(asked, results, strict=True):
+            operations = list(ops)
+            results = super().batch(operations)
+            for op, match in zip(operations, results, strict=True):
                 if isinstance(op, SearchOp) and op.namespace_prefix[-1] == "facts":
-                    read.append(len(found))  # type: ignore[arg-type]
+                    read.append(len(match))  # type: ignore[arg-type]
             return results
 
     start, year = 1_800_000_000_000_000, 365 * 86_400_000_000

@@ -14,7 +14,7 @@ from tests.unit_tests.memory.support import CRITERION, hashed, hashes, learn, op
 
 
 def sources(memory: JudgeMemory) -> dict[str, list[str]]:
-    return {rule.text: rule.episode_ids for rule in memory.guidelines()}
+    return {guideline.text: guideline.episode_ids for guideline in memory.guidelines()}
 
 
 def test_adding_an_existing_guideline_changes_nothing(memory: JudgeMemory) -> None:
@@ -40,8 +40,8 @@ def test_adding_an_existing_guideline_changes_nothing(memory: JudgeMemory) -> No
     ],
 )
 def test_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -> None:
-    rule = memory.add_guideline("Be warm.")
-    attempts: list[Any] = [memory.add_guideline, partial(memory.edit_guideline, rule.id)]
+    guideline = memory.add_guideline("Be warm.")
+    attempts: list[Any] = [memory.add_guideline, partial(memory.edit_guideline, guideline.id)]
     for attempt in attempts:
         with pytest.raises(InvalidInputError, match=f"^text.*{problem}"):
             attempt(text)
@@ -49,75 +49,81 @@ def test_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -
     for unknown in unknowns:
         with pytest.raises(InvalidInputError, match="'tone' has no guideline 'nope'"):
             unknown("nope")
-    assert memory.guidelines() == [rule]
+    assert memory.guidelines() == [guideline]
 
 
 @pytest.mark.parametrize("take_back", ["forget", "another word"])
 def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pending(
     memory: JudgeMemory, take_back: str
 ) -> None:
-    one, two, three = memory.remember([said("one"), said("two"), said("three")])
-    words = hashes([one, two, three])
+    episode, two, three = memory.remember([said("one"), said("two"), said("three")])
+    hashes_read = hashes([episode, two, three])
     if take_back == "forget":
-        memory.forget(one.id)
+        memory.forget(episode.id)
     else:
         memory.remember(said("one", "Another word."))
     taught = [
-        op("add", one, text="Of one."),
-        op("add", one, two, text="Of both."),
+        op("add", episode, text="Of one."),
+        op("add", episode, two, text="Of both."),
         op("add", three, text="Of three."),
     ]
-    learned = run_sync(learning.commit_lesson(SYNC, memory.access, taught, words))
+    learned = run_sync(learning.commit_lesson(SYNC, memory.access, taught, hashes_read))
     assert sources(memory) == {"Of three.": [three.id]}
     assert learned["episode_ids"] == [three.id]
     assert [done["text"] for done in learned["guidelines"]] == ["Of three."]
-    statuses = {each.id: each.status for each in memory.episodes() if each.id != one.id}
+    statuses = {item.id: item.status for item in memory.episodes() if item.id != episode.id}
     assert statuses == {two.id: "pending", three.id: "distilled"}
 
 
 def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_does(
     memory: JudgeMemory,
 ) -> None:
-    one, two = memory.remember([said("one"), said("two")])
-    learn(memory, op("add", one, text="Always."), op("add", two, text="Never."))
-    always, never = [rule.id for rule in memory.guidelines()]
+    episode, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", episode, text="Always."), op("add", two, text="Never."))
+    always, never = [guideline.id for guideline in memory.guidelines()]
     learn(memory, op("retire", guideline_id=always, superseded_by=never))
     memory.remove_guideline(never)
     assert memory.guidelines() == []
     learn(memory, op("add", two, text="ALWAYS"))
-    assert [(rule.id, rule.episode_ids) for rule in memory.guidelines()] == [(always, [two.id])]
+    assert [(guideline.id, guideline.episode_ids) for guideline in memory.guidelines()] == [
+        (always, [two.id])
+    ]
 
 
 @pytest.mark.parametrize("lessons", [1, 2])
 def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
     memory: JudgeMemory, lessons: int
 ) -> None:
-    one, two = memory.remember([said("one"), said("two")])
-    operations = [op("add", one, text="A rule."), op("add", two, text="a rule")]
-    for lesson in [operations] if lessons == 1 else [[each] for each in operations]:
-        read = {each.id: each.word for each in (one, two) if each.id in str(lesson)}
-        prompts = [[one.id], [two.id]]
+    episode, two = memory.remember([said("one"), said("two")])
+    operations = [op("add", episode, text="A rule."), op("add", two, text="a rule")]
+    for lesson in [operations] if lessons == 1 else [[operation] for operation in operations]:
+        read = {value.id: value.word for value in (episode, two) if value.id in str(lesson)}
+        prompts = [[episode.id], [two.id]]
         run_sync(learning.commit_lesson(SYNC, memory.access, lesson, read, prompts=prompts))
     version = memory.version()
     memory.forget(two.id)
-    [left] = memory.guidelines()
-    assert (left.text, left.status, left.episode_ids) == ("A rule.", "standing", [one.id])
+    [guideline] = memory.guidelines()
+    assert (guideline.text, guideline.status, guideline.episode_ids) == (
+        "A rule.",
+        "standing",
+        [episode.id],
+    )
     memory.rollback(version)
-    memory.forget(one.id)
-    [left] = memory.guidelines()
-    assert (left.status, left.episode_ids) == ("pending", [two.id])
+    memory.forget(episode.id)
+    [guideline] = memory.guidelines()
+    assert (guideline.status, guideline.episode_ids) == ("pending", [two.id])
 
 
 def five(memory: JudgeMemory) -> list[Episode]:
     """Ann on one and two, bob on one, nobody on three and, with ids of their own, on three."""
-    words = [
+    feedback = [
         said("one", author=" ann ", id="7"),
         said("two", "Far too long.", author="ann", id="8"),
         said("one", author="bob", value=False),
         said("three", id="9"),
         said("three", thread_id="t"),
     ]
-    return memory.remember(words)
+    return memory.remember(feedback)
 
 
 SELECTIONS: list[tuple[dict[str, Any], list[int]]] = [
@@ -142,7 +148,7 @@ def test_forget_matches_all_given_filters(
     forgotten = memory.forget(**selection)
     gone = {episodes[place].id for place in expected}
     assert set(forgotten.episode_ids) == gone
-    assert memory.episodes() == [one for one in episodes if one.id not in gone]
+    assert memory.episodes() == [episode for episode in episodes if episode.id not in gone]
 
 
 def test_unknown_ids_are_listed_in_order(memory: JudgeMemory) -> None:
@@ -191,6 +197,9 @@ def test_order_of_lessons_does_not_change_the_guidelines() -> None:
         for number in order:
             episode = memory.remember(said(f"case {number}"))
             learn(memory, op("add", episode, text=f"Rule {number % 3}."))
-        return {(one.id, one.text, frozenset(one.episode_ids)) for one in memory.guidelines()}
+        return {
+            (guideline.id, guideline.text, frozenset(guideline.episode_ids))
+            for guideline in memory.guidelines()
+        }
 
     assert learned([0, 1, 2, 3, 4]) == learned([4, 2, 0, 3, 1])

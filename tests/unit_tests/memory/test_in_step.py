@@ -34,15 +34,15 @@ class Shifted:
 
 async def test_sync_and_async_stores_see_the_same_memory(opener: Opener, tmp_path: Path) -> None:
     [here] = memories(opener, 1)
-    one = here.remember(said("one"))
+    episode = here.remember(said("one"))
     async with aiosqlite.connect(tmp_path / "store.db", isolation_level=None) as connection:
         there = JudgeMemory(AsyncSqliteStore(connection), CRITERION, embeddings=hashed)
         assert len(await there.arecall(QUERY)) == 1
         await there.aremember(said("two"))
         assert {name for name, _ in recalled(here)} == {"one", "two"}
-        here.forget(one.id)
-        [found] = await there.arecall(QUERY)
-        assert found.example.inputs == "two"
+        here.forget(episode.id)
+        [result] = await there.arecall(QUERY)
+        assert result.example.inputs == "two"
         assert await there.aversion() == here.version()
 
 
@@ -64,17 +64,17 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
 
 def test_example_forgotten_during_a_recall_takes_no_result_place() -> None:
     [memory] = memories(in_memory(), 1)
-    one, _ = memory.remember([said("one"), said("two")])
+    episode, _ = memory.remember([said("one"), said("two")])
 
     def reads_vectors(asked: Any) -> bool:
         return isinstance(asked[0], GetOp) and "vectors" in asked[0].namespace
 
     def forget() -> None:
-        memory.forget(one.id)
+        memory.forget(episode.id)
         memory.version()
 
     interleave(lambda io: recall(io, memory.access, QUERY, 5), reads_vectors, forget)
-    assert len(memory.recall(one.example, k=1)) == 1
+    assert len(memory.recall(episode.example, k=1)) == 1
 
 
 def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:

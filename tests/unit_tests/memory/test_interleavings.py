@@ -63,29 +63,31 @@ def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
     """All see the same, nothing in it points nowhere, and each operation kept its promise."""
     *warm, cold = memories
     check_same(warm, cold)
-    episodes = {one.id: one for one in cold.episodes()}
-    rules = cold.guidelines()
-    standing = {one.text for one in rules if one.status == "standing"}
-    taught = Counter(key for one in rules for key in one.episode_ids)
-    assert taught.keys() <= episodes.keys()
-    assert taught[THREE.id] <= 1  # of two lessons that read it, one has it
+    episodes = {episode.id: episode for episode in cold.episodes()}
+    guidelines = cold.guidelines()
+    texts = {guideline.text for guideline in guidelines if guideline.status == "standing"}
+    learned = Counter(key for guideline in guidelines for key in guideline.episode_ids)
+    assert learned.keys() <= episodes.keys()
+    assert learned[THREE.id] <= 1  # of two lessons that read it, one has it
     if "purge one" in both and not both & {"import", "roll back"}:
         assert left_in(everything_in(cold.access.store), "zqxone") == []
         if "say another word" not in both and "revise one" not in both:
             assert left_in(everything_in(cold.access.store), ONE.example_id) == []
     if both & TAKES_ONE and not both & BRINGS_ONE and both != {"judge", "roll back to nothing"}:
         assert ONE.id not in episodes
-    for name, word in (("say another word", "Word 2."), ("revise one", "Word 3.")):
+    for name, comment in (("say another word", "Word 2."), ("revise one", "Word 3.")):
         if name in both and not (both - {name}) & (TAKES_ONE | BRINGS_ONE - {"import"}):
-            assert episodes[ONE.id].rationale == word
-            assert ONE.id not in taught
+            assert episodes[ONE.id].rationale == comment
+            assert ONE.id not in learned
     if "word by hand" in both and not both & TAKES_RULE:
-        assert "By hand." in standing
+        assert "By hand." in texts
     if "take away by hand" in both and not both & {"import", "roll back", "word by hand"}:
-        assert OF_TWO not in {one.id for one in rules if one.status == "standing"}
+        assert OF_TWO not in {
+            guideline.id for guideline in guidelines if guideline.status == "standing"
+        }
     if "learn from three" in both and not both & ROLLS_BACK:
-        assert THREE.id in taught or episodes[THREE.id].status == "pending"
-    check_judged(episodes, both, is_taught=THREE.id in taught)
+        assert THREE.id in learned or episodes[THREE.id].status == "pending"
+    check_judged(episodes, both, is_taught=THREE.id in learned)
 
 
 def check_judged(episodes: Mapping[str, Episode], both: set[str], *, is_taught: bool) -> None:
@@ -175,7 +177,7 @@ def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
         [cold] = memories(opener, 1)
         check_same(warm, cold)
 
-        facts, words = cold.access.view.facts()
+        facts, feedback_records = cold.access.view.facts()
         assert len(facts) > 20
         for _ in range(3):
             view, arrived = MemoryView("test"), list[Fact]()
@@ -183,8 +185,8 @@ def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
             while len(arrived) < len(facts):
                 chunk = late[len(arrived) :][: order.randint(1, 6)]
                 arrived += chunk
-                view.add([*chunk, *order.sample(arrived, 1)], words)
-                check_in_step(view, build_state(arrived, words, "test"))
+                view.add([*chunk, *order.sample(arrived, 1)], feedback_records)
+                check_in_step(view, build_state(arrived, feedback_records, "test"))
             assert view.version == cold.version()
 
 
@@ -193,16 +195,16 @@ def act(actor: Actor) -> None:
 
 
 def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
-    rules = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
+    guidelines = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
     assert view.version == scratch.version
-    assert view.guidelines == [scratch.guideline(one) for one in rules]
+    assert view.guidelines == [scratch.guideline(guideline) for guideline in guidelines]
     assert view.answers() == scratch.answers
     assert view.pending() == sorted(scratch.pending)
     assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
     texts = {row.vector_key for row in view.rows()}
     assert view.missing_texts().keys() == texts
-    at = {row.id for key in texts for row in view.rows_for_vector(key)}
-    assert at == scratch.rows.keys()
+    row_id = {row.id for key in texts for row in view.rows_for_vector(key)}
+    assert row_id == scratch.rows.keys()
 
 
 def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
@@ -217,14 +219,16 @@ def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener
             run_sync(lesson(second, op("add", seen, text=f"Be warm {number}."))(SYNC))
             versions.append(second.version())
 
-    words = said("late", value=False), said("late as well")
-    interleave(partial(feedback.remember, access=first.access, feedback=words), commits, meanwhile)
+    comments = said("late", value=False), said("late as well")
+    interleave(
+        partial(feedback.remember, access=first.access, feedback=comments), commits, meanwhile
+    )
     second.remember(said("last"))
     for number, version in enumerate(versions):
         then = reader.at(version)
         assert then.version == version
-        seen = [one.example.inputs for one in then.episodes]
-        assert seen == ["known", *(f"seen {one}" for one in range(number + 1))]
+        seen = [episode.example.inputs for episode in then.episodes]
+        assert seen == ["known", *(f"seen {number}" for number in range(number + 1))]
         assert len(then.guidelines) == number + 1
     now = reader.version()
     rolled = reader.rollback(versions[1])
@@ -260,14 +264,14 @@ SHARES = [((0, 1, 2, 3), (2, 3)), ((2, 3), (0, 1, 2, 3)), ((0, 1, 2), (1, 2, 3))
 
 
 def taught(memory: JudgeMemory) -> Counter[str]:
-    return Counter(key for rule in memory.guidelines() for key in rule.episode_ids)
+    return Counter(key for guideline in memory.guidelines() for key in guideline.episode_ids)
 
 
 @pytest.mark.parametrize("text", ["Rule B.", "RULE  a"])
 def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -> None:
     for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
         one, other = memories(in_memory(), 2)
-        ids = [each.id for each in one.remember([said(f"q{number}") for number in range(4)])]
+        ids = [episode.id for episode in one.remember([said(f"q{number}") for number in range(4)])]
         mine, theirs = ([ids[number] for number in numbers] for numbers in share)
         interleave(
             lesson(one, op("add", *mine, text="Rule A.")),
@@ -275,9 +279,9 @@ def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -
             partial(run_sync, lesson(other, op("add", *theirs, text=text))(SYNC)),
         )
         assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
-        statuses = {each.id: each.status for each in one.episodes()}
+        statuses = {episode.id: episode.status for episode in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
-        texts = [normalize_text(rule.text) for rule in one.guidelines()]
+        texts = [normalize_text(guideline.text) for guideline in one.guidelines()]
         assert len(set(texts)) == len(texts)
 
 
@@ -296,14 +300,16 @@ def reopened(store: InMemoryStore) -> JudgeMemory:
 def picture(store: InMemoryStore) -> Any:
     """What a memory holds, but for dates and the ids that depend on them, to whoever opens it."""
     memory = reopened(store)
-    rules = [
-        (one.text, one.question, one.status, sorted(one.episode_ids)) for one in memory.guidelines()
+    guidelines = [
+        (guideline.text, guideline.question, guideline.status, sorted(guideline.episode_ids))
+        for guideline in memory.guidelines()
     ]
     answers = memory.access.view.answers()
     episodes = sorted(
-        (one.id, one.rationale, one.status, one.judgment is None) for one in memory.episodes()
+        (episode.id, episode.rationale, episode.status, episode.judgment is None)
+        for episode in memory.episodes()
     )
-    return episodes, sorted(rules, key=str), answers, recalled(memory)
+    return episodes, sorted(guidelines, key=str), answers, recalled(memory)
 
 
 @pytest.mark.parametrize(
@@ -324,12 +330,12 @@ async def test_operation_cut_off_at_each_put(
                 else:
                     run_sync(OPERATIONS[name](SYNC, memory.access))
             except CutOffError:
-                left = picture(store)
-                assert left in (before, after)
+                before_cut = picture(store)
+                assert before_cut in (before, after)
                 assert memory.at(memory.version()).missing == []
                 continue
             except InvalidInputError as error:
-                assert (attempt, left) == (2, after)
+                assert (attempt, before_cut) == (2, after)
                 assert "has no" in str(error)  # noqa: PT017 - it was removed at the first attempt
             break
         after = after or picture(store)
@@ -366,7 +372,9 @@ PURGED: dict[str, Callable[[JudgeMemory, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("before", "awaits"), [*((one, False) for one in PURGED), ("live", True)])
+@pytest.mark.parametrize(
+    ("before", "awaits"), [*((name, False) for name in PURGED), ("live", True)]
+)
 async def test_repeated_purge_completes_after_a_cut_off_at_any_write(
     monkeypatch: pytest.MonkeyPatch, before: str, *, awaits: bool
 ) -> None:
@@ -392,7 +400,7 @@ async def test_repeated_purge_completes_after_a_cut_off_at_any_write(
             store.puts_left = None
         assert threads_in(saver) == {"clean"}
         check_clean(memory)
-        assert {each.example.inputs for each in memory.episodes()} <= {"kept", "other"}
+        assert {episode.example.inputs for episode in memory.episodes()} <= {"kept", "other"}
         if is_over:
             assert number is not None
             assert number > 2

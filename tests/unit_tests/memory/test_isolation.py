@@ -52,8 +52,8 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
         for name, memory in memories.items():
             assert await bench.recall("anything", k=50, memory=memory) == [name]
             assert [e.rationale for e in await bench.do("episodes", memory=memory)] == [name]
-            [rule] = await bench.do("guidelines", memory=memory)
-            assert rule.text == f"Rule of {name}."
+            [guideline] = await bench.do("guidelines", memory=memory)
+            assert guideline.text == f"Rule of {name}."
             text = await bench.do("export_jsonl", memory=memory)
             assert [json.loads(line)["type"] for line in text.splitlines()] == [
                 "memory", "guideline", "episode", "vector",
@@ -75,10 +75,10 @@ async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None
         else:
             await bench.do("rollback", "0" * 32, memory=memory)
         del versions[name]
-        for kept, version in versions.items():
-            assert await bench.do("version", memory=memories[kept]) == version
+        for retained, version in versions.items():
+            assert await bench.do("version", memory=memories[retained]) == version
     bench.embedded()
-    assert [await bench.do("episodes", memory=one) for one in memories.values()] == (
+    assert [await bench.do("episodes", memory=memory) for memory in memories.values()] == (
         [[]] * len(memories)
     )
 
@@ -92,8 +92,8 @@ def test_judge_sees_only_the_memory_of_its_namespace(near: Bench) -> None:
     graph: Any = create_judge_graph(CRITERION, **models).compile(store=near.store)
     for names in (["emea"], ["apac"], []):
         near.server.chats.clear()
-        given = {"inputs": "q", "outputs": "a"}
-        graph.invoke(given, context={"namespace": ["shop", *names]})
+        fields = {"inputs": "q", "outputs": "a"}
+        graph.invoke(fields, context={"namespace": ["shop", *names]})
         sent = near.server.chats[0].text
         for what in ("case", "word", "Rule"):
             assert [name for name in ("emea", "apac") if f"{what}-{name}" in sent] == names

@@ -30,13 +30,13 @@ ODD = 'Zeile 1\nZeile 2\r\n\u2028\u2029\u0085\x1c\x1e „ß“ 🙂 \\n "quoted"
 
 async def fill(bench: Bench) -> None:
     """A memory with something of every kind."""
-    one, two, three = await bench.remember(
+    episode, two, three = await bench.remember(
         said("one", ODD, author="Jürgen", id="7", thread_id="t", value=False, judgment=VERDICT),
         said({"frage": ["zwei", 2.5, None]}, "Zu kühl.", outputs={"text": ODD}),
         said("three", None, value=True, author="ann"),
     )
     await bench.learn(
-        op("add", one, two, text="Loses a source."),
+        op("add", episode, two, text="Loses a source."),
         op("add", two, text="Stays."),
         op("add", three, text="Is retired."),
     )
@@ -45,7 +45,7 @@ async def fill(bench: Bench) -> None:
     await bench.learn(op("retire", four, guideline_id=old.id, text="Takes its place."))
     await bench.do("add_guideline", "Größe zählt.", author="ann")
     [gone] = await bench.remember(said("gone"))
-    await bench.do("forget", [one.id, gone.id])
+    await bench.do("forget", [episode.id, gone.id])
     await bench.remember(said("one", ODD, author="Jürgen", id="7", judgment=VERDICT))
 
 
@@ -59,8 +59,8 @@ async def test_round_trip_is_exact(bench: Bench) -> None:
     text = await bench.do("export_jsonl")
     statuses = [line["status"] for line in lines_of(text) if line["type"] == "guideline"]
     assert sorted(statuses) == ["pending", "standing", "standing", "standing"]
-    for words in ("Größe zählt.", "„ß“ 🙂", "Jürgen", "Zu kühl."):
-        assert words in text
+    for feedback in ("Größe zählt.", "„ß“ 🙂", "Jürgen", "Zu kühl."):
+        assert feedback in text
     assert "Is retired." not in text
     kinds = [line["type"] for line in lines_of(text)]
     assert kinds == [
@@ -78,9 +78,9 @@ async def test_round_trip_is_exact(bench: Bench) -> None:
     assert await bench.do("version", memory=elsewhere) == await bench.do("version")
     for name in ("episodes", "guidelines"):
         assert await bench.do(name, memory=elsewhere) == await bench.do(name)
-    assert {one.id for one in imported} == {one.id for one in await bench.do("episodes")}
-    found = await bench.do("recall", QUERY, k=9, memory=elsewhere)
-    assert found == await bench.do("recall", QUERY, k=9)
+    assert {item.id for item in imported} == {episode.id for episode in await bench.do("episodes")}
+    recalled = await bench.do("recall", QUERY, k=9, memory=elsewhere)
+    assert recalled == await bench.do("recall", QUERY, k=9)
     assert len(bench.embedded()) == 2  # the question, once for each memory
 
 
@@ -97,7 +97,7 @@ async def test_importing_a_table_into_an_imported_memory_withdraws_nothing(bench
     elsewhere = bench.memory(namespace=("another", "place"))
     await bench.do("import_jsonl", text, memory=elsewhere)
     await bench.do("remember", table[:2], memory=elsewhere)
-    assert [one.rationale for one in await bench.do("episodes", memory=elsewhere)] == [
+    assert [episode.rationale for episode in await bench.do("episodes", memory=elsewhere)] == [
         "It is fine."
     ]
     assert await bench.do("export_jsonl", memory=elsewhere) == text
@@ -146,47 +146,47 @@ def lines_as_text(text: str) -> list[str]:
 
 
 async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
-    [one, two] = await bench.remember(said("one", "First."), said("two", "First."))
-    rule = await bench.do("add_guideline", "First.")
+    [episode, two] = await bench.remember(said("one", "First."), said("two", "First."))
+    guideline = await bench.do("add_guideline", "First.")
     there = bench.memory(namespace="there")
     await bench.do("import_jsonl", await bench.do("export_jsonl"), memory=there)
 
-    await bench.do("revise", one.id, {"rationale": "Newer here."})
-    await bench.do("edit_guideline", rule.id, "Newer here.")
+    await bench.do("revise", episode.id, {"rationale": "Newer here."})
+    await bench.do("edit_guideline", guideline.id, "Newer here.")
     await bench.do("revise", two.id, {"rationale": "Newer there."}, memory=there)
     await bench.do("import_jsonl", await bench.do("export_jsonl", memory=there))
     await bench.do("import_jsonl", await bench.do("export_jsonl"), memory=there)
     for memory in (None, there):
-        words = {e.id: e.rationale for e in await bench.do("episodes", memory=memory)}
-        assert words == {one.id: "Newer here.", two.id: "Newer there."}
-        [standing] = await bench.do("guidelines", memory=memory)
-        assert standing.text == "Newer here."
+        comments = {e.id: e.rationale for e in await bench.do("episodes", memory=memory)}
+        assert comments == {episode.id: "Newer here.", two.id: "Newer there."}
+        [line] = await bench.do("guidelines", memory=memory)
+        assert line.text == "Newer here."
     assert await bench.do("version") == await bench.do("version", memory=there)
 
 
 async def test_older_export_does_not_restore_guidelines_of_replaced_feedback(bench: Bench) -> None:
-    one, two = await bench.remember(said("one", "Old."), said("two"))
+    episode, two = await bench.remember(said("one", "Old."), said("two"))
     await bench.learn(
-        op("add", one, text="Old rule."), op("add", one, two, text="Of both."),
+        op("add", episode, text="Old rule."), op("add", episode, two, text="Of both."),
         op("add", two, text="Stays."),
     )  # fmt: skip
     text = await bench.do("export_jsonl")
-    await bench.do("revise", one.id, {"rationale": "New."})
-    await bench.learn(op("add", one, text="New rule."))
+    await bench.do("revise", episode.id, {"rationale": "New."})
+    await bench.learn(op("add", episode, text="New rule."))
     contents = await bench.contents()
     await bench.do("import_jsonl", text)
     assert await bench.guidelines() == {
-        "New rule.": {one.id}, "Of both.": {two.id}, "Stays.": {two.id},
+        "New rule.": {episode.id}, "Of both.": {two.id}, "Stays.": {two.id},
     }  # fmt: skip
     assert await bench.contents() == contents
 
 
 async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
-    [one, _] = await bench.remember(said("one"), said("two"))
-    await bench.learn(op("add", one, text="Of one."))
+    [episode, _] = await bench.remember(said("one"), said("two"))
+    await bench.learn(op("add", episode, text="Of one."))
     version, contents = await bench.do("version"), await bench.contents()
     text = await bench.do("export_jsonl")
-    await bench.do("forget", one.id, purge=True)
+    await bench.do("forget", episode.id, purge=True)
     await bench.do("import_jsonl", text)
     assert await bench.contents() == contents
     assert await bench.do("version") == version
@@ -196,8 +196,8 @@ async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
 def exported() -> str:
     """A memory of one guideline (line 2), two episodes (3 and 4) and their vectors (5 and 6)."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    one, _ = memory.remember([said("one", value=True), said("two")])
-    learn(memory, op("add", one, text="Be warm."))
+    episode, _ = memory.remember([said("one", value=True), said("two")])
+    learn(memory, op("add", episode, text="Be warm."))
     return memory.export_jsonl()
 
 
@@ -209,12 +209,14 @@ def with_line(number: int, **fields: Any) -> list[str]:
 
 def test_export_of_an_earlier_release_is_accepted(memory: JudgeMemory) -> None:
     lines = [json.loads(line) for line in exported().splitlines()]
-    rule = {**lines[1], "superseded_by": None, "reason": None}
-    gone = {**rule, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
-    blank = {**rule, "id": "b", "text": "", "status": "pending"}
-    given = [lines[0], rule, gone, blank, *lines[2:]]
-    assert len(memory.import_jsonl(map(json.dumps, given))) == 2
-    assert [(one.text, one.status) for one in memory.guidelines()] == [("Be warm.", "standing")]
+    guideline = {**lines[1], "superseded_by": None, "reason": None}
+    gone = {**guideline, "id": "a", "text": "Be cold.", "status": "superseded", "reason": "Newer."}
+    blank = {**guideline, "id": "b", "text": "", "status": "pending"}
+    changed_lines = [lines[0], guideline, gone, blank, *lines[2:]]
+    assert len(memory.import_jsonl(map(json.dumps, changed_lines))) == 2
+    assert [(guideline.text, guideline.status) for guideline in memory.guidelines()] == [
+        ("Be warm.", "standing")
+    ]
 
 
 def test_memory_of_an_earlier_release_is_not_mistaken_for_an_empty_one() -> None:

@@ -32,8 +32,8 @@ class Counting(PostgresStore):
         return super().batch(ops)
 
     def taken(self) -> list[list[Op]]:
-        asked: list[list[Op]] = vars(self).pop("asked", [])
-        return asked
+        operations: list[list[Op]] = vars(self).pop("asked", [])
+        return operations
 
 
 @pytest.fixture
@@ -61,25 +61,25 @@ def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
         """What a judgment was given, and what the store was asked for it."""
         store.taken()
         judgment = graph.invoke({"inputs": "two", "outputs": "a"})["judgment"]
-        rules = {rule.id: rule.text for rule in memory.access.view.guidelines}
-        asked = [f"{type(op).__name__} {part_of(op)}" for ops in store.taken() for op in ops]
-        return [rules[key] for key in judgment["guideline_ids"]], asked
+        guidelines = {guideline.id: guideline.text for guideline in memory.access.view.guidelines}
+        operations = [f"{type(op).__name__} {part_of(op)}" for ops in store.taken() for op in ops]
+        return [guidelines[key] for key in judgment["guideline_ids"]], operations
 
     judged()
     looks = ["GetOp head"]
     assert judged() == ([], looks)
     process, pipe = start(learn_there, postgres_uri)
     assert pipe.recv() == (1, [])
-    known: list[str] = []
+    states: list[str] = []
     for text in ("Say sorry.", "Give a date."):
         pipe.send(text)
         assert pipe.recv() == "learned"
-        known.append(text)
-        assert judged() == (known, [*looks, "SearchOp facts"])
-        assert judged() == (known, looks)
+        states.append(text)
+        assert judged() == (states, [*looks, "SearchOp facts"])
+        assert judged() == (states, looks)
     memory.remember([said("two")])
     pipe.send(None)
-    assert pipe.recv() == (2, known)
+    assert pipe.recv() == (2, states)
     process.join()
 
 
@@ -101,7 +101,7 @@ def test_reader_sees_facts_dated_before_1970(
     writer.remember([said("two")])
     store: Any = reader.access.store
     store.taken()
-    assert "two" in [one.example.inputs for one in reader.episodes()]
+    assert "two" in [episode.example.inputs for episode in reader.episodes()]
     [search] = [op for ops in store.taken() for op in ops if isinstance(op, SearchOp)]
     assert search.filter == {"kind": "fact"}
 
@@ -112,11 +112,11 @@ def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
     """Postgres locks row by row: each would wait for the other, and one would fail."""
     with ThreadPoolExecutor(2) as pool:
         for number in range(5):
-            words = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]
+            feedback = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]
             one, other = another(), another()
             writing = [
-                pool.submit(one.remember, words),
-                pool.submit(other.remember, words[::-1]),
+                pool.submit(one.remember, feedback),
+                pool.submit(other.remember, feedback[::-1]),
             ]
             for done in writing:
                 done.result()
@@ -133,9 +133,9 @@ def test_reading_a_kept_judgment_does_not_extend_its_time_to_live(
     timed = "SELECT expires_at FROM store WHERE expires_at IS NOT NULL OR ttl_minutes IS NOT NULL"
     with connect(postgres_uri, autocommit=True) as connection:
         [before] = connection.execute(timed).fetchall()
-        [kept] = memory.judgments(waiting=True)
-        run_sync(find_judgment(SYNC, memory.access, kept.judgment.id))
+        [judgment] = memory.judgments(waiting=True)
+        run_sync(find_judgment(SYNC, memory.access, judgment.judgment.id))
         memory.remember([said("two")])
         [after] = connection.execute(timed).fetchall()
     assert before == after
-    assert abs(before[0] - kept.kept_until) < timedelta(minutes=1)
+    assert abs(before[0] - judgment.kept_until) < timedelta(minutes=1)

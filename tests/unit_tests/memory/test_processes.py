@@ -44,12 +44,14 @@ def test_random_processes_lose_nothing_and_see_the_same_memory(
         pipe.send("look")
     seen = [pipe.recv() for pipe in pipes]
 
-    rules, episodes = memory.guidelines(), memory.episodes()
-    assert seen == [(memory.version(), rules, episodes)] * COUNT
-    facts, words = memory.access.view.facts()
+    guidelines, episodes = memory.guidelines(), memory.episodes()
+    assert seen == [(memory.version(), guidelines, episodes)] * COUNT
+    facts, feedback_records = memory.access.view.facts()
     assert all(written)
-    assert sorted(fact.id for fact in facts) == sorted(key for one in written for key in one)
-    assert build_state(facts, words, memory.access.embedder.id).version == memory.version()
+    assert sorted(fact.id for fact in facts) == sorted(key for item in written for key in item)
+    assert (
+        build_state(facts, feedback_records, memory.access.embedder.id).version == memory.version()
+    )
     check_same([memory], cold)
 
 
@@ -78,9 +80,12 @@ def test_every_process_recalls_in_the_same_order_and_embeds_only_the_query(
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
     episodes = memory.remember([said(f"case {number}") for number in range(20)])
-    learn(memory, *(op("add", one, text=f"Rule of {one.example.inputs}.") for one in episodes))
+    learn(
+        memory,
+        *(op("add", episode, text=f"Rule of {episode.example.inputs}.") for episode in episodes),
+    )
     server.embeddings.clear()
     _, pipe = start(look, tmp_path / "store.db", dict(server.environment))
-    rules = [rule.id for rule in memory.guidelines()]
-    assert pipe.recv() == (memory.version(), rules, [one.id for one in episodes], 20)
+    guidelines = [guideline.id for guideline in memory.guidelines()]
+    assert pipe.recv() == (memory.version(), guidelines, [episode.id for episode in episodes], 20)
     assert [request.texts for request in server.embeddings] == [["a new question\n\na"]]

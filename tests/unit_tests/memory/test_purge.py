@@ -76,8 +76,8 @@ def test_purged_text_is_in_no_item_and_no_rollback_restores_it(
     store = WatchedStore()
     memory, one = fill(store)
     traces = left_in(everything_in(store))
-    for word in (*WORDS, "/words:", "/facts:", "/drafts:"):
-        assert any(word in one for one in traces)
+    for fragment in (*WORDS, "/words:", "/facts:", "/drafts:"):
+        assert any(fragment in trace for trace in traces)
     other = JudgeMemory(store, CRITERION, namespace="elsewhere", embeddings=hashed)
     run_sync(
         other.access.put(SYNC, other.access.layout.of("drafts"), {"waiting": {"id": "waiting"}})
@@ -99,8 +99,10 @@ def test_purged_text_is_in_no_item_and_no_rollback_restores_it(
     assert forgotten.purged.commits > 0
     assert [commit.version for commit in memory.history()][1:] == versions
     assert forgotten.purged.vectors == 1
-    assert {each.example.inputs for each in memory.episodes()} == {"kept", "other"}
-    assert ("Untouched.", None) in {(rule.text, rule.question) for rule in memory.guidelines()}
+    assert {episode.example.inputs for episode in memory.episodes()} == {"kept", "other"}
+    assert ("Untouched.", None) in {
+        (guideline.text, guideline.question) for guideline in memory.guidelines()
+    }
     assert [*memory.access.view.answers()["asked"].values()] == [0.1]
     assert MARK not in repr(vars(memory.access.view)).casefold()
     check_clean(memory)
@@ -121,9 +123,9 @@ def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory)
     learn_from(memory, op("add", bob, text="Of his own words."))
     learn(memory, op("add", ann, text="Of zqxwhy."), op("add", ann, bob, text="Both, zqxwhy."))
     assert purge(memory, author="zqxann").vectors == 0
-    [found] = memory.recall(QUERY)
-    assert (found.example, found.episodes) == (bob.example, memory.episodes())
-    assert [rule.text for rule in memory.guidelines()] == ["Of his own words."]
+    [recalled] = memory.recall(QUERY)
+    assert (recalled.example, recalled.episodes) == (bob.example, memory.episodes())
+    assert [guideline.text for guideline in memory.guidelines()] == ["Of his own words."]
     check_clean(memory)
     assert purge(memory, bob.id).vectors == 1
     assert left_in(everything_in(memory.access.store), "shared case") == []
@@ -132,54 +134,54 @@ def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory)
 def test_judgment_of_another_case_no_longer_names_the_purged_episode(
     memory: JudgeMemory,
 ) -> None:
-    purged, kept = memory.remember([said("one", author="ann"), said("two", author="bob")])
+    purged, retained = memory.remember([said("one", author="ann"), said("two", author="bob")])
     near = [
         Neighbour(
-            example_id=one.example_id,
-            episode_ids=[one.id],
+            example_id=value.example_id,
+            episode_ids=[value.id],
             value=True,
             similarity=0.9,
             weight=0.5,
         )
-        for one in (purged, kept)
+        for value in (purged, retained)
     ]
     judgment = Judgment(
         criterion=CRITERION.name,
         example_id="x",
         value=True,
         rationale="As in the first case.",
-        episode_ids=[purged.id, kept.id],
+        episode_ids=[purged.id, retained.id],
         warnings=["Of the first case."],
         evidence=Evidence(decided_by="verdict", reason="Few.", verdict=True, neighbours=near),
         memory_version="0" * 32,
     )
     memory.remember(said("three", author="cy", judgment=judgment))
     memory.forget(purged.id, purge=True)
-    [left] = [one.judgment for one in memory.episodes() if one.author == "cy"]
-    assert left is not None
-    assert left.evidence is not None
-    assert (left.episode_ids, left.evidence.neighbours) == ([kept.id], near[1:])
-    assert (left.rationale, left.warnings) == ("", [])
+    [episode] = [episode.judgment for episode in memory.episodes() if episode.author == "cy"]
+    assert episode is not None
+    assert episode.evidence is not None
+    assert (episode.episode_ids, episode.evidence.neighbours) == ([retained.id], near[1:])
+    assert (episode.rationale, episode.warnings) == ("", [])
     assert left_in(everything_in(memory.access.store), purged.example_id) == []
 
 
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:
-    one, two, three, four = memory.remember(
+    episode, two, three, four = memory.remember(
         [said("one", "zqxwhy"), said("two"), said("three"), said("four")]
     )
     operations = [
-        op("add", one, text="It is zqxwhy."),
+        op("add", episode, text="It is zqxwhy."),
         op("add", two, text="It may be zqxwhy."),
         op("add", three, text="Something else."),
         op("add", four, text="SOMETHING else"),
     ]
-    read = hashes([one, two, three, four])
-    prompts = [[one.id, two.id, four.id], [three.id]]
+    read = hashes([episode, two, three, four])
+    prompts = [[episode.id, two.id, four.id], [three.id]]
     run_sync(learning.commit_lesson(SYNC, memory.access, operations, read, prompts=prompts))
-    purged = purge(memory, one.id)
+    purged = purge(memory, episode.id)
     # In words that stood without it the other prompt's guideline keeps what calls for it.
-    [rule] = memory.guidelines()
-    assert (rule.text, rule.status) == ("Something else.", "standing")
+    [guideline] = memory.guidelines()
+    assert (guideline.text, guideline.status) == ("Something else.", "standing")
     assert two.id in purged.pending
     assert left_in(everything_in(memory.access.store)) == []
 
@@ -187,26 +189,28 @@ def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) 
 def test_lesson_from_the_purged_feedback_is_removed_and_its_other_sources_are_pending(
     memory: JudgeMemory,
 ) -> None:
-    one, other = memory.remember([said("one", "It is zqxwhy."), said("other", "Else.")])
+    episode, other = memory.remember([said("one", "It is zqxwhy."), said("other", "Else.")])
     learn(memory, op("add", other, text="Wait for zqxwhy."), op("add", other, text="Else."))
-    forgotten = memory.forget(one.id, purge=True)
+    forgotten = memory.forget(episode.id, purge=True)
     assert forgotten.purged is not None
     assert forgotten.purged.pending == [other.id]
     assert len(forgotten.guidelines_removed) == 2
     assert memory.guidelines() == []
-    assert [each.status for each in memory.episodes()] == ["pending"]
+    assert [episode.status for episode in memory.episodes()] == ["pending"]
     assert left_in(everything_in(memory.access.store)) == []
 
 
 def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
-    one, two, three = memory.remember([said("one", "zqxwhy"), said("two"), said("three")])
-    learn(memory, op("add", one, two, text="It is zqxwhy."))
-    [rule] = memory.guidelines()
-    memory.forget(one.id)
-    learn_from(memory, op("revise", three, guideline_id=rule.id, text="It is zqxwhy, briefly."))
-    memory.forget(one.id, purge=True)
+    episode, two, three = memory.remember([said("one", "zqxwhy"), said("two"), said("three")])
+    learn(memory, op("add", episode, two, text="It is zqxwhy."))
+    [guideline] = memory.guidelines()
+    memory.forget(episode.id)
+    learn_from(
+        memory, op("revise", three, guideline_id=guideline.id, text="It is zqxwhy, briefly.")
+    )
+    memory.forget(episode.id, purge=True)
     assert memory.guidelines() == []
-    assert {each.status for each in memory.episodes()} == {"pending"}
+    assert {episode.status for episode in memory.episodes()} == {"pending"}
     assert left_in(everything_in(memory.access.store)) == []
 
 
@@ -217,21 +221,24 @@ def test_guidelines_of_others_stay_although_they_share_a_rare_word(
     learn(memory, op("add", other, text="The reply must name the portal."))
     memory.add_guideline("Beside the portal, name zqxwhy.", author="bob")
     before = memory.guidelines()
-    one = memory.remember(said("Where is the portal?", "It is zqxwhy.", author="ann"))
-    memory.forget(one.id, purge=True)
+    episode = memory.remember(said("Where is the portal?", "It is zqxwhy.", author="ann"))
+    memory.forget(episode.id, purge=True)
     assert memory.guidelines() == before
 
 
 def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) -> None:
     source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    one = source.remember(planted())
+    episode = source.remember(planted())
     bob, eve = source.remember([said("bob", author="bob"), said("eve", author="eve")])
-    rules = [op("add", one, text="It is zqxwhy."), op("add", one, eve, text="zqxwhy and Eve's.")]
-    learn_from(source, op("add", bob, text="Bob's."), *rules)
+    guidelines = [
+        op("add", episode, text="It is zqxwhy."),
+        op("add", episode, eve, text="zqxwhy and Eve's."),
+    ]
+    learn_from(source, op("add", bob, text="Bob's."), *guidelines)
     memory.import_jsonl(source.export_jsonl())
-    memory.forget(one.id, purge=True)
-    assert [rule.text for rule in memory.guidelines()] == ["Bob's."]
-    statuses = {each.author: each.status for each in memory.episodes()}
+    memory.forget(episode.id, purge=True)
+    assert [guideline.text for guideline in memory.guidelines()] == ["Bob's."]
+    statuses = {episode.author: episode.status for episode in memory.episodes()}
     assert statuses == {"bob": "distilled", "eve": "pending"}
     check_clean(memory)
 
@@ -267,7 +274,7 @@ def review(
 def check_pending(memory: JudgeMemory, learned: dict[str, Any]) -> None:
     assert left_in(everything_in(memory.access.store)) == []
     assert MARK not in repr(learned)
-    statuses = {one.example.inputs: one.status for one in memory.episodes()}
+    statuses = {episode.example.inputs: episode.status for episode in memory.episodes()}
     assert statuses["three"] == "pending"
 
 
@@ -291,13 +298,13 @@ def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) ->
 
 def test_revision_of_a_purged_guideline_is_discarded(near: Bench) -> None:
     memory = near.memory()
-    one, two = memory.remember([said("one", WHY, author="zqxann"), said("two")])
-    learn(memory, op("add", one, two, text="What zqxwhy said."))
+    episode, two = memory.remember([said("one", WHY, author="zqxann"), said("two")])
+    learn(memory, op("add", episode, two, text="What zqxwhy said."))
 
     def purges(request: ChatRequest) -> dict[str, Any]:
         if "zqxwhy" not in request.text:
             return with_handles({"text": "Of the second alone.", "action": "add"}, request)
-        memory.forget(one.id, purge=True)
+        memory.forget(episode.id, purge=True)
         change = {"text": "What zqxwhy said, briefly.", "action": "revise", "guideline": "G1"}
         return with_handles(change, request)
 
@@ -307,16 +314,16 @@ def test_revision_of_a_purged_guideline_is_discarded(near: Bench) -> None:
 
 async def test_purge_removes_the_vectors(bench: Bench) -> None:
     await bench.remember(said("kept"))
-    [one] = await bench.remember(planted())
+    [episode] = await bench.remember(planted())
     here, there = bench.memory(), bench.memory(embeddings=bench.server.embedder(dimensions=16))
     for memory in (here, there):
         await bench.recall("new", memory=memory)
     assert len(await bench.items("vectors")) == 4
-    assert (await bench.do("forget", one.id, purge=True)).purged.vectors == 2
-    text, _ = retrieval_text(one.example)
-    left = await bench.items("vectors")
-    assert len(left) == 2
-    assert all(item.key != vector_key(item.value["embedder"], text) for item in left)
+    assert (await bench.do("forget", episode.id, purge=True)).purged.vectors == 2
+    text, _ = retrieval_text(episode.example)
+    items = await bench.items("vectors")
+    assert len(items) == 2
+    assert all(item.key != vector_key(item.value["embedder"], text) for item in items)
     for memory in (here, there):
         await bench.recall("new", memory=memory)
         assert MARK not in repr(vars(memory.access.view)).casefold()
@@ -408,12 +415,12 @@ def test_purge_time_is_linear_in_the_memory_size() -> None:
 def test_opening_time_is_linear_in_the_number_of_purges() -> None:
     took = []
     for count in (100, 1_000):
-        given = [Fact(id=new_id(at), at_us=at, reason="remember") for at in range(count)]
+        facts = [Fact(id=new_id(index), at_us=index, reason="remember") for index in range(count)]
         purges = [
-            Fact(id=new_id(count + at), at_us=count + at, reason=PURGE, forgotten=["x"])
-            for at in range(count)
+            Fact(id=new_id(count + index), at_us=count + index, reason=PURGE, forgotten=["x"])
+            for index in range(count)
         ]
-        took.append(seconds(partial(MemoryView("hashed").add, [*given, *purges], {})))
+        took.append(seconds(partial(MemoryView("hashed").add, [*facts, *purges], {})))
     assert took[1] < 40 * took[0]
 
 
@@ -425,7 +432,7 @@ def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
         return "555" in (one.rationale or "")
 
     assert memory.forget(where=has_number, purge=True).episode_ids == []
-    assert [one.rationale for one in memory.episodes()] == ["Too cold."]
+    assert [episode.rationale for episode in memory.episodes()] == ["Too cold."]
     memory.forget(episode.id, purge=True)
     assert "555-1234" not in str([item.dict() for item in everything_in(memory.access.store)])
 
@@ -444,5 +451,5 @@ def test_purge_by_id_keeps_the_author_of_a_handwritten_guideline(
         assert process.guidelines() == [guideline]
     memory.remember(said("one", author="ann"))
     memory.forget(**selection, purge=True)
-    assert [rule.author for rule in memory.guidelines()] == [None]
+    assert [guideline.author for guideline in memory.guidelines()] == [None]
     assert left_in(everything_in(memory.access.store), '"ann"') == []

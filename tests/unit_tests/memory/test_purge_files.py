@@ -57,9 +57,9 @@ def check(forgotten: Forgotten, *warnings: str, threads: Any = ()) -> None:
     """What was purged, and what the report warns of, by how that begins."""
     assert forgotten.purged is not None
     assert forgotten.purged.thread_ids == [*threads]
-    found = forgotten.purged.warnings
-    assert len(found) == len(warnings)
-    assert all(one.startswith(warning) for one, warning in zip(found, warnings, strict=True))
+    result = forgotten.purged.warnings
+    assert len(result) == len(warnings)
+    assert all(one.startswith(warning) for one, warning in zip(result, warnings, strict=True))
 
 
 MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
@@ -160,8 +160,8 @@ class Elsewhere(BaseStore):
         self._inner = InMemoryStore()
 
     def batch(self, ops: Any) -> list[Result]:
-        given: list[Op] = list(ops)
-        return self._inner.batch(given)
+        operations: list[Op] = list(ops)
+        return self._inner.batch(operations)
 
     async def abatch(self, ops: Any) -> list[Result]:
         return self.batch(ops)

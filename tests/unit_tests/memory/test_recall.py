@@ -27,15 +27,17 @@ async def test_recall_differs_between_two_answers_to_one_question(bench: Bench) 
         nearest, other = await bench.do("recall", example, k=2)
         assert nearest.example.outputs == answer
         assert nearest.similarity > other.similarity
-        assert [one.example for one in await bench.do("recall", example, k=1)] == [nearest.example]
+        assert [item.example for item in await bench.do("recall", example, k=1)] == [
+            nearest.example
+        ]
 
 
 async def test_examples_with_the_same_text_are_distinct(bench: Bench) -> None:
     await bench.remember(
         said("q", reference_outputs="r"), said("q"), said({"question": "q"}), said("far away")
     )
-    found = await bench.do("recall", {"inputs": "q", "outputs": "a"}, k=3)
-    assert len({one.example.id for one in found}) == 3
+    recalled = await bench.do("recall", {"inputs": "q", "outputs": "a"}, k=3)
+    assert len({item.example.id for item in recalled}) == 3
     assert await bench.recall("q", k=1) != []
     assert [len(await bench.recall("q", k=k)) for k in (2, 4, 10)] == [2, 4, 4]
     bench.embedded()
@@ -69,7 +71,7 @@ async def test_long_example_is_found_by_its_beginning(
 ) -> None:
     long = "the quick brown fox " * 2_000
     await bench.remember(said(long), said("short"))
-    [text] = [one for one in bench.embedded() if one.startswith("the quick")]
+    [text] = [item for item in bench.embedded() if item.startswith("the quick")]
     assert len(text.encode()) <= MAX_BYTES
     assert await bench.recall(f"{long} and more", k=1) == [long]
     assert "similar examples are found by their beginnings" in caplog.text
@@ -83,7 +85,7 @@ async def test_changed_embedder_embeds_again_once_with_a_warning(
     other = bench.memory(embeddings=bench.server.embedder(model="text-embedding-3-large"))
     assert set(await bench.recall("new", memory=other)) == {"one", "two"}
     assert sorted(bench.embedded()) == ["new\n\na", "one\n\na", "two\n\na"]
-    [record] = [one for one in caplog.records if one.name.startswith("memalign_graph")]
+    [record] = [record for record in caplog.records if record.name.startswith("memalign_graph")]
     assert record.levelname == "WARNING"
     assert "2 example(s) without vectors of the embeddings openai:text-embedding-3-large" in (
         record.getMessage()
@@ -115,10 +117,10 @@ class Untouched:
 def test_store_with_its_own_index_does_not_embed_the_memorys_items() -> None:
     store = InMemoryStore(index={"dims": 64, "embed": Untouched()})
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    one = memory.remember(said("one"))
+    episode = memory.remember(said("one"))
     memory.add_guideline("Be warm.")
-    assert memory.recall(one.example) != []
-    memory.forget(one.id)
+    assert memory.recall(episode.example) != []
+    memory.forget(episode.id)
 
 
 def test_lost_vector_is_embedded_again(
@@ -169,8 +171,8 @@ def test_vector_table_behaves_like_a_dict() -> None:
         for key in list(model)[:3]:
             assert np.array_equal(index.get(key), model[key])  # type: ignore[arg-type]
         for query in made(2, seed=step + 500).values():
-            found = [key for key, _ in index.search(query, 20)]
-            assert found == brute_force(model, query, 20)
+            keys = [key for key, _ in index.search(query, 20)]
+            assert keys == brute_force(model, query, 20)
 
 
 def filled(feedback: list[Feedback], rules: int) -> JudgeMemory:
@@ -183,41 +185,41 @@ def filled(feedback: list[Feedback], rules: int) -> JudgeMemory:
 
 def some_feedback() -> list[Feedback]:
     chance = random.Random(7)  # noqa: S311 - nothing secret
-    words = ("order", "cup", "late", "broken", "photo", "refund", "sorry", "parcel", "thanks")
-    given = []
+    topics = ("order", "cup", "late", "broken", "photo", "refund", "sorry", "parcel", "thanks")
+    values = []
     for number in range(60):
-        inputs = " ".join(chance.choices(words, k=4))
+        inputs = " ".join(chance.choices(topics, k=4))
         authors = chance.sample(["ann", "bob", "carl"], chance.choice([1, 1, 2]))
-        given += [said(f"{inputs} {number // 2}", author=one, value=True) for one in authors]
-    return given
+        values += [said(f"{inputs} {number // 2}", author=author, value=True) for author in authors]
+    return values
 
 
 @pytest.mark.parametrize(("k", "rules"), [(0, 0), (1, 0), (20, 0), (5, 60)])
 def test_excluded_case_has_no_effect(k: int, rules: int) -> None:
-    given = some_feedback()
-    whole = filled(given, rules)
+    feedback = some_feedback()
+    whole = filled(feedback, rules)
     whole.recall(Example(inputs="x", outputs="y"))
-    for example in {one.example.id: one.example for one in given[::9]}.values():
-        own = {one.episode_id for one in given if one.example.id == example.id}
-        rest = filled([one for one in given if one.example.id != example.id], rules)
+    for example in {item.example.id: item.example for item in feedback[::9]}.values():
+        episode_ids = {item.episode_id for item in feedback if item.example.id == example.id}
+        rest = filled([item for item in feedback if item.example.id != example.id], rules)
         wanted = run_sync(recall(SYNC, rest.access, example, k))
-        found = recall_excluding(whole.access, example, k, own)
-        assert [one.example.id for one in found.examples] == [
-            one.example.id for one in wanted.examples
+        recalled = recall_excluding(whole.access, example, k, episode_ids)
+        assert [example.example.id for example in recalled.examples] == [
+            example.example.id for example in wanted.examples
         ]
-        assert [[each.id for each in one.episodes] for one in found.examples] == [
-            [each.id for each in one.episodes] for one in wanted.examples
+        assert [[episode.id for episode in example.episodes] for example in recalled.examples] == [
+            [episode.id for episode in example.episodes] for example in wanted.examples
         ]
-        assert found.nearness == wanted.nearness
+        assert recalled.nearness == wanted.nearness
 
 
 @pytest.mark.parametrize(("rules", "expected"), [(20, 0), (21, 48)])
 def test_distant_examples_help_to_select_guidelines(rules: int, expected: int) -> None:
     memory, example = filled(some_feedback(), rules), Example(inputs="late parcel", outputs="a")
-    found = run_sync(recall(SYNC, memory.access, example, 2))
+    recalled = run_sync(recall(SYNC, memory.access, example, 2))
     nearest = run_sync(recall(SYNC, memory.access, example, 2 + expected)).examples
-    assert len(found.examples) == 2
-    assert found.nearness == {
+    assert len(recalled.examples) == 2
+    assert recalled.nearness == {
         episode.id: pytest.approx(recalled.similarity, abs=1e-4)
         for recalled in nearest[2:]
         for episode in recalled.episodes

@@ -73,7 +73,7 @@ async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, 
     if how == "forget":
         assert (done.guidelines_reduced, done.guidelines_removed) == ([after], [])
     assert await bench.items("drafts") == []
-    statuses = {each.id: each.status for each in await bench.do("episodes")}
+    statuses = {episode.id: episode.status for episode in await bench.do("episodes")}
     assert statuses[two.id] == "distilled"
 
 
@@ -93,8 +93,8 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
     near.server.script(*replies)
     with pytest.raises(failure):
         await take_back(near, how, one, memory)
-    assert one.word not in {each.word for each in memory.episodes()}
-    pending = [(rule.status, rule.episode_ids) for rule in memory.guidelines()]
+    assert one.word not in {episode.word for episode in memory.episodes()}
+    pending = [(guideline.status, guideline.episode_ids) for guideline in memory.guidelines()]
     assert pending == ([] if how == "purge" else [("pending", [two.id])])
 
 
@@ -102,8 +102,8 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
 async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
     bench: Bench, reply: Any
 ) -> None:
-    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
-    await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
+    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", episode, two, text="A."), op("add", episode, three, text="B."))
     memory = with_model(bench, max_retries=0)
 
     def answer(chat: ChatRequest) -> Any:
@@ -111,7 +111,7 @@ async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
 
     bench.server.responder = answer
     with pytest.raises((ChatModelError, ModelAnswerError)):
-        await bench.do("forget", one.id, memory=memory)
+        await bench.do("forget", episode.id, memory=memory)
     assert await bench.guidelines() == {"Anew.": {two.id}, "B.": {three.id}}
     for _ in range(2):
         with pytest.raises((ChatModelError, ModelAnswerError)):
@@ -120,13 +120,13 @@ async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
     bench.server.responder = lambda _: {"duplicates": [], "contradictions": []}
     await bench.do("consolidate", memory=memory)
     assert "guideline_operations" not in {chat.schema_name for chat in bench.server.chats}
-    statuses = {rule.text: rule.status for rule in await bench.do("guidelines")}
+    statuses = {guideline.text: guideline.status for guideline in await bench.do("guidelines")}
     assert statuses == {"Anew.": "standing", "B.": "pending"}
 
 
 async def test_received_answer_is_not_requested_again(bench: Bench) -> None:
-    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
-    await bench.learn(op("add", one, two, text="A."), op("add", one, three, text="B."))
+    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", episode, two, text="A."), op("add", episode, three, text="B."))
     memory = with_model(bench, max_retries=0)
     replies: dict[bool, Any] = {False: worded("The first of them."), True: error(500)}
 
@@ -137,7 +137,7 @@ async def test_received_answer_is_not_requested_again(bench: Bench) -> None:
 
     bench.server.responder = reply
     with pytest.raises(ChatModelError):
-        await bench.do("forget", one.id, memory=memory)
+        await bench.do("forget", episode.id, memory=memory)
     assert len(await bench.items("drafts")) == 1
     replies[True] = worded("The second of them.")
     await bench.do("consolidate", memory=with_model(bench, max_retries=0))
@@ -155,23 +155,27 @@ async def test_unneeded_model_is_not_resolved(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     memory = near.memory(model="openai:gpt-4.1-mini")
-    one, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([said("one"), said("two")])
     memory.revise(two.id, {"rationale": "Another word."})
-    assert memory.forget(one.id, purge=purge).episode_ids == [one.id]
+    assert memory.forget(episode.id, purge=purge).episode_ids == [episode.id]
 
 
 def test_forgetting_a_source_during_distillation_discards_the_result(near: Bench) -> None:
-    one, two, three = near.memory().remember([said("one"), said("two"), said("three")])
-    learn_from(near.memory(), op("add", one, two, three, text="Of three."))
+    episode, two, three = near.memory().remember([said("one"), said("two"), said("three")])
+    learn_from(near.memory(), op("add", episode, two, three, text="Of three."))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleave(
-        lambda io: memory._forget(io, one.id),
+        lambda io: memory._forget(io, episode.id),
         asks,
         lambda: near.memory().forget(two.id),
     )
-    [rule] = memory.guidelines()
-    assert (rule.text, rule.status, rule.episode_ids) == ("Of three.", "pending", [three.id])
+    [guideline] = memory.guidelines()
+    assert (guideline.text, guideline.status, guideline.episode_ids) == (
+        "Of three.",
+        "pending",
+        [three.id],
+    )
 
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -193,10 +197,10 @@ async def consolidate(bench: Bench, *replies: Any) -> dict[str, Any]:
 
 async def rules(bench: Bench, *texts: str) -> tuple[list[Any], list[Guideline]]:
     """Guidelines of one source each, the later the newer."""
-    words = [
+    feedback = [
         said(f"case {place}", given_at=START + timedelta(days=place)) for place in range(len(texts))
     ]
-    episodes = await bench.remember(*words)
+    episodes = await bench.remember(*feedback)
     changes = [op("add", item, text=text) for item, text in zip(episodes, texts, strict=True)]
     await bench.learn(*changes)
     return episodes, await bench.do("guidelines")
@@ -209,7 +213,7 @@ async def test_duplicates_are_merged_into_the_oldest_with_the_sources_of_both(be
     )
     done = await consolidate(bench, relations([[2, 1]]))
     assert await bench.guidelines() == {"Say sorry.": {one.id, two.id}, "Be brief.": {three.id}}
-    assert [rule.id for rule in await bench.do("guidelines")] == [first.id, other.id]
+    assert [guideline.id for guideline in await bench.do("guidelines")] == [first.id, other.id]
     assert [entry["action"] for entry in done["guidelines"]] == ["merge"]
     assert done["memory_version"] == await bench.do("version")
     assert (await bench.do("history"))[0].reason == "consolidate"
@@ -232,13 +236,16 @@ async def test_no_model_is_called_with_nothing_to_compare(
 async def test_guideline_that_lost_a_source_is_redistilled_before_it_is_compared(
     bench: Bench,
 ) -> None:
-    one, two, three = await bench.remember(said("one"), said("two"), said("three"))
-    await bench.learn(op("add", one, two, text="Of both."), op("add", three, text="Say sorry."))
-    await bench.do("forget", one.id)
+    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    await bench.learn(op("add", episode, two, text="Of both."), op("add", three, text="Say sorry."))
+    await bench.do("forget", episode.id)
     wording = {"operations": [{"text": "One must apologise.", "action": "add"}]}
     await consolidate(bench, wording, relations([[1, 2]]))
-    [rule] = await bench.do("guidelines")
-    assert (rule.text, set(rule.episode_ids)) == ("One must apologise.", {two.id, three.id})
+    [guideline] = await bench.do("guidelines")
+    assert (guideline.text, set(guideline.episode_ids)) == (
+        "One must apologise.",
+        {two.id, three.id},
+    )
 
 
 @pytest.mark.parametrize("forgotten", [0, 1])
@@ -258,8 +265,8 @@ async def test_forgetting_during_consolidation_affects_nothing_else(
 
 def shown(request: ChatRequest) -> dict[int, str]:
     """The rules of a request, by the numbers they have in it."""
-    found = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)
-    return {int(number): text for number, text in found}
+    matches = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)
+    return {int(number): text for number, text in matches}
 
 
 def subject(text: str) -> str:
@@ -298,7 +305,7 @@ async def test_similar_guidelines_are_compared_within_the_window_and_only_once(
     near: Bench,
 ) -> None:
     episodes = await fill(near, 40)
-    texts = [rule.text for rule in await near.do("guidelines")]
+    texts = [guideline.text for guideline in await near.do("guidelines")]
     calls = 0
 
     def failing(request: ChatRequest) -> Any:
@@ -320,10 +327,10 @@ async def test_similar_guidelines_are_compared_within_the_window_and_only_once(
     assert {chat.schema_name for chat in chats} == {"guideline_relations"}
     assert max(estimate_tokens(chat.text) for chat in chats) < WINDOW
     assert await near.items("drafts") == []
-    found = await near.do("guidelines")
-    assert [rule.text for rule in found] == texts[:20]
-    for number, rule in enumerate(found):
-        assert set(rule.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
+    guidelines = await near.do("guidelines")
+    assert [guideline.text for guideline in guidelines] == texts[:20]
+    for number, guideline in enumerate(guidelines):
+        assert set(guideline.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
 
 
 def test_guideline_is_compared_with_the_ten_nearest_if_not_all_fit(near: Bench) -> None:

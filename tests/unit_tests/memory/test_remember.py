@@ -24,13 +24,19 @@ def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
 
 
 def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -> None:
-    words = [said(id="1"), said(id="2"), said(), said(rationale="Last word."), said(author="ann")]
-    answered = memory.remember(words)
-    assert [one.rationale for one in answered[2:4]] == ["Last word."] * 2
-    found = memory.episodes()
-    assert [(one.feedback_id, one.author) for one in found].count((None, None)) == 1
-    assert len(found) == 4
-    assert len({one.example_id for one in found}) == 1
+    feedback = [
+        said(id="1"),
+        said(id="2"),
+        said(),
+        said(rationale="Last word."),
+        said(author="ann"),
+    ]
+    answered = memory.remember(feedback)
+    assert [item.rationale for item in answered[2:4]] == ["Last word."] * 2
+    episodes = memory.episodes()
+    assert [(item.feedback_id, item.author) for item in episodes].count((None, None)) == 1
+    assert len(episodes) == 4
+    assert len({item.example_id for item in episodes}) == 1
 
 
 @pytest.mark.parametrize(
@@ -68,8 +74,8 @@ def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) ->
     again = memory.remember(said(thread_id="t2"))
     assert again.thread_ids == ["t1", "t2"]
     assert again.status == "distilled"
-    [rule] = memory.guidelines()
-    assert (rule.status, rule.episode_ids) == ("standing", [first.id])
+    [guideline] = memory.guidelines()
+    assert (guideline.status, guideline.episode_ids) == ("standing", [first.id])
 
 
 @pytest.mark.parametrize("later", ["Too cold.", "Another word."])
@@ -77,7 +83,7 @@ def test_external_feedback_id_is_stored(memory: JudgeMemory, later: str) -> None
     first = memory.remember(said(author="ann"))
     memory.remember(said(author="ann", id="7"))
     memory.remember(said(rationale=later, author="ann"))
-    assert [one.feedback_id for one in memory.episodes()] == ["7"]
+    assert [episode.feedback_id for episode in memory.episodes()] == ["7"]
     assert memory.forget(feedback_ids="7").episode_ids == [first.id]
 
 
@@ -102,16 +108,16 @@ def test_example_of_maximum_depth_can_be_remembered_edited_and_forgotten(
         deep = [deep]
     with pytest.raises(ValueError, match="inputs"):
         Example(inputs=[deep], outputs="a")
-    one = memory.remember(said(deep))
+    episode = memory.remember(said(deep))
     memory.remember(said(deep, "Another word."))
-    memory.forget(one.id)
+    memory.forget(episode.id)
 
 
 def one_of(memory: JudgeMemory) -> Episode:
-    word = said("one", "Too cold.", value=True, author="ann", id="7", thread_id="first")
-    one = memory.remember(word)
-    learn(memory, op("add", one, text="The old rule."))
-    return one
+    feedback = said("one", "Too cold.", value=True, author="ann", id="7", thread_id="first")
+    episode = memory.remember(feedback)
+    learn(memory, op("add", episode, text="The old rule."))
+    return episode
 
 
 REVISED: list[tuple[Any, tuple[Any, Any]]] = [
@@ -127,12 +133,12 @@ REVISED: list[tuple[Any, tuple[Any, Any]]] = [
 def test_revise_changes_only_the_given_fields(
     memory: JudgeMemory, given: Any, expected: tuple[Any, Any]
 ) -> None:
-    one = one_of(memory)
-    after = memory.revise(one.id, given)
+    item = one_of(memory)
+    after = memory.revise(item.id, given)
     assert (after.value, after.rationale) == expected
-    assert (after.id, after.author, after.feedback_id) == (one.id, "ann", "7")
-    assert (after.created_at, after.status) == (one.created_at, "pending")
-    assert after.updated_at > one.updated_at
+    assert (after.id, after.author, after.feedback_id) == (item.id, "ann", "7")
+    assert (after.created_at, after.status) == (item.created_at, "pending")
+    assert after.updated_at > item.updated_at
     assert memory.episodes() == [after]
     assert memory.guidelines() == []
 
@@ -140,20 +146,20 @@ def test_revise_changes_only_the_given_fields(
 def test_equal_revision_changes_nothing_and_adds_its_thread(
     memory: JudgeMemory,
 ) -> None:
-    one = one_of(memory)
+    item = one_of(memory)
     version = memory.version()
-    for given in ({}, {"value": "yes"}, {"rationale": "Too cold. "}):
-        assert memory.revise(one.id, given).word == one.word
+    for fields in ({}, {"value": "yes"}, {"rationale": "Too cold. "}):
+        assert memory.revise(item.id, fields).word == item.word
     assert memory.version() == version
-    after = memory.revise(one.id, {"rationale": "Too long.", "thread_id": "second"})
+    after = memory.revise(item.id, {"rationale": "Too long.", "thread_id": "second"})
     assert after.thread_ids == ["first", "second"]
 
 
 def test_repeating_the_old_feedback_does_not_undo_a_revision(memory: JudgeMemory) -> None:
-    given = said("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
-    one = memory.remember(given)
-    after = memory.revise(one.id, {"rationale": "Too long."})
-    assert memory.remember(given) == after
+    first = said("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
+    episode = memory.remember(first)
+    after = memory.revise(episode.id, {"rationale": "Too long."})
+    assert memory.remember(first) == after
 
 
 ANOTHERS = r"^feedback: it has another author or example "
@@ -174,13 +180,13 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
-    one = one_of(memory)
+    item = one_of(memory)
     before = everything_in(memory.access.store)
-    attempts: list[tuple[Any, Any, str]] = [(one.id, *attempt) for attempt in REFUSED]
+    attempts: list[tuple[Any, Any, str]] = [(item.id, *attempt) for attempt in REFUSED]
     attempts += [(key, {"value": False}, UNKNOWN) for key in ("nope", "", None, 5, ["x"])]
-    for episode_id, given, problem in attempts:
+    for episode_id, values, problem in attempts:
         with pytest.raises(InvalidInputError, match=problem) as caught:
-            memory.revise(episode_id, given)
+            memory.revise(episode_id, values)
         assert "\n" not in str(caught.value)
     assert everything_in(memory.access.store) == before
 
@@ -192,7 +198,7 @@ async def test_agreeing_experts_do_not_multiply_on_reload(
     for _ in range(3):
         await bench.remember(*labels)
         reopen()
-        [found] = await bench.do("recall", QUERY, k=50)
-        assert [one.author for one in found.episodes] == ["ann", "bob", "eve", "joe"]
+        [recalled] = await bench.do("recall", QUERY, k=50)
+        assert [episode.author for episode in recalled.episodes] == ["ann", "bob", "eve", "joe"]
         assert len(await bench.do("episodes")) == 4
     assert len(await bench.do("history")) == 1

@@ -44,8 +44,8 @@ def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
 
     def noting(ops: Any) -> Any:
         results = batch(ops)
-        puts = [one for one in ops if isinstance(one, PutOp)]
-        written.extend(one.key for one in puts if one.namespace[-1] == "facts")
+        puts = [operation for operation in ops if isinstance(operation, PutOp)]
+        written.extend(operation.key for operation in puts if operation.namespace[-1] == "facts")
         return results
 
     vars(store)["batch"] = noting
@@ -67,7 +67,7 @@ def die(path: Path, environment: Mapping[str, str]) -> None:
 
     class Killed(SqliteStore):
         def batch(self, ops: Any) -> Any:
-            if any(isinstance(one, PutOp) and is_content(one) for one in ops):
+            if any(isinstance(operation, PutOp) and is_content(operation) for operation in ops):
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().batch(ops)
 
@@ -91,10 +91,17 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
     os.environ.update(environment)
     store = SqliteStore(connect(path))
     memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-    rules, episodes = memory.guidelines(), memory.episodes()
+    guidelines, episodes = memory.guidelines(), memory.episodes()
     recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
     version = memory.version()
-    pipe.send((version, [one.id for one in rules], [one.id for one in episodes], len(recalled)))
+    pipe.send(
+        (
+            version,
+            [guideline.id for guideline in guidelines],
+            [episode.id for episode in episodes],
+            len(recalled),
+        )
+    )
 
 
 def learn_there(uri: str, pipe: Any) -> None:
@@ -102,7 +109,7 @@ def learn_there(uri: str, pipe: Any) -> None:
     memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed)
 
     def tell() -> None:
-        pipe.send((len(memory.episodes()), [rule.text for rule in memory.guidelines()]))
+        pipe.send((len(memory.episodes()), [guideline.text for guideline in memory.guidelines()]))
 
     tell()
     while text := pipe.recv():

@@ -36,8 +36,8 @@ def test_drop_of_twenty_points_is_detected_in_most_streams() -> None:
 def test_alarm_has_values_before_and_after_and_the_time() -> None:
     first = date(2026, 1, 1)
     answers = [
-        (str(at), first + timedelta(at), at % 10 > 0 if at < 200 else at % 2 > 0)
-        for at in range(300)
+        (str(index), first + timedelta(index), index % 10 > 0 if index < 200 else index % 2 > 0)
+        for index in range(300)
     ]
     quiet = find_drift(answers[:200])
     assert (quiet.answers, quiet.has_fallen, quiet.before, quiet.since) == (200, False, None, None)
@@ -52,15 +52,15 @@ def test_alarm_has_values_before_and_after_and_the_time() -> None:
 
 def sampled(count: int, *reasons: str) -> JudgeMemory:
     """A memory of answers, in whose last third the judge is wrong."""
-    said = []
+    answers = []
     for number in range(count):
-        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+        timestamp = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
         feedback = judged(f"late {number}", number < count * 2 / 3, True)
         assert feedback.judgment is not None
         choice = ReviewChoice.model_validate({"asks": True, "reasons": list(reasons)})
         judgment = feedback.judgment.model_copy(update={"review": choice})
-        said.append(feedback.model_copy(update={"judgment": judgment, "given_at": at}))
-    return memory_of(*said)
+        answers.append(feedback.model_copy(update={"judgment": judgment, "given_at": timestamp}))
+    return memory_of(*answers)
 
 
 def test_report_tests_the_random_sample_including_doubtful_cases() -> None:

@@ -59,7 +59,7 @@ class Bench:
 
     def fill(self, count: int = 400, *, share: int = 5) -> None:
         """Judge cases; an expert is asked about one in `share` by chance, and about bad ones."""
-        said = []
+        answers = []
         for number in range(count):
             self.now = MONDAY + timedelta(days=7 * (number >= count // 2))
             passes, wrong = number % 10 < 9, number % 15 < 3
@@ -69,8 +69,10 @@ class Bench:
             example, judgment = self.judge(number, passes, *reasons)
             if reasons:
                 value = passes and not wrong
-                said.append(Feedback(example=example, value=value, judgment=judgment, author="ann"))
-        self.memory.remember(said)
+                answers.append(
+                    Feedback(example=example, value=value, judgment=judgment, author="ann")
+                )
+        self.memory.remember(answers)
 
 
 @pytest.fixture
@@ -80,20 +82,20 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 def test_judges_rate_is_corrected_by_the_random_sample(bench: Bench) -> None:
     bench.fill()
-    found = bench.memory.pass_rate(by="week")
-    assert (found.judgments, found.labels) == (400, 80)
-    assert found.judge.value == pytest.approx(0.9)
-    assert found.rate.value == pytest.approx(0.72, abs=0.05)
-    assert found.rate.low < 0.72 < found.rate.high < 0.9
-    assert found.rate.high - found.rate.low < found.labels_alone.high - found.labels_alone.low
-    assert found.more_labels > 0
+    rates = bench.memory.pass_rate(by="week")
+    assert (rates.judgments, rates.labels) == (400, 80)
+    assert rates.judge.value == pytest.approx(0.9)
+    assert rates.rate.value == pytest.approx(0.72, abs=0.05)
+    assert rates.rate.low < 0.72 < rates.rate.high < 0.9
+    assert rates.rate.high - rates.rate.low < rates.labels_alone.high - rates.labels_alone.low
+    assert rates.more_labels > 0
     # Doubtful cases are no random sample.
     biased = bench.memory.pass_rate(answered_at_random=True)
-    assert biased.labels > found.labels
+    assert biased.labels > rates.labels
     assert biased.labels_alone.value is not None
     assert biased.labels_alone.value < 0.6
-    assert list(found.groups) == ["2026-11-02", "2026-11-09"]
-    assert [group.judgments for group in found.groups.values()] == [200, 200]
+    assert list(rates.groups) == ["2026-11-02", "2026-11-09"]
+    assert [group.judgments for group in rates.groups.values()] == [200, 200]
 
 
 def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
@@ -119,19 +121,19 @@ def test_without_labels_the_result_says_how_many_are_needed(bench: Bench) -> Non
     )
     example, judgment = bench.judge(0, True, "sample")
     bench.memory.remember(Feedback(example=example, value=True, judgment=judgment))
-    one = bench.memory.pass_rate()
-    assert (one.judgments, one.labels, one.more_labels, one.rate.value) == (1, 1, 9, None)
+    item = bench.memory.pass_rate()
+    assert (item.judgments, item.labels, item.more_labels, item.rate.value) == (1, 1, 9, None)
 
 
 def test_numeric_scale_gives_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, Numeric(minimum=1, maximum=5, integer=True))
-    said = []
+    answers = []
     for number in range(100):
         example, judgment = bench.judge(number, 1 + number % 5, "sample")
         if number < 60:
             value = max(1, number % 5)
-            said.append(Feedback(example=example, value=value, judgment=judgment))
-    bench.memory.remember(said)
+            answers.append(Feedback(example=example, value=value, judgment=judgment))
+    bench.memory.remember(answers)
     mean = bench.memory.pass_rate()
     assert mean.judge.value == pytest.approx(3)
     assert mean.rate.value == pytest.approx(2.2, abs=0.01)
@@ -166,9 +168,9 @@ async def test_review_graph_stores_the_data_for_the_pass_rate(server: LoopbackSe
         if number < 11:
             await graph.ainvoke(Command(resume={"value": number % 2 == 0}), config)
     memory = JudgeMemory(store, criterion, embeddings=server.embedder())
-    found = await memory.apass_rate(by="day")
-    assert (found.judgments, found.labels) == (12, 11)
-    assert found.judge.value == 1
-    assert found.rate.value == pytest.approx(6 / 11, abs=0.01)
-    assert list(found.groups) == [str(datetime.now(UTC).date())]
+    rates = await memory.apass_rate(by="day")
+    assert (rates.judgments, rates.labels) == (12, 11)
+    assert rates.judge.value == 1
+    assert rates.rate.value == pytest.approx(6 / 11, abs=0.01)
+    assert list(rates.groups) == [str(datetime.now(UTC).date())]
     assert (await memory.areview_report()).drift.answers == 11

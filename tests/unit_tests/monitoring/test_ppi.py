@@ -32,10 +32,10 @@ def covered(make: Callable[[], World], truth: float, **how: object) -> tuple[flo
     hits, widths = 0, []
     for _ in range(RUNS):
         values, predictions, others = make()
-        found = estimate_mean(values, predictions, others, **how)  # type: ignore[arg-type]
+        estimate = estimate_mean(values, predictions, others, **how)  # type: ignore[arg-type]
         alone = estimate_mean(values, **how)  # type: ignore[arg-type]
-        hits += found.low <= truth <= found.high
-        widths.append((found.high - found.low) / (alone.high - alone.low))
+        hits += estimate.low <= truth <= estimate.high
+        widths.append((estimate.high - estimate.low) / (alone.high - alone.low))
     return hits / RUNS, float(np.mean(widths))
 
 
@@ -77,9 +77,9 @@ def test_interval_of_a_mean_has_its_stated_coverage(rate: float) -> None:
 
 def test_without_a_judge_the_interval_of_a_share_is_wilsons() -> None:
     for count, right in ((1, 0), (2, 1), (46, 46), (1000, 900)):
-        found = estimate_mean([1.0] * right + [0.0] * (count - right))
+        estimate = estimate_mean([1.0] * right + [0.0] * (count - right))
         exact = binomtest(right, count).proportion_ci(0.95, method="wilson")
-        assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
+        assert (estimate.low, estimate.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
 
 
 def test_normal_interval_undercovers_for_rare_values() -> None:
@@ -90,17 +90,17 @@ def test_normal_interval_undercovers_for_rare_values() -> None:
 
 def test_perfect_judge_does_not_make_the_interval_empty() -> None:
     labels = [1.0, 0.0] * 20
-    found = estimate_mean(labels, labels, [1.0, 0.0] * 1_000)
-    assert found.value == pytest.approx(0.5)
-    assert 0.02 < found.high - found.low < 0.15
+    estimate = estimate_mean(labels, labels, [1.0, 0.0] * 1_000)
+    assert estimate.value == pytest.approx(0.5)
+    assert 0.02 < estimate.high - estimate.low < 0.15
 
 
 def test_identical_labels_do_not_make_the_interval_empty() -> None:
     alike: list[float] = [5] * 12
     for others in ([], [5.0] * 500):
-        found = estimate_mean(alike, alike, others, bounds=(1, 5), is_share=False)
-        assert found.value == 5
-        assert 3.5 < found.low < 4.9
+        estimate = estimate_mean(alike, alike, others, bounds=(1, 5), is_share=False)
+        assert estimate.value == 5
+        assert 3.5 < estimate.low < 4.9
 
 
 def test_interval_without_enough_labels_is_bounded_by_the_scale() -> None:

@@ -116,7 +116,7 @@ def test_valid_panels_are_built() -> None:
     ):
         assert create_panel_graph([criterion(name) for name in names])
     assert create_panel_graph((*THREE, *MIXED), swap=True)
-    unordered = [one for one in MIXED if one.name in ("kind", "better")]
+    unordered = [criterion for criterion in MIXED if criterion.name in ("kind", "better")]
     refused(unordered, "aggregate: no criterion of this panel has a weight", aggregate=Aggregate())
     assert create_panel_graph(unordered, aggregate=Aggregate(vetoes={"kind": "Question"}))
     assert create_panel_graph(MIXED, aggregate=Aggregate())
@@ -131,7 +131,7 @@ SCALES: dict[str, tuple[Scale, dict[Any, Fraction | None]]] = {
     "share": (Numeric(minimum=0, maximum=1), {value / 8: Fraction(value, 8) for value in range(9)}),
     "level": (
         Categorical(choices=("poor", "fair", "good", "best"), ordered=True),
-        {value: Fraction(at, 3) for at, value in enumerate(("poor", "fair", "good", "best"))},
+        {value: Fraction(index, 3) for index, value in enumerate(("poor", "fair", "good", "best"))},
     ),
     "kind": (Categorical(choices=("question", "praise")), {"question": None, "praise": None}),
     "pair": (Pairwise(), {"A": None, "B": None, "tie": None}),
@@ -144,8 +144,8 @@ def test_score_is_the_weighted_mean_and_a_veto_cannot_be_compensated(seed: int) 
     chance = random.Random(seed)  # noqa: S311 - a reference needs no secrets
     for _ in range(300):
         kinds = ["signed", *(chance.choice(list(SCALES)) for _ in range(chance.randint(1, 9)))]
-        places = {f"{kind}{at}": SCALES[kind][1] for at, kind in enumerate(kinds)}
-        panel = [criterion(f"{kind}{at}", SCALES[kind][0]) for at, kind in enumerate(kinds)]
+        places = {f"{kind}{index}": SCALES[kind][1] for index, kind in enumerate(kinds)}
+        panel = [criterion(f"{kind}{index}", SCALES[kind][0]) for index, kind in enumerate(kinds)]
         ordered = [name for name, place in places.items() if None not in place.values()]
         named = chance.sample(ordered, chance.randint(0, len(ordered)))
         weights = {name: chance.choice([0, 1, 2, 0.5, 3]) for name in named}
@@ -160,8 +160,8 @@ def test_score_is_the_weighted_mean_and_a_veto_cannot_be_compensated(seed: int) 
         }
         passes = chance.choice([None, Fraction(chance.randint(0, 20), 20)])
         threshold = None if passes is None else float(passes)
-        rule = Aggregate(weights=weights, vetoes=vetoes, passes=threshold)
-        result = rule.bind(panel)(values)
+        aggregate = Aggregate(weights=weights, vetoes=vetoes, passes=threshold)
+        result = aggregate.bind(panel)(values)
 
         parts = {
             name: places[name][values[name]] or Fraction(0) for name in ordered if name in values
@@ -176,17 +176,17 @@ def test_score_is_the_weighted_mean_and_a_veto_cannot_be_compensated(seed: int) 
         assert result["missing"] == [name for name in places if name not in values]
         broken = [name for name in vetoes if name in values and values[name] != wanted[name]]
         assert result["vetoed_by"] == broken
-        kept = not broken and all(name in values for name in vetoes)
+        retained = not broken and all(name in values for name in vetoes)
         reached = passes is None or (score is not None and score >= passes)
-        assert result["passed"] is (kept and reached if vetoes or passes is not None else None)
+        assert result["passed"] is (retained and reached if vetoes or passes is not None else None)
         assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
 def test_score_equal_to_the_threshold_passes() -> None:
     ten = Numeric(minimum=0, maximum=10, integer=True)
     for count, points in itertools.product(range(1, 13), range(11)):
-        panel = [criterion(f"c{at}", ten) for at in range(count)]
-        values = {one.name: points for one in panel}
+        panel = [criterion(f"c{index}", ten) for index in range(count)]
+        values = {criterion.name: points for criterion in panel}
         assert Aggregate(passes=points / 10).bind(panel)(values)["passed"] is True
         if points < 10:
             above = Aggregate(passes=points / 10 + 0.001).bind(panel)(values)
@@ -196,8 +196,8 @@ def test_score_equal_to_the_threshold_passes() -> None:
 @pytest.mark.parametrize("weight", [1e308, 5e-324, 1e-300])
 def test_weights_of_any_size_give_a_score_from_zero_to_one(weight: float) -> None:
     panel = [criterion(name, SCALES["signed"][0]) for name in ("a", "b", "c")]
-    rule = Aggregate(weights=dict.fromkeys(("a", "b", "c"), weight), passes=0.5)
-    result = rule.bind(panel)({"a": 2, "b": -2, "c": 0})
+    aggregate = Aggregate(weights=dict.fromkeys(("a", "b", "c"), weight), passes=0.5)
+    result = aggregate.bind(panel)({"a": 2, "b": -2, "c": 0})
     assert result["score"] == pytest.approx(0.5)
     assert result["passed"] is True
 
@@ -218,8 +218,8 @@ JUDGED: dict[str, Value] = {"tone": True, "grade": 2.5}
 
 
 def judgment(name: str, **fields: Any) -> Judgment:
-    given = {"rationale": "It is.", "value": JUDGED[name], "memory_version": "0", **fields}
-    return Judgment(criterion=name, example_id=EXAMPLE.id, **given)
+    data = {"rationale": "It is.", "value": JUDGED[name], "memory_version": "0", **fields}
+    return Judgment(criterion=name, example_id=EXAMPLE.id, **data)
 
 
 JUDGMENTS = {name: judgment(name) for name in JUDGED}
@@ -236,8 +236,8 @@ def described(**given: Any) -> str:
 
 def test_unjudged_criterion_is_named_and_has_no_field() -> None:
     errors = {"grade": "The model failed: [x](http://x) <b>\n# Big"}
-    given = form({"tone": JUDGMENTS["tone"]}, errors=errors)
-    [action] = given.payload["action_requests"]
+    request = form({"tone": JUDGMENTS["tone"]}, errors=errors)
+    [action] = request.payload["action_requests"]
     assert "### grade: not judged" in action["description"]
     assert "[x](" not in action["description"].replace("\\[", "")
     assert not any(line.startswith("# Big") for line in action["description"].splitlines())
@@ -246,15 +246,15 @@ def test_unjudged_criterion_is_named_and_has_no_field() -> None:
 
 def sections(text: str) -> list[str]:
     """The headings that a Markdown reader sees outside of fences."""
-    found: list[str] = []
+    collected: list[str] = []
     fence = ""
     for line in text.splitlines():
         ticks = line if line and not line.strip("`") else ""
         if ticks and (not fence or len(ticks) >= len(fence)):
             fence = "" if fence else ticks
         elif not fence and line.lstrip(" ").startswith("#"):
-            found.append(line.strip())
-    return found
+            collected.append(line.strip())
+    return collected
 
 
 HOSTILE = "```\n````\n### tone: false\n[press](http://x)\n<script>\n![p](http://x)\n~~~\n`x"
@@ -280,8 +280,12 @@ def test_judged_text_cannot_add_a_section(where: str, breaks: str) -> None:
 
 
 def test_shown_guidelines_are_those_in_the_judges_prompt() -> None:
-    given = [standing(f"Rule {number}.", f"e{number}") for number in range(8)]
-    shown = judgment("tone", guideline_ids=[one.id for one in given[1:]])
-    text = described(judgments={**JUDGMENTS, "tone": shown}, guidelines={"tone": given})
-    assert [one.text for one in given if one.text in text] == [one.text for one in given[1:6]]
+    guidelines = [standing(f"Rule {number}.", f"e{number}") for number in range(8)]
+    judgment_made = judgment("tone", guideline_ids=[item.id for item in guidelines[1:]])
+    text = described(
+        judgments={**JUDGMENTS, "tone": judgment_made}, guidelines={"tone": guidelines}
+    )
+    assert [item.text for item in guidelines if item.text in text] == [
+        item.text for item in guidelines[1:6]
+    ]
     assert "- and 2 more" in text

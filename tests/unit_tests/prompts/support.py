@@ -16,13 +16,18 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def guideline(name: str, text: str = "", *sources: str, **fields: Any) -> Guideline:
     written: dict[str, Any] = {"created_at": START, "updated_at": START, "position": ord(name[0])}
-    given = {**written, "text": text or f"Rule {name}.", "episode_ids": list(sources), **fields}
-    return Guideline(id=name, **given)
+    fields_of_guideline = {
+        **written,
+        "text": text or f"Rule {name}.",
+        "episode_ids": list(sources),
+        **fields,
+    }
+    return Guideline(id=name, **fields_of_guideline)
 
 
 def episode(outputs: Any, **word: Any) -> Episode:
-    given = {"inputs": "Hello?", "outputs": outputs, "rationale": "Rude.", "given_at": START}
-    return Episode.from_feedback(Feedback.model_validate({**given, **word}))
+    fields = {"inputs": "Hello?", "outputs": outputs, "rationale": "Rude.", "given_at": START}
+    return Episode.from_feedback(Feedback.model_validate({**fields, **word}))
 
 
 def judgment(rationale: str = "It tells where to look.") -> Judgment:

@@ -55,28 +55,28 @@ def of_language(name: str, outputs: str) -> DistillPrompt:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_guidelines_are_kept_and_repetitions_refused_in_any_language(name: str) -> None:
     _, lessons, parrots = LANGUAGES[name]
-    given = of_language(name, "...")
+    built_prompt = of_language(name, "...")
     answer = operations(*map(add, [*lessons, *parrots]))
-    read = read_distilled(answer, given, drop_rejected=True)
+    read = read_distilled(answer, built_prompt, drop_rejected=True)
     assert [operation.text for operation in read.operations] == lessons
     assert read.warnings == [
         f'The model\'s guideline "{parrot}" was not kept, since it says no more than the criterion.'
         for parrot in parrots
     ]
-    given = of_language(name, f" {lessons[0].upper()}。")
+    built_prompt = of_language(name, f" {lessons[0].upper()}。")
     answer = operations(add(lessons[0]), revise(lessons[1]))
-    first, second = read_distilled(answer, given, drop_rejected=True).warnings
+    first, second = read_distilled(answer, built_prompt, drop_rejected=True).warnings
     assert "it repeats a case that was judged" in first
     assert "it gives a guideline the words it has" in second
 
 
 def test_unicode_normalization_forms_are_equal_words() -> None:
-    given = prompt(guidelines=[guideline("a", "사과 먼저"), guideline("b", "ＳＱＬ。")])
+    built_prompt = prompt(guidelines=[guideline("a", "사과 먼저"), guideline("b", "ＳＱＬ。")])
     decomposed = unicodedata.normalize("NFD", "사과 먼저")
     assert decomposed != "사과 먼저"
     second = {**revise("sql"), "guideline": "G2"}
     answer = operations(revise(decomposed), second)
-    assert read_distilled(answer, given, drop_rejected=True).operations == []
+    assert read_distilled(answer, built_prompt, drop_rejected=True).operations == []
 
 
 def test_korean_word_is_recognized_with_any_suffix() -> None:

@@ -16,8 +16,8 @@ def outputs(value: Any, **options: Any) -> tuple[Block, ...]:
 
 def text_of(blocks: Any) -> str:
     """Return all that is shown, folded or not."""
-    own = [text for block in blocks for text, _ in (*block.pieces, *block.folded)]
-    return "".join([*own, *(text_of(parts) for block in blocks for _, parts in block.rows)])
+    texts = [text for block in blocks for text, _ in (*block.pieces, *block.folded)]
+    return "".join([*texts, *(text_of(parts) for block in blocks for _, parts in block.rows)])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_values_under_keys() -> None:
 
 def test_two_outputs_are_shown_side_by_side() -> None:
     [pair] = outputs(["first", "second"], pairwise=True)
-    shown = [(name, text_of(blocks)) for name, blocks in pair.rows]
-    assert shown == [("A", "first"), ("B", "second")]
+    displayed = [(name, text_of(blocks)) for name, blocks in pair.rows]
+    assert displayed == [("A", "first"), ("B", "second")]
 
 
 def test_long_text_is_collapsed_and_complete() -> None:
@@ -80,9 +80,9 @@ def test_long_text_with_leading_blanks_is_shown_once(blank: str, blanks: int) ->
 @pytest.mark.parametrize("calls", ["refund", 5, {"name": "refund"}, None, []])
 def test_tool_calls_of_any_type_are_shown(calls: Any) -> None:
     [chat] = outputs([{"role": "assistant", "content": "Done.", "tool_calls": calls}])
-    shown = text_of([chat])
-    assert "Done." in shown
-    assert not calls or str(calls if isinstance(calls, int) else "refund") in shown
+    displayed = text_of([chat])
+    assert "Done." in displayed
+    assert not calls or str(calls if isinstance(calls, int) else "refund") in displayed
 
 
 def test_one_megabyte_is_truncated_with_a_note() -> None:

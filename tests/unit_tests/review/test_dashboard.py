@@ -16,21 +16,24 @@ from tests.unit_tests.review.test_preview import judged, memory_of, told
 
 
 def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
-    memory, at = memory_of(*(told(f"late {at}", at % 2 > 0, "bob") for at in range(9))), utc_now()
-    rights = {one.example_id: float(bool(one.value)) for one in memory.episodes()}
-    own = told("kind 1", True, rationale="So kind.", given_at=at)
-    sources = memory.remember([own, told("kind 1", False, "bob")])
-    memory.remember([told("late 1", False, given_at=at - timedelta(1))])
+    memory, index = (
+        memory_of(*(told(f"late {index}", index % 2 > 0, "bob") for index in range(9))),
+        utc_now(),
+    )
+    rights = {episode.example_id: float(bool(episode.value)) for episode in memory.episodes()}
+    episode = told("kind 1", True, rationale="So kind.", given_at=index)
+    sources = memory.remember([episode, told("kind 1", False, "bob")])
+    memory.remember([told("late 1", False, given_at=index - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
-    shown = run_sync(guideline_overview(SYNC, memory.access, "ann"))
-    [rule], [dispute, _] = shown["guidelines"], shown["disputes"]
-    assert (rule["worth"].auc, rule["worth"].cases) == (1.0, 9)
-    assert rule["checks"] == "Cases that meet it: 4 of 9."
+    overview = run_sync(guideline_overview(SYNC, memory.access, "ann"))
+    [guideline], [dispute, _] = overview["guidelines"], overview["disputes"]
+    assert (guideline["worth"].auc, guideline["worth"].cases) == (1.0, 9)
+    assert guideline["checks"] == "Cases that meet it: 4 of 9."
     answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
-    title, key = "The answer to kind 1", own.episode_id
-    assert rule["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
-    assert [source["mine"] for source in rule["sources"]] == [True, False]
+    title, key = "The answer to kind 1", episode.episode_id
+    assert guideline["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
+    assert [source["mine"] for source in guideline["sources"]] == [True, False]
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
     kind, late = run_sync(answers_by(SYNC, memory.access, "ann"))
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
@@ -52,15 +55,19 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
     ):
         act()
         assert run_sync(history(SYNC, memory.access, 5)) == memory.history()[:5]
-        shown = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
-        assert [one["version"] for one in shown] == [one.version for one in memory.history()]
+        overview = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
+        assert [item["version"] for item in overview] == [
+            commit.version for commit in memory.history()
+        ]
     memory.remember(
         [told("warm 3", True, "eve"), told("warm 4", True, "dan"), told("warm 5", True)]
     )
     commits = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
     assert commits[0]["what"] == "ann, dan, eve answered (answers given: 3)."
-    assert [one["version"] for one in commits] == [one.version for one in memory.history()]
-    assert [one["what"] for one in commits[::-1]][:6] == [
+    assert [commit["version"] for commit in commits] == [
+        commit.version for commit in memory.history()
+    ]
+    assert [commit["what"] for commit in commits[::-1]][:6] == [
         "ann answered (answers given: 1).",
         "The judge learned (nothing new).",
         "ann learned (answers learned from: 1, rules added: 1).",
@@ -72,42 +79,42 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
 
 def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
     unjudged = told("late 9", True, "bob", given_at=utc_now() - timedelta(1))
-    memory = memory_of(*(judged(f"late {at}", True, at > 0) for at in range(4)), unjudged)
-    judgments = [one.judgment for one in memory.episodes() if one.judgment]
+    memory = memory_of(*(judged(f"late {index}", True, index > 0) for index in range(4)), unjudged)
+    judgments = [episode.judgment for episode in memory.episodes() if episode.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
         run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), utc_now()))
-    shown = run_sync(agreement_overview(SYNC, memory.access))
-    assert shown["agreement"] == {"n": 4, "agreed": 3, "share": 0.75}
-    assert [week["share"] for week in shown["weeks"]] == [None] * 11 + [0.75]
-    assert shown["experts"] == [{"author": "ann", "n": 4, "agreed": 3, "share": 0.75}]
-    report, asked = shown["report"], shown["report"].asked
-    assert (report.judgments, asked.asked, asked.answered) == (3, 2, 2)
-    assert asked.agreeing == sum(judgment.value is True for judgment in judgments[:2])
+    overview = run_sync(agreement_overview(SYNC, memory.access))
+    assert overview["agreement"] == {"n": 4, "agreed": 3, "share": 0.75}
+    assert [week["share"] for week in overview["weeks"]] == [None] * 11 + [0.75]
+    assert overview["experts"] == [{"author": "ann", "n": 4, "agreed": 3, "share": 0.75}]
+    report, tasks = overview["report"], overview["report"].asked
+    assert (report.judgments, tasks.asked, tasks.answered) == (3, 2, 2)
+    assert tasks.agreeing == sum(judgment.value is True for judgment in judgments[:2])
     empty = run_sync(agreement_overview(SYNC, memory_of().access))
     assert (empty["report"].judgments, empty["agreement"]["n"]) == (0, 0)
 
 
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
-    said = [judged(f"late {at}", at % 3 > 0, True) for at in range(30)]
-    memory = memory_of(*said)
+    late = [judged(f"late {index}", index % 3 > 0, True) for index in range(30)]
+    memory = memory_of(*late)
     assert run_sync(agreement_overview(SYNC, memory.access))["rate"] is None
     drawn = ReviewChoice(asks=True, reasons=["sample"])
-    for feedback in said:
+    for feedback in late:
         assert feedback.judgment is not None
-        kept = (feedback.judgment, feedback.example, None, timedelta(days=1))
-        run_sync(keep_judgment(SYNC, memory.access, *kept))
+        example = (feedback.judgment, feedback.example, None, timedelta(days=1))
+        run_sync(keep_judgment(SYNC, memory.access, *example))
         run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
-    shown = run_sync(agreement_overview(SYNC, memory.access))
-    page = " ".join(_TEMPLATES.get_template("rate.html.jinja").render(**shown).split())
+    overview = run_sync(agreement_overview(SYNC, memory.access))
+    page = " ".join(_TEMPLATES.get_template("rate.html.jinja").render(**overview).split())
     assert "The share that passes: 67% (" in page
     assert "estimated from 30 answers to the random sample and 30 judgments" in page
     assert "The judge alone says 100% (" in page
     assert page.count("<circle") == 1
     assert "On 30 answers to the random sample, agreement has not measurably fallen." in page
-    fallen = shown["report"].drift.model_copy(
+    fallen = overview["report"].drift.model_copy(
         update={"has_fallen": True, "before": 0.9, "after": 0.7, "since": date(2026, 1, 2)}
     )
     page = _TEMPLATES.get_template("rate.html.jinja").render(
-        {**shown, "report": shown["report"].model_copy(update={"drift": fallen})}
+        {**overview, "report": overview["report"].model_copy(update={"drift": fallen})}
     )
     assert "fallen from 90% to 70% since about 2026-01-02" in page

@@ -57,7 +57,9 @@ def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT0
     """Return feedback on four topics; a judge that errs is wrong on half of it."""
     cases = [(number, *[*TOPICS.items()][number % 4]) for number in range(count)]
     wrong = {number for number, *_ in cases if errs and number % 8 < 4}
-    return [judged(f"{name} {at}", value, value ^ (at in wrong)) for at, name, value in cases]
+    return [
+        judged(f"{name} {index}", value, value ^ (index in wrong)) for index, name, value in cases
+    ]
 
 
 def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True) -> Any:
@@ -67,9 +69,9 @@ def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
-    found = run_sync(current_evidence_model(SYNC, memory.access)).leave_one_out_values()
+    estimates = run_sync(current_evidence_model(SYNC, memory.access)).leave_one_out_values()
     rows = {row.example_id: row for row in memory.access.view.rows()}
-    return {row_title(rows[key]): value for key, (value, _) in found.items()}
+    return {row_title(rows[key]): value for key, (value, _) in estimates.items()}
 
 
 def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> None:
@@ -100,8 +102,8 @@ def test_predicted_changes_are_the_changes_after_the_answer_is_stored(new: str) 
     memory.remember([told(new, True)])
     after = {**before, **estimates(memory)}
     assert {key for key in before if before[key] != after[key]} == {change["title"]}
-    shown = {"before": "No", "after": "Yes", "expert": "Yes", "becomes": "right"}
-    assert change == {"title": "The answer to odd 1", **shown}
+    expected = {"before": "No", "after": "Yes", "expert": "Yes", "becomes": "right"}
+    assert change == {"title": "The answer to odd 1", **expected}
 
 
 def test_preview_says_why_it_predicts_no_changes() -> None:
@@ -118,25 +120,31 @@ def test_preview_says_why_it_predicts_no_changes() -> None:
 def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str) -> None:
     memory = memory_of(told("warm 1", True, rationale="Short."))
     learn(memory, op("add", *memory.episodes(), text="Be brief."))
-    given = memory.access, server.chat_model(max_retries=0)
+    access_and_model = memory.access, server.chat_model(max_retries=0)
     feedback = Feedback(example=Example(**CASE), author=author, **COLD)
     version = memory.version()
-    rule = {"action": "add", "text": "Say sorry first.", "question": "Does it say sorry first?"}
-    server.script(operations({**rule, "action": "retire", "guideline": "G1"}), error(500))
+    guideline = {
+        "action": "add",
+        "text": "Say sorry first.",
+        "question": "Does it say sorry first?",
+    }
+    server.script(operations({**guideline, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
     # The guideline of another expert stays.
-    expected = [gone, rule] if author == "ann" else [rule]
-    assert run_sync(proposed_guidelines(SYNC, *given, feedback)) == expected
+    expected = [gone, guideline] if author == "ann" else [guideline]
+    assert run_sync(proposed_guidelines(SYNC, *access_and_model, feedback)) == expected
     with pytest.raises(ChatModelError):
-        run_sync(proposed_guidelines(SYNC, *given, feedback))
-    assert run_sync(proposed_guidelines(SYNC, *given, judged("warm 1", True, True))) == []
+        run_sync(proposed_guidelines(SYNC, *access_and_model, feedback))
+    assert (
+        run_sync(proposed_guidelines(SYNC, *access_and_model, judged("warm 1", True, True))) == []
+    )
     assert (len(server.chats), memory.version()) == (2, version)
 
 
 def test_nearest_case_is_another_case_with_a_value() -> None:
     cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
     memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
-    found = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
-    shown = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
-    assert found == {**shown, "similarity": pytest.approx(0.9, abs=0.1)}
+    nearest = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
+    expected = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
+    assert nearest == {**expected, "similarity": pytest.approx(0.9, abs=0.1)}
     assert run_sync(nearest_case(SYNC, memory.access, example("new"), None)) is None

@@ -41,8 +41,8 @@ def test_representative_and_novel_cases_come_first() -> None:
 async def test_random_sample_comes_first_by_age() -> None:
     store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=on_circle)
-    known = Example(inputs="known 0", outputs="a")
-    memory.remember(Feedback(example=known, value=True))
+    example = Example(inputs="known 0", outputs="a")
+    memory.remember(Feedback(example=example, value=True))
     access = memory.access
 
     def keep(name: str, degrees: float | None, *reasons: Any) -> None:
