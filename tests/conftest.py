@@ -1,5 +1,6 @@
 """What tests share: a loopback server, stores with checkpointers, and graphs called both ways."""
 
+import gc
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -36,6 +37,8 @@ from tests.loopback import ChatRequest, LoopbackServer
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# The default threshold spends a tenth of the time on scanning what the imports made.
+gc.set_threshold(20_000)
 
 CRITERION = Criterion(
     name="support_tone", instructions="Is the reply appropriate for the customer?"

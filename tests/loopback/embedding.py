@@ -13,6 +13,7 @@ _LONG_WORD = 6
 """Longer words weigh no more than this; short ones are mostly filler."""
 
 
+@lru_cache(maxsize=1_000)
 def embed(text: str, dimension: int) -> "array[float]":
     """Embed a text as a normalised float32 vector, never zero."""
     vector = [0.0] * dimension

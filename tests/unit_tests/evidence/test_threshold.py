@@ -6,6 +6,7 @@ from statistics import fmean
 import pytest
 
 from benchmarks.reliability import SWAPS, swapped
+from memalign_graph.evidence import threshold
 from memalign_graph.evidence.threshold import (
     find_threshold,
     find_threshold_by_verdict,
@@ -80,6 +81,12 @@ def test_a_gate_that_passes_bad_answers_is_not_excused_by_good_ones() -> None:
     assert find_threshold_by_verdict({}, TARGET) == find_threshold([], TARGET)
 
 
+@pytest.fixture
+def without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the bounds, which a simulation does not read and which take most of its time."""
+    monkeypatch.setattr(threshold, "_shown_agreement", lambda *_: 0.0)
+
+
 def made(rng: random.Random, count: int, right: float, *, ranks: bool) -> list[tuple[float, bool]]:
     """Decisions that agree so often: all alike, or the more often the surer they are."""
     decisions = []
@@ -90,6 +97,7 @@ def made(rng: random.Random, count: int, right: float, *, ranks: bool) -> list[t
     return decisions
 
 
+@pytest.mark.usefixtures("without_bounds")
 @pytest.mark.parametrize("right", [0.88, 0.899])
 def test_a_judge_below_the_target_is_seldom_trusted_at_any_time(right: float) -> None:
     rng, ever, memories = random.Random(3), 0, 80  # noqa: S311 - nothing secret
@@ -102,16 +110,18 @@ def test_a_judge_below_the_target_is_seldom_trusted_at_any_time(right: float) ->
     assert ever <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
 
+@pytest.mark.usefixtures("without_bounds")
 def test_a_threshold_seldom_reaches_below_the_target_at_any_time() -> None:
     """The agreement from a confidence on is 0.88 + 0.12 times it: below the target from 1/6 on."""
     rng, too_low, memories = random.Random(4), 0, 80  # noqa: S311 - nothing secret
     for _ in range(memories):
         past = made(rng, 400, 0.88, ranks=True)
-        thresholds = [find_threshold(past[:n], TARGET).threshold for n in range(40, 401, 9)]
-        too_low += any(threshold is not None and threshold < 1 / 6 for threshold in thresholds)
+        found = (find_threshold(past[:n], TARGET).threshold for n in range(40, 401, 9))
+        too_low += any(lowest is not None and lowest < 1 / 6 for lowest in found)
     assert too_low <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
 
+@pytest.mark.usefixtures("without_bounds")
 def test_a_good_judge_is_trusted_soon() -> None:
     rng, soon = random.Random(5), 0  # noqa: S311 - nothing secret
     for _ in range(60):
@@ -120,6 +130,7 @@ def test_a_good_judge_is_trusted_soon() -> None:
     assert soon >= 40
 
 
+@pytest.mark.usefixtures("without_bounds")
 @pytest.mark.parametrize("is_sampled", [True, False])
 @pytest.mark.parametrize("kind", list(SWAPS)[:3])
 def test_after_a_change_to_a_worse_model_agreement_stays_at_the_target(

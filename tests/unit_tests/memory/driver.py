@@ -37,15 +37,17 @@ def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
 
 def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
     """Assert that all processes see the same memory, and that its version can be read."""
-    for memory in (cold, *warm):
-        assert memory.version() == cold.version()
-        assert memory.episodes() == cold.episodes()
-        assert memory.guidelines() == cold.guidelines()
-        assert memory.access.view.answers() == cold.access.view.answers()
-        assert recalled(memory) == recalled(cold)
-    then = warm[-1].at(cold.version())
+    version, episodes, guidelines = cold.version(), cold.episodes(), cold.guidelines()
+    answers, found = cold.access.view.answers(), recalled(cold)
+    for memory in warm:
+        assert memory.version() == version
+        assert memory.episodes() == episodes
+        assert memory.guidelines() == guidelines
+        assert memory.access.view.answers() == answers
+        assert recalled(memory) == found
+    then = warm[-1].at(version)
     assert then.missing == []
-    assert (then.episodes, then.guidelines) == (cold.episodes(), cold.guidelines())
+    assert (then.episodes, then.guidelines) == (episodes, guidelines)
 
 
 FEEDBACK = [said("one", "zqxone", author="zqxann"), said("two", "Two."), said("three", "Three.")]

@@ -20,7 +20,7 @@ from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore
 from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
 
-MEMORIES = 1_000
+MEMORIES = 200
 
 
 def judge_memory(store: Any, name: str = "memalign") -> JudgeMemory:
@@ -48,7 +48,7 @@ def reads_of(batches: Iterable[list[Op]]) -> list[str]:
     return [space[-1] for space in spaces]
 
 
-def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_a_thousand_memories(
+def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memories(
     monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None], opener: Opener
 ) -> None:
     reopen()
