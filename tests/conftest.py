@@ -1,4 +1,4 @@
-"""What tests share: a loopback server, stores with checkpointers, and graphs called both ways."""
+"""Shared fixtures: a loopback server, stores, checkpointers, sync and async graph calls."""
 
 import gc
 import signal
@@ -35,7 +35,7 @@ from memalign_graph.evidence import logprobs
 from tests import postgres
 from tests.loopback import ChatRequest, LoopbackServer
 
-# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start, too.
+# A shell that runs the tests in the background makes them and their children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # The default threshold spends a tenth of the time on scanning what the imports made.
 gc.set_threshold(20_000)
@@ -69,7 +69,7 @@ def judgings(server: LoopbackServer) -> list[ChatRequest]:
 
 
 def distillings(server: LoopbackServer) -> list[ChatRequest]:
-    """The requests to distil feedback."""
+    """The requests to distill feedback."""
     return [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
 
 
@@ -81,7 +81,7 @@ def operations(*given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """One way to run graphs: a store, a checkpointer, and blocking or awaited calls."""
+    """Runs graphs on one store and checkpointer with sync or async calls."""
 
     server: LoopbackServer
     store: BaseStore
@@ -106,13 +106,13 @@ class Bench:
         return await self.invoke(graph, Command(resume=reply), on, **options)
 
     async def review(self, graph: Graph, reply: Any, case: Any = CASE, on: str = "t") -> Any:
-        """Judge a case and give the expert's reply to it."""
+        """Judge a case and resume with the expert's reply."""
         interrupted = await self.invoke(graph, case, on)
         assert "__interrupt__" in interrupted
         return await self.resume(graph, reply, on)
 
     async def refuse(self, graph: Graph, reply: Any, on: str = "t") -> str:
-        """Give a reply that is not taken; returns why."""
+        """Resume with an invalid reply; returns the error message."""
         with pytest.raises(ValueError) as caught:
             await self.resume(graph, reply, on)
         assert is_invalid_resume(caught.value)
@@ -148,13 +148,13 @@ class Bench:
         return await memory.aadd_guideline(text) if self.awaits else memory.add_guideline(text)
 
     async def call(self, target: Any, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of a memory or store, blocking or awaited."""
+        """Call the sync or the async method of a memory or store."""
         if self.awaits:
             return await getattr(target, f"a{method}")(*args, **options)
         return getattr(target, method)(*args, **options)
 
     def models(self, **options: Any) -> dict[str, Any]:
-        """Return the server's models as options, with others."""
+        """Return options with the server's models."""
         return {
             "model": self.server.chat_model(),
             "embeddings": self.server.embedder(),
@@ -163,7 +163,7 @@ class Bench:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test marked `every_way` in each way that its fixture knows, or that the mark names."""
+    """Parametrize a test marked `every_way` over all variants of its fixture, or the named ones."""
     marker = metafunc.definition.get_closest_marker("every_way")
     params_by_fixture = {
         "bench": WAYS,
@@ -185,7 +185,7 @@ def running_server() -> Iterator[LoopbackServer]:
 def server(
     running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(logprobs, "_without_logprobs", {})  # remembered as long as a process lives
+    monkeypatch.setattr(logprobs, "_without_logprobs", {})  # cached for the life of the process
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)
@@ -197,7 +197,7 @@ def server(
 async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
-    """One way to run graphs, or, under `EVERY_WAY`, each in turn."""
+    """A test bench for the default variant, or for every variant with `EVERY_WAY`."""
     way = getattr(request, "param", "memory-sync")
     async with AsyncExitStack() as stack:
         if way in ("postgres-sync", "postgres-async"):
@@ -217,7 +217,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_uri(postgres_server: str) -> Iterator[str]:
-    """The connection string of a database of the test's own, with the tables of the store."""
+    """The connection string of a new database that has the store's tables."""
     with postgres.database(postgres_server) as uri:
         yield uri
 

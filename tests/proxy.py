@@ -1,4 +1,4 @@
-"""A TCP proxy before a database: it delays, or cuts a connection in the midst of a message."""
+"""A TCP proxy for a database that adds latency or cuts connections within a message."""
 
 import select
 import socket
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Proxy:
-    """Carries bytes between clients and a Postgres server at a Unix socket."""
+    """Forwards bytes between clients and a Postgres server at a Unix socket."""
 
     def __init__(self, uri: str) -> None:
         parts = urlsplit(uri)

@@ -1,4 +1,4 @@
-"""What the model really received, before and after feedback: `python -m tests.show_prompts`."""
+"""Print prompts before and after feedback: `python -m tests.show_prompts`."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.loopback import ChatRequest, LoopbackServer
 
 
 def received(server: LoopbackServer) -> dict[str, ChatRequest]:
-    """Judge, hear an expert, and judge two other cases; return the requests by title."""
+    """Judge, give feedback, and judge two other cases; returns the requests by title."""
     builder = create_review_graph(
         CRITERION, model=server.chat_model(), embeddings=server.embedder()
     )
@@ -32,7 +32,7 @@ def received(server: LoopbackServer) -> dict[str, ChatRequest]:
 
 
 def lines(requests: dict[str, ChatRequest]) -> Iterator[str]:
-    """Write the requests down for reading."""
+    """Format the requests as text."""
     for title, request in requests.items():
         yield f"{'=' * 20} {title} {'=' * 20}"
         for message in request.messages:
@@ -44,7 +44,7 @@ def lines(requests: dict[str, ChatRequest]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print what a loopback model received."""
+    """Print the prompts that the loopback model received."""
     with LoopbackServer() as server:
         sys.stdout.write("\n".join(lines(received(server))) + "\n")
 

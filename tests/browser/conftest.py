@@ -1,4 +1,4 @@
-"""One Chromium for all tests of the review page, and experts who use it."""
+"""One Chromium for all tests of the review page, and experts with separate sessions."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def expert(chromium: Browser) -> Iterator[Bring]:
-    """Bring an expert, in a browser of their own, in which nothing may go wrong."""
+    """Open a browser session for an expert. The test fails on any error in the session."""
     experts: list[Expert] = []
 
     def bring(url: str, name: str = "", **options: Any) -> Expert:

@@ -1,4 +1,4 @@
-"""What tests of the review page share: experts at a browser, and a memory that is shown to them."""
+"""Helpers for browser tests: experts, and a review page over one memory."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ from tests.loopback import LoopbackServer
 T = TypeVar("T")
 
 SCREENS = {"case": "form.answer", "queue": "h1:text('Cases that wait')"}
-UNANSWERED = "Failed to load resource"  # and refused, which tests look at themselves
+UNANSWERED = "Failed to load resource"  # tests check refusals themselves
 
 
 class Expert:
-    """A person at a browser of their own; what goes wrong in it is noted."""
+    """An expert's browser session; records console and network errors."""
 
     def __init__(self, context: BrowserContext, url: str) -> None:
         self.context, self.url, self.trouble = context, url, list[str]()
@@ -45,12 +45,12 @@ class Expert:
             self.see(on)
 
     def see(self, screen: str) -> None:
-        """Wait for a screen."""
+        """Wait until a page is loaded."""
         self.page.wait_for_selector(SCREENS[screen])
 
     def settle(self) -> None:
-        """Wait until what was sent is answered, and the answer is there."""
-        # Not a function to poll: the page's Content-Security-Policy forbids to compile one.
+        """Wait until the form is submitted and the response is shown."""
+        # Not wait_for_function: the page's Content-Security-Policy forbids eval.
         self.page.wait_for_selector("[aria-busy]", state="detached")
         self.page.wait_for_load_state("load")
 
@@ -59,7 +59,7 @@ class Expert:
             self.page.keyboard.press(key)
 
     def turn(self, key: str = "Enter", *, to: str = "", is_held: bool = False) -> None:
-        """Press a key that leads to another screen."""
+        """Press a key that opens another page."""
         with self.page.expect_navigation():
             self.page.keyboard.down(key)
         for _ in range(20 if is_held else 0):
@@ -70,7 +70,7 @@ class Expert:
             self.see(to)
 
     def fill(self, digit: str, words: str = "") -> None:
-        """Fill in a case, by keyboard alone."""
+        """Fill in the form of a case with the keyboard."""
         self.see("case")
         self.press(digit)
         if words:
@@ -84,14 +84,14 @@ class Expert:
         self.turn()
 
     def preview(self) -> None:
-        """Show what the answer in the form would do, and the rule that it would teach."""
+        """Open the preview of an answer: predicted changes and proposed guideline."""
         self.press("p", "r")
         self.page.wait_for_selector("#effect h2")
         self.page.wait_for_selector("#rule :text('heed the expert')")
 
     @property
     def question(self) -> str:
-        """The id of the question on the screen."""
+        """The id of the open task."""
         return str(self.page.get_attribute("[data-case]", "data-case"))
 
     @property
@@ -99,7 +99,7 @@ class Expert:
         return self.page.inner_text("body")
 
     def notice(self) -> str:
-        """Wait for what the page tells of an answer, on some screen soon after it."""
+        """Wait for the notice about an answer, which may appear on a later page."""
         for _ in range(100):
             if notice := self.page.inner_text("#notices").strip():
                 return notice
@@ -117,14 +117,14 @@ def _is_known(message: Any) -> bool:
 
 
 def apart(call: Callable[[], T]) -> T:
-    """Call in a thread: this one has Playwright's event loop."""
+    """Call in another thread, since this one runs Playwright's event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
 
 
 @dataclass
 class Shop:
-    """A memory in a file, whose judgments are kept, and its page."""
+    """A memory in a file with kept judgments, and its review page."""
 
     folder: Path
     models: LoopbackServer
@@ -136,7 +136,7 @@ class Shop:
         return f"http://127.0.0.1:{self.port}"
 
     def keep(self, *cases: dict[str, Any]) -> None:
-        """Judge cases, and keep what was judged."""
+        """Judge cases and keep the judgments."""
         builder = create_judge_graph(
             self.criterion,
             model=self.models.chat_model(),
@@ -160,7 +160,7 @@ class Shop:
 
     @contextmanager
     def open(self) -> Iterator["Popen[bytes]"]:
-        """Show the page, by the command."""
+        """Serve the page with the command."""
         file = self.folder / "criterion.json"
         file.write_text(self.criterion.model_dump_json(), encoding="utf-8")
         command = [sys.executable, "-m", "memalign_graph.cli", "review"]

@@ -1,4 +1,4 @@
-"""Experts who answer on the page of a memory: by keyboard alone, two at once, without script."""
+"""Experts answer by keyboard, concurrently, and without JavaScript."""
 
 from collections import Counter
 
@@ -29,18 +29,18 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
                 number % 2 == 0,
                 comment or None,
             )
-            if number == 1:  # the list of keys is in the way of all others
+            if number == 1:  # the help overlay blocks all other keys
                 zoe.press("?", "1", "s")
                 assert zoe.page.locator("dialog[open]").is_visible()
                 zoe.press("Escape")
                 assert zoe.page.locator("dialog[open], input:checked").count() == 0
             zoe.fill("2" if number == 2 else "12"[number % 2], comment)
-            if number == 2:  # nothing is stored by a look, and another answer takes it away
+            if number == 2:  # the preview stores nothing, and changing the answer hides it
                 zoe.press("p")
                 zoe.page.wait_for_selector("#effect h2")
                 zoe.press("1")
                 assert zoe.page.inner_text("#effect") == ""
-            # A key that is held answers one case, not several.
+            # A held key answers one case, not several.
             zoe.turn(is_held=number == 3)
             assert "Your answer is stored." in zoe.text
         zoe.see("queue")
@@ -71,7 +71,7 @@ def test_two_experts_answer_forty_cases_concurrently(shop: Shop, expert: Bring) 
                     value.press("2")
                 else:
                     del working[name]
-            for value in working.values():  # both press, before either is answered
+            for value in working.values():  # both submit before either gets a response
                 value.press("Enter")
     assert len({*answered["ann"], *answered["bob"]}) == 40
     episodes = shop.episodes()

@@ -1,4 +1,4 @@
-"""What must not happen on the page: words lost, hostile text that runs, a page one can't read."""
+"""Failures of the page: lost text, executed markup, inaccessible pages."""
 
 import json
 import re
@@ -23,7 +23,7 @@ PAGES = ("", "/learned/support_tone", "/mine/support_tone", "/standing/support_t
 
 
 def at_learning(shop: Shop, reply: ReplyLike) -> None:
-    """Have the model answer otherwise where it learns."""
+    """Replace the model's answers when it distills."""
 
     def respond(request: ChatRequest) -> ReplyLike:
         learns = request.schema_name == "guideline_operations"
@@ -48,7 +48,7 @@ def test_form_text_survives_a_killed_server(shop: Shop, expert: Bring) -> None:
         assert zoe.page.input_value("textarea") == SAYS
         assert zoe.page.is_checked("input[value=false]")
         at_learning(shop, hang(60))
-        zoe.turn(to="case")  # taken, and under way
+        zoe.turn(to="case")  # accepted, and in flight
         process.kill()
         process.wait()
         shop.models.responder = shop.models.judge
@@ -151,7 +151,7 @@ def test_case_of_one_megabyte_opens(shop: Shop, expert: Bring) -> None:
 
 
 def check(zoe: Expert, where: str) -> None:
-    """Look at a page as it is now: wide and light, narrow and dark."""
+    """Check the current page in a wide light and a narrow dark layout."""
     colours: Any
     for colours, width in (("light", 1180), ("dark", 390)):
         zoe.page.emulate_media(color_scheme=colours)
@@ -163,7 +163,7 @@ def check(zoe: Expert, where: str) -> None:
 
 
 def open_case(zoe: Expert, title: str) -> None:
-    """Open the first case in the list whose output begins so."""
+    """Open the first listed case whose output starts with this text."""
     zoe.go()
     zoe.page.click(f".list a:has-text('{title}') >> nth=0")
     zoe.see("case")

@@ -1,4 +1,4 @@
-"""The page of an Agent Server: what waits on threads, and who sees and answers it."""
+"""The page on an Agent Server: interrupted threads, and who can see and answer them."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ AUTH = Path(__file__).with_name("users.py")
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Two servers: one that knows nobody, and one with users."""
+    """Two servers: one without authentication, and one with users."""
     ways: list[dict[str, Any]] = [{}, {"auth": {"path": f"{AUTH}:auth"}}]
     with LoopbackServer() as models, ExitStack() as stack:
         yield tuple(  # type: ignore[misc]
@@ -39,7 +39,7 @@ def client_of(url: str, user: str = "") -> SyncLangGraphClient:
 
 
 def ask(client: SyncLangGraphClient, number: int, graph: str = "review") -> str:
-    """Let a graph judge a case on a thread of its own, until it asks."""
+    """Run the graph on a new thread until it interrupts."""
     thread = support.new_thread(client)
     support.ask(client, thread, graph, input=case(number))
     return thread
@@ -50,7 +50,7 @@ def question_of(client: SyncLangGraphClient, thread: str) -> str:
 
 
 def has_ended(client: SyncLangGraphClient, thread: str) -> bool:
-    """Whether a run ends within half a minute: the page learns in the background."""
+    """Whether a run ends within 30 seconds; the page learns in the background."""
     for _ in range(300):
         if client.threads.get(thread)["status"] == "idle":
             return True
@@ -59,7 +59,7 @@ def has_ended(client: SyncLangGraphClient, thread: str) -> bool:
 
 
 def said(client: SyncLangGraphClient, number: int) -> set[tuple[str | None, Any, str | None]]:
-    """What experts said of a case: who, the value, and the words."""
+    """The feedback on a case: author, value and comment."""
     episodes = apart(lambda: support.memory_of(client, "memalign").episodes())
     own_tasks = [item for item in episodes if item.example.outputs == case(number)["outputs"]]
     return {(item.author, item.value, item.rationale) for item in own_tasks}
@@ -130,7 +130,7 @@ def test_users_see_only_their_threads_and_answer_under_their_name(
             assert "answered, no longer kept, or was never asked" in ann.text
         ann.go(f"/case/{own_tasks}", on="case")
         ann.fill("2", "Mine.")
-        ann.page.evaluate(  # whatever the form says of who it is
+        ann.page.evaluate(  # regardless of the author in the form
             """["who", "author"].forEach(name => document.querySelector("main form").append(
             Object.assign(document.createElement("input"), {name, value: "bob"})))"""
         )

@@ -1,4 +1,4 @@
-"""Users of an Agent Server, known by a cookie; each sees their own threads."""
+"""Authentication by cookie for an Agent Server; users see only their own threads."""
 
 from http.cookies import SimpleCookie
 from typing import Any

@@ -1,4 +1,4 @@
-"""A model for the tests of alignment, whose answers follow from its prompts."""
+"""A deterministic model for alignment tests that answers from its prompts."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ def topic_of(text: str) -> str:
 
 
 def feedback_in(request: ChatRequest) -> dict[str, str]:
-    """The words in a distiller's prompt, by handle; a label alone counts as words."""
+    """The comments, or labels without comment, in a distill prompt, by handle."""
     text = request.text
     starts = list(_BLOCK.finditer(text))
     result: dict[str, str] = {}
@@ -53,7 +53,7 @@ def rules_in(request: ChatRequest) -> list[str]:
 
 
 def opposed(one: str, other: str) -> bool:
-    """Whether one rule says always what another on its topic says never."""
+    """Whether two guidelines on one topic say "always" and "never"."""
     return topic_of(one) == topic_of(other) and {"always", "never"} <= {
         adverb
         for text in (one, other)
@@ -63,7 +63,7 @@ def opposed(one: str, other: str) -> bool:
 
 
 def add(text: str, *handles: str) -> dict[str, Any]:
-    """A distiller's proposal of a new rule."""
+    """An operation that adds a guideline."""
     return {"action": "add", "guideline": "none", "text": text, "feedback": list(handles) or ["F1"]}
 
 
@@ -98,7 +98,7 @@ class Model:
 
 
 def rules_by_topic(request: ChatRequest) -> ReplyLike:
-    """One new rule a topic, in the words of the first that speaks of it."""
+    """One new guideline per topic, with the text of the first comment."""
     by_topic: dict[str, list[tuple[str, str]]] = {}
     for handle, comment in feedback_in(request).items():
         by_topic.setdefault(topic_of(comment), []).append((handle, comment))
@@ -110,14 +110,14 @@ def rules_by_topic(request: ChatRequest) -> ReplyLike:
 
 
 def each_its_words(request: ChatRequest) -> ReplyLike:
-    """Every word of an expert a rule of its own, just as it was said."""
+    """One guideline per comment, with the same text."""
     return {
         "operations": [add(comment, handle) for handle, comment in feedback_in(request).items()]
     }
 
 
 def relations_by_topic(request: ChatRequest) -> ReplyLike:
-    """Rules on one topic are the same, or opposed."""
+    """Guidelines on one topic are duplicates or contradictions."""
     guidelines = rules_in(request)
     numbers = range(1, len(guidelines) + 1)
     pairs = [
@@ -149,7 +149,7 @@ def judged_case(chat: ChatRequest) -> int:
 
 
 def others_in(chat: ChatRequest) -> set[int]:
-    """The numbers of the earlier cases in a judge's prompt."""
+    """The numbers of the few-shot cases in a judge prompt."""
     return {int(number) for number in _QUESTION.findall(chat.text.rpartition("<case>")[0])}
 
 
@@ -174,5 +174,5 @@ def judge_by_rules(
 
 
 def teaching(*, judge: Callable[[ChatRequest], Any] | None = None) -> Model:
-    """A model that makes rules of words just as they are said, and judges by them."""
+    """A model that turns comments into guidelines verbatim and judges by them."""
     return Model(distil=each_its_words, judge=judge or judge_by_rules())

@@ -1,4 +1,4 @@
-"""What the tests of the alignment graph share: records, and a model that follows its prompts."""
+"""Helpers for tests of the alignment graph."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def record(number: int, topic: Any = None, **fields: Any) -> dict[str, Any]:
-    """One expert's word on one case; records on one topic teach one rule in their own words."""
+    """Feedback on one case. The comment names its topic."""
     topic = number if topic is None else topic
     return {
         "inputs": f"Question {number}: where is order {number}?",
@@ -28,7 +28,7 @@ def record(number: int, topic: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def records(count: int, topics: int | None = None, first: int = 0) -> list[dict[str, Any]]:
-    """Records on cases of their own, which go round some topics; each its own unless told."""
+    """Feedback on distinct cases; `topics` limits the number of topics."""
     numbers = range(first, first + count)
     return [record(number, number % topics if topics else None) for number in numbers]
 
@@ -82,7 +82,7 @@ def embedded(bench: Bench) -> list[str]:
 
 
 def progress_of(events: Iterable[Any], stage: str) -> list[tuple[int, int]]:
-    """How far a stage was, event by event."""
+    """The progress events of a stage."""
     return [
         (event["done"], event["of"])
         for event in events

@@ -1,4 +1,4 @@
-"""An alignment, or a review, in a process of its own, which is killed half-way."""
+"""Run an alignment or a review in a process that gets killed."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def models() -> dict[str, Any]:
 
 @dataclass
 class Job:
-    """What a worker is to do."""
+    """A worker's task."""
 
     folder: Path
     """Where its files are."""
@@ -69,14 +69,14 @@ class Job:
     lock: Any = field(default=None)
 
     def step(self) -> None:
-        """Take a step, or die: SIGKILL, so that nothing is flushed and nothing is closed."""
+        """Count a step, or die by SIGKILL, so that nothing is flushed or closed."""
         with self.lock:
             self.steps += 1
             if self.steps == self.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def compile(self, store: Any, saver: Any) -> Any:
-        """Compile the graph; each of its writes is a step."""
+        """Compile the graph and count each store write as a step."""
         names = ("abatch", "aput", "aput_writes") if self.awaits else ("batch", "put", "put_writes")
         for owner, name in zip((store, saver, saver), names, strict=True):
             setattr(owner, name, self._stepping(getattr(owner, name)))
@@ -119,7 +119,7 @@ async def aalign(job: Job) -> None:
 
 
 def work(job: Job) -> None:
-    """Do a job; ends with the number of its steps in a file, unless it is killed."""
+    """Do a job and write the number of its steps to a file, unless killed."""
     os.environ.update(job.environment)
     job.lock = threading.Lock()
     if job.awaits:
@@ -130,7 +130,7 @@ def work(job: Job) -> None:
 
 
 def review(folder: Path, environment: Mapping[str, str], criterion: Criterion, reply: Any) -> None:
-    """Judge a case, take the reply, if there is one, and wait to be killed."""
+    """Judge a case, resume with a reply if given, and wait to be killed."""
     os.environ.update(environment)
     store = SqliteStore(connect(folder / "store.db"))
     saver = SqliteSaver(connect(folder / "threads.db"))
@@ -143,7 +143,7 @@ def review(folder: Path, environment: Mapping[str, str], criterion: Criterion, r
 
 
 def learn(uri: str, environment: Mapping[str, str], kill_at: int | None, pipe: Any) -> None:
-    """Take a reply on Postgres; killed before one of the writes, or telling how many there are."""
+    """Resume with a reply on Postgres; killed before one write, or reports their number."""
     os.environ.update(environment)
     job = Job(Path(), environment, SUPPORT, [], kill_at=kill_at, lock=threading.Lock())
     with open_store(uri) as store, open_checkpointer(uri) as saver:

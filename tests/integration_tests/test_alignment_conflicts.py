@@ -1,4 +1,4 @@
-"""Contradictions put to an expert, all in one interrupt; and several experts on one case."""
+"""Contradictions put to an expert in one interrupt; several experts on one case."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ GIVEN = [said(1, OLD_A), said(2, OLD_B), said(3, NEW_A), said(4, NEW_B), said(5,
 
 
 async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
-    """Align until the expert is asked; returns what is asked."""
+    """Align until the interrupt; returns its value."""
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, conflicts="ask", batch_size=1, **options)
     result = await bench.invoke(graph, {"feedback": GIVEN})
@@ -129,7 +129,7 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
 
 
 async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: Bench) -> None:
-    """Also where the comparison takes the two for the same."""
+    """Also if the comparison finds duplicates."""
     bench.server.responder = Model(distil=each_its_words)
     graph = alignment(bench, conflicts="ask")
     await align(bench, [said(1, OLD_A)], graph)

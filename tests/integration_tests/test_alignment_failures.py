@@ -1,4 +1,4 @@
-"""Distilling that fails: an error, nothing claimed, nothing paid for twice."""
+"""Failing distillation: errors, and no repeated calls."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ GIVEN = records(12, topics=4)
 
 
 def failing(fault: Any, case: str = "case 5") -> Model:
-    """A model that does not answer to one of the batches."""
+    """A model that fails on one batch."""
     return Model(distil=lambda chat: fault if case in chat.text else rules_by_topic(chat))
 
 
@@ -59,7 +59,7 @@ async def test_only_the_failing_case_stays_pending(bench: Bench, failure: str) -
     graph = patient(bench)
     report = await align(bench, GIVEN, graph)
     waiting = [episode for episode in await bench.episodes() if episode.status == "pending"]
-    # A model that can't be asked is no case's fault: then its batch waits as a whole.
+    # An unreachable model counts as no case's failure: the whole batch stays pending.
     assert len(waiting) == (2 if kind is ChatModelError else 1)
     assert any("case 5" in (item.rationale or "") for item in waiting)
     assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 12 - len(
@@ -74,7 +74,7 @@ async def test_only_the_failing_case_stays_pending(bench: Bench, failure: str) -
     report = await align(bench, GIVEN, graph, "u")
     assert (report["feedback"]["unchanged"], report["warnings"]) == (12, [])
     await all_is_learned(bench)
-    # One batch, and what it teaches beside what stands.
+    # One batch, and its lesson next to the active guidelines.
     assert len(bench.server.chats) - paid <= 2
     assert len(embedded(bench)) == 12
 

@@ -1,4 +1,4 @@
-"""An alignment killed at each of its steps: what goes on from there ends as if nothing had been."""
+"""An alignment killed at any step and continued has the same result."""
 
 import signal
 import sqlite3
@@ -57,7 +57,7 @@ def go_on(
     checkpoints: bool = True,
     guard: Any = None,
 ) -> list[Any]:
-    """Go on from the checkpoint, or by the same call again; returns the events."""
+    """Continue from the checkpoint or repeat the call; returns the events."""
     store, saver = SqliteStore(connect(folder / "store.db")), None
     store.setup()
     if checkpoints:
@@ -76,7 +76,7 @@ def go_on(
 
 
 def outcome(folder: Path) -> Any:
-    """What the memory holds, with nothing in it that differs from run to run."""
+    """The memory's content without ids and times."""
     connection = connect(folder / "store.db")
     memory = JudgeMemory(SqliteStore(connection), CRITERION)
     episodes = memory.episodes()
@@ -97,7 +97,7 @@ def outcome(folder: Path) -> Any:
 
 
 def count(folder: Path, kind: str) -> int:
-    """How many items of a kind are stored."""
+    """The number of stored items of a kind."""
     if not (folder / "store.db").exists():
         return 0
     connection = connect(folder / "store.db")
@@ -119,7 +119,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def undisturbed(running_server: LoopbackServer, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What an alignment comes to that nobody kills, and in how many steps by which way."""
+    """The result and number of steps of an undisturbed alignment."""
     steps = {}
     outcomes = []
     for way, options in WAYS.items():
@@ -154,7 +154,7 @@ def undisturbed(running_server: LoopbackServer, tmp_path_factory: pytest.TempPat
 def test_alignment_killed_at_any_step_is_continued(
     server: LoopbackServer, start: Start, undisturbed: Any, tmp_path: Path, way: str, part: slice
 ) -> None:
-    """It is gone on with in turn from the checkpoint and by the call."""
+    """It is continued from the checkpoint or by repeating the call, alternately."""
     wanted, steps = undisturbed
     checkpoints = way != "no-checkpoints"
     for number, step in enumerate(range(1, steps[way] + 1)[part]):
@@ -168,11 +168,11 @@ def test_alignment_killed_at_any_step_is_continued(
         stored = count(folder, "vectors")
         events = go_on(server, folder, again=number % 2 == 1, checkpoints=checkpoints)
         assert outcome(folder) == wanted, f"step {step}"
-        # What was embedded and not yet stored when the process died can't be had back.
+        # Vectors that were not stored when the process died are lost.
         assert set(texts(server).values()) <= ({1} if stored else {1, 2}), f"step {step}"
         distilled = progress_of(events, "distill")
         assert not distilled or distilled[-1] == (BATCHES, BATCHES), f"step {step}"
-        # Each written answer is a step; those on the way when it died are asked for once more.
+        # Each written answer is a step; answers in flight at the kill are requested again.
         chats = [chat.schema_name for chat in server.chats]
         assert chats.count(DISTIL) <= 2 * BATCHES
         assert chats.count(COMPARE) <= 2
@@ -183,7 +183,7 @@ def test_alignment_killed_at_any_step_is_continued(
 def test_alignment_killed_during_replay_is_continued(
     server: LoopbackServer, start: Start, undisturbed: Any, tmp_path: Path
 ) -> None:
-    """The first judgments are made, of the second those of half the cases: they are not again."""
+    """Judgments made before the kill are not repeated."""
     wanted, _ = undisturbed
     right = Model(judge=lambda chat: bool(judged_case(chat) % 2))
 

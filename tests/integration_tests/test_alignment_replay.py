@@ -1,4 +1,4 @@
-"""`guard="replay"`: no guideline is committed that loses more seen cases than chance does."""
+"""`guard="replay"`: guidelines that regress more cases than chance are dropped."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,14 +22,14 @@ from tests.loopback import ChatRequest, ReplyLike, content_filter
 
 
 def words(number: int, text: str, **fields: Any) -> dict[str, Any]:
-    """A word on a new case, which becomes a guideline as it is."""
+    """A comment on a new case that becomes a guideline verbatim."""
     return said(number, text, **{"value": True, **fields})
 
 
 async def seed(
     bench: Bench, count: int, *rules: str, criterion: Criterion = CRITERION, value: Any = True
 ) -> None:
-    """Bring cases into memory on which judge and expert agree, and some rules."""
+    """Fill a memory with cases where judge and expert agree, and guidelines."""
 
     def distil(chat: ChatRequest) -> ReplyLike:
         handle = next(iter(feedback_in(chat)))
@@ -44,12 +44,12 @@ async def seed(
 
 
 def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
-    """The graph with its guard, and as many cases as there are."""
+    """The alignment graph with the guard on all cases."""
     return alignment(bench, criterion, **{"guard": "replay", "replay_cases": 50, **options})
 
 
 async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list[Any]:
-    """What the judge's own graph says of cases with the memory as it is."""
+    """The verdicts of the judge graph with the current memory."""
     graph = bench.judge_graph(**options)
     outcomes = []
     for number in numbers:
@@ -97,7 +97,6 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
 
 
 async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Bench) -> None:
-    """Judged by the judge's own graph, after the run."""
     await seed(bench, 8)
     bench.server.responder = teaching()
     values = [
@@ -122,12 +121,12 @@ async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None
     old, new = set(range(6)), {101, 102}
     seen: dict[bool, set[int]] = {False: set(), True: set()}
     for chat in asked(bench, JUDGE):
-        # Before, nothing of the new feedback was there.
+        # Before, the prompt has nothing of the new feedback.
         with_new = GOOD in chat.text
         case = judged_case(chat)
         seen[with_new].add(case)
         assert others_in(chat) == (old | new if with_new else old) - {case}
-        # What its expert said of it would stand there without its texts.
+        # Otherwise its own feedback would be in the prompt without its texts.
         assert f"so said of case {case}." not in chat.text
     assert seen == {False: old | new, True: old | new}
 
@@ -185,7 +184,7 @@ HARMLESS = "On #good thank them for their patience."
 
 
 def turned_by(episode: int, case: int, rules: Any = None) -> Any:
-    """A judge who is misled on one case by an earlier case in the prompt."""
+    """A judge that is misled on one case by a few-shot case."""
     judge = rules or judge_by_rules()
 
     def misled(chat: ChatRequest) -> Any:
@@ -211,7 +210,7 @@ async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: B
 
 
 async def test_values_of_an_earlier_scale_are_not_replayed(bench: Bench) -> None:
-    """The scale was changed since: what experts said by the old one can't be compared."""
+    """Labels of the old scale cannot be compared."""
     scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
     old, new = (Criterion(name="grade", instructions="How good?", scale=item) for item in scales)
     await seed(bench, 3, criterion=old, value=7.5)
@@ -235,7 +234,7 @@ async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -
     result = {case["guideline"] for case in report["replay"]["broken"]}
     assert result == {record["rationale"] for record in bad}
     assert len(report["guidelines"]["added"]) == 12
-    # Halving finds them: far fewer judgments than guidelines times cases.
+    # Bisection needs far fewer judgments than guidelines times cases.
     assert report["replay"]["chat_calls"] < 24 * 7
 
 

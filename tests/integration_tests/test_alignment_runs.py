@@ -1,4 +1,4 @@
-"""Runs of an alignment: what is learned and reported, what it costs, and what is refused."""
+"""Alignment runs: results, reports, usage and errors."""
 
 from typing import Any
 
@@ -203,7 +203,7 @@ UNUSABLE: list[tuple[Any, str]] = [
 
 async def test_unusable_records_are_reported_and_do_not_exclude_others(bench: Bench) -> None:
     bench.server.responder = Model()
-    # Without a checkpointer: none keeps all of these.
+    # Without a checkpointer, since none can store all of these.
     graph = builder(bench).compile(store=bench.store)
     feedback = [record(10), *(bad for bad, _ in UNUSABLE), record(11)]
     report = await align(bench, feedback, graph, None)

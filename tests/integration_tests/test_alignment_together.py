@@ -1,4 +1,4 @@
-"""Alignments side by side: many calls, what others do meanwhile, and two processes at once."""
+"""Concurrency: parallel calls, changes during a run, and two processes."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ def tokens(chat: ChatRequest) -> int:
 
 
 def refuse_long(limit: int, model: Model) -> Any:
-    """A server that counts four characters a token and refuses prompts beyond its window."""
+    """A server with four characters per token that refuses prompts beyond its window."""
 
     def respond(chat: ChatRequest) -> Any:
         return context_length_exceeded(limit) if len(chat.text) / 4 > limit else model(chat)
@@ -69,7 +69,7 @@ async def test_max_concurrency_of_the_run_is_respected(bench: Bench, most: int) 
 
 
 def filled(number: int) -> dict[str, Any]:
-    """Records of all sizes, from a line to more than is ever shown."""
+    """Records of all sizes, up to more than a prompt shows."""
     size = (10, 60, 300, 900, 4000)[number % 5]
     return record(
         number,
@@ -90,7 +90,7 @@ async def test_every_prompt_fits_a_small_window(bench: Bench) -> None:
     assert max(map(tokens, bench.server.chats)) <= WINDOW - ANSWER_TOKENS
     assert sum(len(feedback_in(chat)) for chat in asked(bench, DISTIL)) == 150
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
-    # Only the longest are longer than what is shown of a record.
+    # Only the longest exceed the shown length of a record.
     assert report["warnings"][0].startswith("30 record(s) were too long")
 
 
@@ -109,7 +109,7 @@ async def test_unknown_context_window_is_a_clear_error(bench: Bench) -> None:
 
 
 async def outcome(bench: Bench, seed: int) -> Any:
-    """What an alignment of 40 records comes to when its batches take random times."""
+    """The result of an alignment of 40 records with random batch durations."""
     waits = random.Random(seed)  # noqa: S311 - nothing secret
 
     def slow(chat: Any) -> Any:
@@ -158,7 +158,7 @@ GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On 
 
 
 def meanwhile(bench: Bench, action: Any, at: str) -> Any:
-    """A model during whose answer something else is done to the memory, once."""
+    """A model that changes the memory once while it answers."""
     done: list[Any] = []
     model = Model(distil=each_its_words)
 
@@ -195,7 +195,7 @@ async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench,
 
 @EVERY_WAY("memory-async", "sqlite-async")
 async def test_alignment_cancelled_at_any_moment_can_be_continued(bench: Bench) -> None:
-    """A client hangs up: the memory is whole, and the same call brings the work to its end."""
+    """After a cancellation the memory is consistent, and the same call completes the work."""
     bench.server.responder = Model()
     graph = alignment(bench, batch_size=5)
     feedback = records(40, topics=4)
@@ -222,7 +222,7 @@ def hundred(first: int) -> list[dict[str, Any]]:
 def align_at_once(
     server: LoopbackServer, folder: Path, *sets: list[dict[str, Any]], awaits: bool
 ) -> JudgeMemory:
-    """Align each set in a process of its own, all at once; returns the memory."""
+    """Align each set in a separate concurrent process; returns the memory."""
     server.responder = Model()
     server.latency_s = 0.05
     SqliteStore(connect(folder / "store.db")).setup()
@@ -240,7 +240,7 @@ def align_at_once(
 
 
 def sources_of(memory: JudgeMemory) -> Counter[str]:
-    """In how many guidelines each case stands."""
+    """The number of guidelines per source case."""
     inputs = {episode.id: str(episode.example.inputs) for episode in memory.episodes()}
     counts: Counter[str] = Counter()
     for guideline in memory.guidelines():
@@ -252,7 +252,6 @@ def sources_of(memory: JudgeMemory) -> Counter[str]:
 def test_two_concurrent_processes(
     server: LoopbackServer, tmp_path: Path, first: int, *, awaits: bool
 ) -> None:
-    """On disjoint feedback, or on the same."""
     memory = align_at_once(server, tmp_path, hundred(0), hundred(first), awaits=awaits)
     episodes = memory.episodes()
     assert len(episodes) == 100 + first

@@ -1,4 +1,4 @@
-"""An expert's answer counts for the verdict that was shown, for each way to save a thread."""
+"""A reply applies only to the verdict that was shown, for each durability mode."""
 
 import threading
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Judged(TypedDict):
 
 
 def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
-    """A judge whose first verdicts pass, and whose later ones do not."""
+    """A judge whose first verdicts pass and later ones fail."""
     replies_left = [True] * count
 
     def is_later(chat: ChatRequest) -> bool:
@@ -119,7 +119,7 @@ OTHER_CASE = {"inputs": "The cup is broken.", "outputs": "Send it back."}
 
 
 def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
-    """One node that runs a graph that asks, and then again."""
+    """A node that runs an interrupting graph twice."""
     inner = review(bench).compile(checkpointer=checkpointer)
 
     def judge_both(_state: Any) -> dict[str, Any]:
@@ -188,7 +188,7 @@ async def test_two_interrupts_are_answered_in_turn(bench: Bench) -> None:
     ],
 )
 async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench, reply: Any) -> None:
-    """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
+    """Without its own checkpointer, the inner graph judges again when resumed."""
     changes_its_mind(bench.server)
     graph = around(bench, review(bench), Judged, checkpointer=False)
     [question] = (await bench.invoke(graph, CASE))["__interrupt__"]
@@ -229,14 +229,14 @@ async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> Non
 
 
 async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Bench) -> None:
-    """LangGraph matches the subgraphs of one task by their order; here the order changes."""
+    """LangGraph matches subgraphs of one task by order; this test changes the order."""
     bench.server.rules = [Rule(lambda chat: "First." in chat.text, value=False)]
     tool = create_quality_gate_tool(CRITERION, **models(bench, review="always"))
     seen: list[str] = []
     ended = [threading.Event() for _ in range(3)]
 
     def in_turn(request: Any, handler: Any) -> Any:
-        """Run the first call first in the first round, and last in all others."""
+        """Run the first call first in round one, and last afterwards."""
         name = request.tool_call["id"]
         turn = len(seen) // 2
         seen.append(name)
@@ -271,7 +271,7 @@ async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Be
 
 
 async def test_reply_through_another_graph_counts(bench: Bench) -> None:
-    """A tool, say, that answers questions of other threads."""
+    """For example a tool that resumes other threads."""
     changes_its_mind(bench.server)
     inner = bench.review_graph(review="always")
     await bench.invoke(inner, CASE, "asked")

@@ -1,4 +1,4 @@
-"""Text that a store can not keep, and text that would break out of a prompt or outgrow it."""
+"""Text that a store cannot keep, and text that could break out of a prompt."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ async def test_reply_that_cannot_be_stored_keeps_the_interrupt_pending(
 async def test_model_answer_that_cannot_be_stored_is_requested_again(
     bench: Bench, text: str, problem: str, *, raw: bool
 ) -> None:
-    """Models write such characters in ASCII, or the half itself stands in their text."""
+    """As a JSON escape, or as a lone surrogate."""
 
     def said(content: dict[str, Any]) -> Any:
         return answer(content) if raw else answer(json.dumps(content))

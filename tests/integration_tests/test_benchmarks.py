@@ -1,4 +1,4 @@
-"""The benchmarks run: small sizes, ours alone, one of them with a report."""
+"""The benchmarks run with small sizes."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
 
 
 def test_longer_cases_are_excluded() -> None:
-    """Before a view is taken, so that each view has the same cases."""
+    """Excluded before the view is built, so that each view has the same cases."""
     ids = [row["id"] for row in load_rows(DATA, "airline_run_right", 3_000)]
     assert 0 < len(ids) < len(load_rows(DATA, "airline_run_right"))
     assert [row["id"] for row in load_rows(DATA, "airline_run_right:answer", 3_000)] == ids

@@ -1,4 +1,4 @@
-"""Two outputs judged in both orders: what the models see, what comes of it, and what goes wrong."""
+"""Pairs judged in both orders: prompts, verdicts and failures."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def kind_first(chat: ChatRequest) -> bool:
 
 
 def says(straight: Any, swapped: Any, **more: Any) -> list[Rule]:
-    """A judge that looks at which of the outputs comes first; what is no value fails."""
+    """A judge that answers by which output comes first; raises for anything but a value."""
     return [
         Rule(when, reply=DOWN if value is DOWN else verdict(value, rationale, **more))
         for when, value, rationale in (
@@ -57,7 +57,7 @@ async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> Non
     judgment = await judge(bench, criterion=NO_TIE)
     assert judgment["value"] == "A"
     assert "the scale has no tie: the first stands" in judgment["warnings"][0]
-    # So are cases in memory, where they are judged.
+    # Cases in memory are judged in both orders, too.
     bench.server.rules = says("A", "B")
     await learn(bench, [{**CASE, "value": "B", "author": "x"}], criterion=PAIR, swap=True)
     [episode] = await bench.episodes(criterion=PAIR)
@@ -81,7 +81,7 @@ async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(bench: B
 
 
 def parts(chat: ChatRequest) -> tuple[Any, str]:
-    """The outputs of the case, and all else that a model is shown."""
+    """The outputs in a prompt, and the rest of the prompt."""
     head, _, rest = chat.text.rpartition("<outputs>\n")
     outputs, _, tail = rest.partition("\n</outputs>")
     return json.loads(outputs), head + tail
@@ -146,7 +146,7 @@ async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Benc
     assert distilling.text.index(KIND) < distilling.text.index(COLD)
     [episode] = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.example.outputs) == ("A", CASE["outputs"])
-    # A later word, too, is on the order that was given.
+    # Later feedback, too, applies to the given order.
     judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
     [waiting] = kept(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
@@ -166,7 +166,7 @@ async def test_guideline_is_broken_only_if_both_orders_agree(bench: Bench) -> No
 
 
 async def gated(bench: Bench) -> Any:
-    """What a gate says that lets an answer pass which is better than the shop's standard one."""
+    """The verdict of a gate that passes answers better than a standard one."""
 
     def example(state: Any) -> dict[str, Any]:
         return {"inputs": "My order never came.", "outputs": [state["messages"][-1].text, COLD]}

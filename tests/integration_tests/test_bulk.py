@@ -1,4 +1,4 @@
-"""Batches: what they ask, what comes of every kind of answer, and of a memory that moves on."""
+"""Batches: requests, every kind of answer, and changes of the memory."""
 
 import json
 import os
@@ -40,7 +40,7 @@ BUSY = (408, 409, 429, 503)  # statuses after which the same request may be answ
 
 
 class Batch:
-    """A batch of one judge, in a folder."""
+    """A batch of one judge in a folder."""
 
     def __init__(self, bench: Bench, folder: Path, **options: Any) -> None:
         arguments = {"criterion": CRITERION, "embeddings": bench.server.embedder(), **options}
@@ -60,14 +60,14 @@ class Batch:
         return [made for _, made in collect_batch(self.judge, cases, self.answers, **arguments)]
 
     def round(self) -> list[Any]:
-        """Have the newest batch answered; returns its requests."""
+        """Answer the newest batch; returns its requests."""
         self.answers.append(self.at("answers"))
         requests = answer_batch(self.bench.server, self.at("batch"), self.answers[-1])
         self.rounds += 1
         return requests
 
     def whole(self, cases: Any) -> tuple[list[Any], list[int]]:
-        """Judge by as many batches as it takes; also how many requests each had."""
+        """Judge with as many batches as needed; also returns their sizes."""
         self.prepare(cases)
         sizes = []
         while self.at("batch").stat().st_size and self.rounds < 5:
@@ -82,7 +82,7 @@ async def at_once(batch: Batch, cases: Any) -> list[Any]:
 
 
 def same(made: list[Any], judged: list[Any]) -> bool:
-    """Whether judgments are the same, but for what is of one run alone."""
+    """Whether judgments are equal except for run-specific fields."""
     alone = ("id", "thread_id")
     actual = [{**judgment.to_json(), **dict.fromkeys(alone)} for judgment in made]
     return actual == [{**judgment, **dict.fromkeys(alone)} for judgment in judged]
@@ -172,7 +172,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     lines = {line["custom_id"]: line for line in lines_of(batch.answers[0])}
     expired = {"code": "batch_expired", "message": "It was not done in time."}
     lines[late] |= {"response": None, "error": expired}
-    # As vLLM tells of a fault.
+    # As vLLM reports an error.
     lines[bad] |= {"response": {"status_code": 404}, "error": {"message": "Too long.", "code": 404}}
     for key, status in zip(busy, BUSY, strict=True):
         fault = {"status_code": status, "body": {"error": {"message": "Busy."}}}
@@ -190,13 +190,13 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert f"No answer to the request {lost} (there is none)" in str(errors[lost])
     again = [error for error in errors if isinstance(errors[error], UnansweredError)]
     assert again == [refused, cut, wrong, late, lost, *busy]
-    # What can't be used is shown to the model, as at once; the rest is asked as it was.
+    # Unusable answers are shown to the model, as in direct calls; other requests are unchanged.
     more = batch.round()
     assert set(ids_of(more)) & set(errors) == {late, lost, *busy}
     assert sum("That answer can't be used" in json.dumps(request["body"]) for request in more) == 3
     made = batch.collect(again=None)
     assert sum(isinstance(judgment, Judgment) for judgment in made) == 10
-    # Twice of no use is an error as ever, and nothing is asked any more.
+    # A second unusable answer is an error, and no request is left.
     bench.server.rules = []
     for line in (answers := lines_of(batch.answers[1])):
         if "That answer" in json.dumps(
@@ -258,7 +258,7 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
     requests = batch.round()
     assert "Too cold" not in json.dumps(requests)
     assert all(isinstance(judgment, Judgment) for judgment in batch.collect())
-    # A later purge of what came after has nothing to say of it.
+    # A later purge of newer feedback does not mention the batch.
     later = bench.memory().remember(Feedback.model_validate({**SAID, "value": True}))
     purged = bench.memory().forget(later.id, purge=True).purged
     assert purged is not None
@@ -266,7 +266,7 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
 
 
 async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) -> None:
-    """As by a power failure, after which nothing is deleted."""
+    """As in a power failure, where no cleanup runs."""
     batch, seen = Batch(bench, tmp_path), list[set[str]]()
 
     def names() -> set[str]:
@@ -381,7 +381,7 @@ async def test_pinned_memory_has_the_content_of_its_version(
         change()
         run_sync(access.refresh(SYNC))
     bench.server.embeddings.clear()
-    # Also for those who come to it by its store, as a graph does.
+    # Also for readers through its store, such as a graph.
     there = JudgeMemory(pinned.store, CRITERION, embeddings=bench.server.embedder())
     assert there.version() == pinned_fields["version"] != memory.version()
     assert there.recall(CASES[0], 2) == expected

@@ -1,4 +1,4 @@
-"""Faults between workers and their database: a sentence or the right answer, and nothing lost."""
+"""Database faults: a clear error or the right answer, and no loss."""
 
 import re
 import time
@@ -35,7 +35,7 @@ def proxy(postgres_uri: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def worker(postgres_uri: str) -> Iterator[Open]:
-    """Opens a memory as one more worker has it; without a URL, where nothing goes wrong."""
+    """Open a memory as another worker; without a URL, over a reliable connection."""
     from langgraph.store.postgres import PostgresStore
 
     with ExitStack() as stack:
@@ -59,7 +59,7 @@ def pool_of(size: int) -> dict[str, Any]:
 
 
 def picture(memory: JudgeMemory) -> Any:
-    """What a memory holds, by content: what its worker keeps in step is what a fold gives."""
+    """The content of a memory; checks that the cached state equals the replayed log."""
     episodes, guidelines = memory.episodes(), memory.guidelines()
     facts, feedback_records = memory.access.view.facts()
     assert (
@@ -83,7 +83,7 @@ def same(*memories: JudgeMemory) -> None:
 
 @contextmanager
 def failing(mend: str) -> Iterator[None]:
-    """Fail in one sentence that names the mend, with what it came from."""
+    """Expect an error with one sentence that names the fix, and its cause."""
     with pytest.raises(StoreError) as failed:
         yield
     told(failed.value, mend)
@@ -96,7 +96,7 @@ def told(error: StoreError, mend: str) -> None:
 
 
 def ended(near: JudgeMemory, far: JudgeMemory) -> None:
-    """Wait until the server has done what it was asked by a worker that is cut off."""
+    """Wait until the server finished the statements of a disconnected worker."""
     here, there = (memory.access.store.conn for memory in (near, far))  # type: ignore[attr-defined]
     running = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
     while there.closed and here.execute(running, [there.info.backend_pid]).fetchone():
@@ -150,12 +150,12 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         change(again)
         assert picture(again) == after
         same(again, near, cold, worker(name=space))
-        # The same messages come in more or fewer parts at times: go on until the last one is cut.
+        # Messages can be split differently: continue until the last one is cut.
         if number == len(cuts) - 1 and after not in remaining:
             cuts.append(later)
     assert remaining.count(before) + remaining.count(after) == len(remaining)
     assert before in remaining
-    assert after in remaining  # it was written, and the worker was not told
+    assert after in remaining  # it was written, but the worker got no confirmation
 
 
 def test_judging_needs_few_round_trips_to_the_database(
@@ -248,7 +248,7 @@ def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
     now_us = clock.now_us
 
     def later() -> None:
-        """What a worker does while another, whose clock is behind, waits for a lock."""
+        """Run a worker while another, with a slow clock, waits for a lock."""
         monkeypatch.setattr(clock, "now_us", lambda ticks=1: now_us(ticks) + 2 * MINUTE_US - 10**6)
         ahead.add_guideline("By a clock ahead, a minute later.")
         assert len(reader.guidelines()) == 1

@@ -1,4 +1,4 @@
-"""Defaults, bounds, statuses and fields in the tables of the documents are those of the code."""
+"""The tables of the documents match the code."""
 
 import ast
 import inspect
@@ -65,7 +65,7 @@ def fields_of(model: type[BaseModel], *leave_out: str) -> dict[str, FieldInfo]:
 
 
 def literals(annotation: Any) -> tuple[set[Any], bool]:
-    """Return the single values that an annotation allows, and whether it allows no others."""
+    """Return the literal values of an annotation, and whether they are all it allows."""
     origin = get_origin(annotation)
     if origin is Literal:
         return set(get_args(annotation)), True

@@ -1,4 +1,4 @@
-"""What the documents say works: their code and commands run, and their links lead somewhere."""
+"""The documents' code and commands run, and their links have targets."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ def _with(language: str) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def closing_server() -> Iterator[LoopbackServer]:
-    # Models made from strings have clients that nobody closes.
+    # Models from strings have clients that are never closed.
     with LoopbackServer(keep_alive=False) as running:
         yield running
 

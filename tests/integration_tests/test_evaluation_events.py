@@ -1,4 +1,4 @@
-"""What OpenTelemetry is told of judgments, and what the metadata of runs name."""
+"""OpenTelemetry events of judgments, and run metadata."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ export = pytest.importorskip("opentelemetry.sdk._logs.export")
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The events of judgments, as an application's provider gets them."""
+    """The judgment events that an application's provider receives."""
     exporter = export.InMemoryLogRecordExporter()
     provider = logs.LoggerProvider()
     provider.add_log_record_processor(export.SimpleLogRecordProcessor(exporter))

@@ -22,7 +22,7 @@ CERTIFIED = "SELECT MAX(total) FROM finance.certified_orders"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
-    # Models made from strings have clients that nobody closes.
+    # Models from strings have clients that are never closed.
     with LoopbackServer(keep_alive=False) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""What becomes of bad answers and models that fail; the nodes in a graph of one's own."""
+"""Invalid answers, failing models, and the nodes in custom graphs."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -120,7 +120,7 @@ async def test_embedding_outage_raises_and_the_run_can_be_resumed(bench: Bench) 
 
 
 class Support(ReviewState):
-    """A state of one's own."""
+    """A custom state."""
 
     customer: str
 
@@ -147,7 +147,7 @@ REVIEW_NODES = (*JUDGE_NODES, "collect_feedback", "distill_feedback", "commit_me
 
 
 def nodes_graph(bench: Bench, state: Any, *names: str, **changed: Any) -> Any:
-    """Compile a graph of the judge's nodes; a function of node and state can wrap a node."""
+    """Compile a custom graph of the judge's nodes; functions can wrap single nodes."""
     nodes = JudgeNodes(CRITERION, **bench.models())
     builder: Any = StateGraph(state)
     for before, name in zip((START, *names), names, strict=False):
@@ -235,7 +235,7 @@ async def test_state_without_the_channels_is_refused(
 
 
 async def test_checkpoint_holds_only_what_the_prompt_shows(bench: Bench) -> None:
-    """300 guidelines and 20 episodes: what stands and was not shown is not checkpointed."""
+    """With 300 guidelines and 20 episodes."""
     memory = bench.memory()
     for number in range(300):
         memory.add_guideline(f"Rule {number}: the reply names thing {number}, and thanks for it.")

@@ -1,4 +1,4 @@
-"""The judge graph: what it asks the model, what does not fit, and what a run's context changes."""
+"""The judge graph: prompts, limits and the run's context."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A process killed half-way: another one goes on with what the files hold."""
+"""A killed process is continued by another one from the files."""
 
 import asyncio
 import time

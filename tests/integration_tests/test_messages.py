@@ -1,4 +1,4 @@
-"""Messages as values through every graph and tool: judged, learned from, found again and moved."""
+"""Messages as inputs and outputs in every graph: judging, learning, recall, export."""
 
 import json
 from pathlib import Path

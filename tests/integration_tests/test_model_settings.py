@@ -1,4 +1,4 @@
-"""What a model that a string names is asked with: its profile says what it takes."""
+"""Parameters of models given as strings follow the model's profile."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from tests.loopback import LoopbackServer, Rule, error, with_logprobs
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
-    # Models made from strings have clients that nobody closes.
+    # Models from strings have clients that are never closed.
     with LoopbackServer(keep_alive=False) as running:
         for variable, value in running.environment.items():
             monkeypatch.setenv(variable, value)

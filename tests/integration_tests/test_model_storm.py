@@ -1,4 +1,4 @@
-"""A storm of rate limits and half answers: what was answered is right, and nothing is lost."""
+"""Many rate limits and truncated answers: results are right, and nothing is lost."""
 
 import threading
 from typing import Any
@@ -17,7 +17,7 @@ FAULTS = (error(429, "Slow down.", retry_after=0), disconnect(midway=True), disc
 
 
 class Stormy:
-    """Fails each question so many times before it is answered, each time in another way."""
+    """Fails each request several times in different ways before it answers."""
 
     def __init__(self, times: int) -> None:
         self._times, self._lock = times, threading.Lock()
@@ -49,7 +49,7 @@ async def test_batch_under_many_faults_is_judged_by_retries_or_reported_case_by_
     messages = {str(item) for item in failed}
     assert all(text.startswith("The chat model gpt-4.1-mini failed: ") for text in messages)
     assert any("rate limit" in text for text in messages)
-    right = await judged(2)  # one of the two faults is past
+    right = await judged(2)  # one of the two faults has occurred
     assert [item["judgment"]["value"] for item in right] == [True] * len(CASES)
     assert len({item["judgment"]["example_id"] for item in right}) == len(CASES)
 

@@ -1,4 +1,4 @@
-"""One record that a provider refuses: it waits by itself, is named, and stops nothing else."""
+"""A record refused by the provider is named and blocks nothing else."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ FILTERED = error(400, "The prompt triggered the content management policy.")
 
 
 class Filter(Model):
-    """A provider that answers no distiller's prompt, or no judge's, with a word in it."""
+    """A provider that refuses distill or judge prompts with a certain word."""
 
     def __init__(self, reply: Any = FILTERED, *, schema: str = "guideline_operations") -> None:
         super().__init__()
@@ -67,7 +67,7 @@ async def test_reviews_after_a_refused_one_learn(
         assert [change["action"] for change in learned["guidelines"]] == ["add"]
         counts.append(sum(REFUSED in chat.text for chat in distillings(bench.server)[count:]))
         assert waiting(await bench.episodes()) == [episode.id]
-    # It is tried three times in all, and then left alone.
+    # It is tried three times in all.
     assert [count > 0 for count in counts] == [True, True, False, False, False]
 
 
@@ -85,7 +85,7 @@ SEVERAL = [FILTERED, "Well.", {"guidelines": "none"}]
 async def test_refused_records_do_not_block_others(
     bench: Bench, reply: Any, numbers: Sequence[int], batch_size: int
 ) -> None:
-    """Batches are packed oldest first: those with a negative number come first."""
+    """Batches are packed oldest first; negative numbers come first."""
     bench.server.responder = Filter(reply)
     model = bench.server.chat_model(max_retries=0)
     graph = alignment(bench, model=model, batch_size=batch_size)
@@ -112,7 +112,7 @@ async def test_alignment_of_only_refused_records_ends(bench: Bench, reply: Any, 
         assert report["warnings"]
     assert [number > 0 for number in calls] == [True, True, True, False, False]
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
-    # Other settings may mend it.
+    # Other settings may fix it.
     bench.server.responder = Model()
     await align(bench, feedback, alignment(bench, model=bench.server.chat_model(temperature=0.5)))
     assert waiting(await bench.episodes()) == []
@@ -169,7 +169,7 @@ async def test_unreachable_model_is_called_twice_per_batch_and_no_attempt_counts
 async def test_model_that_becomes_unreachable_is_not_called_for_the_remaining_batches(
     bench: Bench,
 ) -> None:
-    """What was distilled until then is kept, and the rest waits without an attempt."""
+    """Distilled feedback is kept; the rest stays pending without a counted attempt."""
     bench.server.responder = Filter()
     model = bench.server.chat_model(max_retries=0)
     down = error(500, "It broke.", retry_after=0)
@@ -179,7 +179,7 @@ async def test_model_that_becomes_unreachable_is_not_called_for_the_remaining_ba
         return down if is_down else Filter()(chat)
 
     bench.server.responder = go_down
-    # Refused as a whole and in its first half; the first quarter is distilled.
+    # The whole batch and its first half are refused; the first quarter is distilled.
     feedback = [*records(2), bad(2), *records(5, first=3)]
     await align(bench, feedback, alignment(bench, model=model))
     assert len(distillings(bench.server)) == 4
@@ -322,7 +322,7 @@ async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> 
     for table in [*tables, feedback]:
         await align(bench, table)
     assert await bench.episodes() == []
-    # What is new counts.
+    # New feedback counts.
     await align(bench, [*feedback, {**ROW, "rationale": "It names no date."}])
     assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
 
@@ -338,7 +338,7 @@ YES = with_logprobs("Yes", [("Yes", {"Yes": 0.8, "No": 0.2})])
 
 
 class Checking:
-    """Answers checks by log-probabilities, but for one call."""
+    """Answers checks with log-probabilities, except for one call."""
 
     def __init__(self, failing: int, reply: Any) -> None:
         self.failing, self.reply, self.checks = failing, reply, 0

@@ -18,7 +18,7 @@ _OUTDATED = (
 
 
 def embedded_model(server: LoopbackServer) -> BaseChatModel:
-    """A chat model that is asked as the embedded one is, and speaks to the test's server."""
+    """A chat model with the embedded model's settings that calls the test server."""
     return server.chat_model(**embedded_settings())
 
 

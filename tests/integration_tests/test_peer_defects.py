@@ -1,4 +1,4 @@
-"""What was found broken in another implementation of the idea, each a test of this one."""
+"""Defects of another implementation, tested on this one."""
 
 import json
 import os
@@ -145,7 +145,7 @@ async def test_no_thread_is_leaked(bench: Bench) -> None:
     await bench.invoke(bench.judge_graph(), case(9), "j")
 
     def own() -> set[threading.Thread]:
-        """The threads that are not the server's, nor of the event loop's own pool."""
+        """The running threads except those of the server and the event loop's pool."""
         others = ("loopback", "asyncio")
         return {
             os_thread
@@ -220,7 +220,6 @@ async def test_edited_feedback_retires_the_old_guideline(bench: Bench) -> None:
 
 
 async def test_feedback_can_be_forgotten_without_its_thread(bench: Bench) -> None:
-    """Feedback is forgotten by what it is, with its rule; nobody has to have kept its thread."""
     bench.server.responder = Model(distil=each_its_words)
     feedback = [
         said(1, "On #a say sorry.", id="trace-1"),

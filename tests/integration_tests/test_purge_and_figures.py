@@ -1,4 +1,4 @@
-"""What a purge leaves and takes, and what few cases can show."""
+"""Assorted tests of purges, lessons, evaluations and kept judgments."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,7 +19,7 @@ CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
 async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
     bench: Bench,
 ) -> None:
-    """Each judgment quotes the cases it was shown, as a model does that repeats its prompt."""
+    """Each judgment quotes the cases of its prompt."""
 
     def quoting(chat: Any) -> Any:
         if chat.schema_name == "judgment":

@@ -1,4 +1,4 @@
-"""Purging: the threads that carried the feedback go from the checkpointer, and no others."""
+"""Purging deletes exactly the threads that contain the feedback."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -41,12 +41,12 @@ async def purge(bench: Bench, *, saver: Any = None) -> Any:
 
 
 def judged_without(_: ChatRequest) -> Any:
-    """The judge's own words hold nothing planted."""
+    """The judge's answer contains no planted word."""
     return {"rationale": "Nothing against it.", "value": True}
 
 
 async def run_all(bench: Bench) -> set[str]:
-    """Leave traces on many threads; returns those that carry some."""
+    """Leave traces on many threads; returns the ids of those with traces."""
     server = bench.server
     server.responder = judged_without
     review, judge = bench.review_graph(), bench.judge_graph()
@@ -104,7 +104,7 @@ async def test_purge_from_another_os_thread_reaches_an_async_file(
     await keep_deleted(bench.store, bench.saver)
     carrying = await run_all(bench)
     memory = bench.memory()
-    await memory.aforget(author="zqxann")  # what was forgotten takes its threads along, too
+    await memory.aforget(author="zqxann")  # threads of forgotten feedback are purged, too
     forgotten = await asyncio.to_thread(
         lambda: memory.forget(author="zqxann", purge=True, checkpointer=bench.saver)
     )

@@ -1,4 +1,4 @@
-"""When an expert is asked, and what happens if asking or learning fails."""
+"""When a review interrupts, and failures of reviews and learning."""
 
 import operator
 from dataclasses import dataclass
@@ -189,7 +189,7 @@ def criterion_of(name: str) -> Criterion:
 
 
 def call_of(bench: Bench, key: str) -> Any:
-    """A node that calls a graph, the one way or the other."""
+    """A node that calls a graph, sync or async."""
     models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     inner: Graph = create_review_graph(criterion_of(key), **models).compile()
 
@@ -226,7 +226,7 @@ def patient_graph(bench: Bench) -> Graph:
 async def fail_to_distill(
     bench: Bench, graph: Graph, reply: Any = COLD, on: str = "t", failure: str = "down"
 ) -> Episode:
-    """Give a reply that is stored and not distilled."""
+    """Give a reply that is stored but not distilled."""
     await bench.invoke(graph, CASE, on)
     bench.server.script(*FAILURES[failure])
     learned = (await bench.resume(graph, reply, on))["learned"]
@@ -316,18 +316,18 @@ async def test_model_of_the_context_distills_unless_distill_model_is_set(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str
 ) -> None:
     graph = bench.review_graph(model="openai:gpt-own", **options)
-    # Nobody closes the connections of a client that a string makes.
+    # Clients of models from strings are never closed.
     with LoopbackServer(keep_alive=False) as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
-        await bench.resume(graph, COLD)  # the context is gone here
+        await bench.resume(graph, COLD)  # the resumed run has no context
         requests = [(chat.schema_name, chat.model) for chat in server.chats]
     assert requests == [("judgment", "gpt-other"), ("guideline_operations", distils)]
 
 
 class Unstructured(FakeListChatModel):
-    """A model that can't answer in the shape of a schema."""
+    """A model without structured output."""
 
 
 @pytest.mark.parametrize(

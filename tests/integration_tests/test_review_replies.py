@@ -1,4 +1,4 @@
-"""The review interrupt: what the expert sees, and what is learned of a reply, once."""
+"""The review interrupt: its description, and learning from replies."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command that prints what the model received."""
+"""The command that prints received prompts."""
 
 import pytest
 

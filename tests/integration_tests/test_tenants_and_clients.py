@@ -1,4 +1,4 @@
-"""Contexts that miss the judge, event loops that end, embeddings with one name, one bound."""
+"""Contexts and namespaces, event loops, embedding names and concurrency limits."""
 
 import asyncio
 import gc
@@ -149,7 +149,7 @@ def test_clients_are_closed_with_their_event_loop(
             asyncio.run(graph.ainvoke(CASE))
         deadline = time.monotonic() + 10
         while count_sockets() > at_first and time.monotonic() < deadline:
-            time.sleep(0.05)  # the server closes its ends in threads of its own
+            time.sleep(0.05)  # the server closes its ends in its own threads
         assert count_sockets() <= at_first
     finally:
         gc.enable()
@@ -161,7 +161,7 @@ def test_clients_are_closed_with_their_event_loop(
 def _is_socket(descriptor: Path) -> bool:
     try:
         return descriptor.readlink().name.startswith("socket:")
-    except OSError:  # the one that the folder was read by
+    except OSError:  # the event loop of the first run
         return False
 
 
@@ -170,7 +170,7 @@ class Support(ReviewState):
 
 
 def own_graph(bench: Bench, **options: Any) -> Any:
-    """A graph with a writer before the judge's nodes, and two judges one after the other."""
+    """A graph with a writer and two judges in sequence."""
     builder: Any = StateGraph(Support)
     builder.add_node("write", lambda state: {"outputs": f"Check the page for {state['inputs']}"})
     names = ["write"]
@@ -252,7 +252,7 @@ async def test_state_without_a_reply_channel_is_refused_before_the_interrupt(
 
 
 async def test_interrupt_of_an_earlier_release_can_be_resumed(bench: Bench) -> None:
-    """Its checkpoint has no `judge_lesson` before the expert has answered."""
+    """Its checkpoint has no `judge_lesson` before the reply."""
 
     def retrieve(node: Any, state: Any) -> Any:
         return {key: part for key, part in node.invoke(state).items() if key != "judge_lesson"}
@@ -280,7 +280,7 @@ class Judged(TypedDict):
 async def test_approval_is_not_applied_to_a_later_judgment(
     bench: Bench, *, by_interrupt_id: bool
 ) -> None:
-    """Without a checkpointer of its own, the inner graph judges again when it is resumed."""
+    """Without its own checkpointer, the inner graph judges again when resumed."""
     builder = StateGraph(Judged)
     inner = create_review_graph(CRITERION, **bench.models()).compile(checkpointer=False)
     builder.add_node("review", inner)

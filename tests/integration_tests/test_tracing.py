@@ -1,4 +1,4 @@
-"""What traces and the ledger tell of judges: criterion, purpose, memory version, tokens."""
+"""Criterion, purpose, memory version and tokens in traces and usage."""
 
 import json
 from typing import Any
@@ -67,7 +67,7 @@ async def test_usage_is_counted_by_criterion_and_purpose(bench: Bench) -> None:
     server.script(error(429, "Slow down."))
     with pytest.raises(ChatModelError):
         await run(bench.judge_graph(model=server.chat_model(max_retries=0)), OTHER)
-    server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # no judge's
+    server.chat_model().invoke("Well?", {"callbacks": [ledger]})  # not of a judge
     assert counted(ledger) == usage
 
 

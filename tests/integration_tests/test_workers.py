@@ -1,4 +1,4 @@
-"""Workers that share a Postgres database: one ends what another, killed, was learning."""
+"""Workers on one Postgres database: one completes the learning of a killed one."""
 
 import signal
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""A batch API: requests in a file, answered in another, in no order."""
+"""A batch API: a file of requests, and a shuffled file of responses."""
 
 import json
 import urllib.error
@@ -15,7 +15,7 @@ def lines_of(path: Path) -> list[Any]:
 
 
 def answer_batch(server: LoopbackServer, requests: Path, results: Path) -> list[Any]:
-    """Have a batch answered, as OpenAI does; returns the requests."""
+    """Answer a batch as OpenAI does; returns the requests."""
     requests_in_file = lines_of(requests)
     answers = [_answer(server, request) for request in requests_in_file]
     write_lines(results, reversed(answers))

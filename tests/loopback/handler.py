@@ -1,4 +1,4 @@
-"""HTTP: reads a request, asks the server for the reply, and carries the reply out."""
+"""HTTP: read a request, get the server's reply, and send it."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, kept alive between requests."""
+    """One keep-alive connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -51,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._wait(self.loopback.latency_s + reply.latency_s)
                 if request.streaming:
                     self._stream(wire.chunks(request, reply))
-        # Out of hand before its last byte is sent: whoever has that may ask again at once.
+        # Finished before its last byte is sent, since the client may send the next request then.
         if not isinstance(reply, Answer):
             self._fail(reply)
         elif request.streaming:
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
     def _head(
         self, status: int, content_type: str, headers: dict[str, str], body: bytes = b""
     ) -> None:
-        """Send the headers, and in the same packet what is there of the body."""
+        """Send the headers and the available body in one packet."""
         lines = [f"HTTP/1.1 {status} {self.responses.get(status, ('Unknown',))[0]}"]
         if not self.loopback.keep_alive:
             headers = {**headers, "Connection": "close"}

@@ -1,4 +1,4 @@
-"""A small deterministic model: judges, and distils, by the shape of the schema alone."""
+"""A deterministic model that judges and distills by the schema alone."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Rule:
 
 
 def judged(request: ChatRequest, rules: Sequence[Rule]) -> Reply:
-    """What the model answers; the first rule that fits decides."""
+    """The model's answer; the first matching rule decides."""
     matching_rule = next(
         (matching_rule for matching_rule in tuple(rules) if matching_rule.fits(request)), None
     )
@@ -53,7 +53,7 @@ def judged(request: ChatRequest, rules: Sequence[Rule]) -> Reply:
 
 
 def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
-    """A simple value that the schema allows: yes, the first choice, the most."""
+    """A simple value of a schema: true, the first choice or the maximum."""
     root = schema if root is None else root
     while "$ref" in schema:  # such as `#/$defs/Name`
         target: Any = root

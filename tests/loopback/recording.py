@@ -1,4 +1,4 @@
-"""Recorded chat completions: a line a completion, to be answered from instead of a model."""
+"""Recorded chat completions, one per line, that replace a model."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,17 +11,17 @@ from tests.loopback.requests import ChatRequest
 
 _KEYED = ("messages", "response_format", "max_tokens", "max_completion_tokens")
 _LOGPROBS = ("logprobs", "top_logprobs")
-_TOKENS = 2  # of an answer whose log-probabilities are kept: the first may be blank
+_TOKENS = 2  # of an answer with recorded log-probabilities: the first may be blank
 
 
 def request_key(body: Mapping[str, Any]) -> str:
-    """What of a request decides its answer, as a digest."""
+    """A digest of the parts of a request that determine its answer."""
     text = json.dumps([body.get(name) for name in (*_KEYED, *_LOGPROBS)], sort_keys=True)
     return sha256(text.encode()).hexdigest()[:24]
 
 
 def recorded_line(body: Mapping[str, Any], completion: Mapping[str, Any]) -> str:
-    """A request and its completion as one line of JSON, which `replay` reads."""
+    """A request and its completion as one line of JSON for `replay`."""
     choice, usage = completion["choices"][0], completion["usage"]
     tokens = (choice.get("logprobs") or {}).get("content") or []
     answer = {
@@ -38,7 +38,7 @@ def recorded_line(body: Mapping[str, Any], completion: Mapping[str, Any]) -> str
 
 
 def replay(path: Path, missing: list[str]) -> Callable[[ChatRequest], Reply]:
-    """A responder that answers from a recording, and collects the prompts that are not in it."""
+    """A responder that replays a recording and collects missing prompts."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     answers = {key: Answer(**answer) for key, answer in map(json.loads, lines)}
 

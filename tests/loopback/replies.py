@@ -1,4 +1,4 @@
-"""What the server can be told to reply: answers and faults."""
+"""Replies of the server: answers and faults."""
 
 import json
 import math
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """An HTTP response as given, such as an error or a page that is no JSON."""
+    """A raw HTTP response, such as an error or invalid JSON."""
 
     status: int
     body: str
@@ -38,14 +38,14 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Silence, until the seconds have passed or the server stops or resets; then it hangs up."""
+    """No response until the time has passed or the server stops; then the connection closes."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """A closed connection: at once, or half-way through an answer."""
+    """A closed connection, immediately or in the middle of an answer."""
 
     midway: bool = False
 
@@ -61,13 +61,13 @@ ReplyLike = Reply | dict[str, Any] | str
 
 
 def answer(content: dict[str, Any] | str, **fields: Any) -> Answer:
-    """A complete answer; tokens are counted where not given."""
+    """A complete answer; missing token counts are computed."""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
     return Answer(text, **fields)
 
 
 def as_reply(reply: ReplyLike) -> Reply:
-    """Spell out the shorthands."""
+    """Expand the shorthands."""
     return answer(reply) if isinstance(reply, dict | str) else reply
 
 
@@ -102,7 +102,7 @@ def with_logprobs(
 
 
 def with_letters(prompt: str, odds: Mapping[str, float]) -> Answer:
-    """The letter of the likeliest value alone, as a prompt lists them, and how likely each was."""
+    """The letter of the likeliest value, with the probability of each letter."""
     letters = {name: letter for letter, name in _LETTER.findall(prompt.rpartition(LETTER_ALONE)[2])}
     by_letter = {letters[name]: odd for name, odd in odds.items()}
     likeliest = max(by_letter, key=lambda letter: by_letter[letter])
@@ -158,6 +158,6 @@ def _token_logprobs(token: str, odds: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _logprob(token: str, probability: float) -> dict[str, Any]:
-    # OpenAI, too, sends -9999 for a token that it gives no chance.
+    # OpenAI sends -9999 for a token of probability zero.
     value = math.log(probability) if probability > 0 else -9999.0
     return {"token": token, "logprob": value, "bytes": list(token.encode())}

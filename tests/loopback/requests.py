@@ -1,4 +1,4 @@
-"""What the server records of each request."""
+"""The recorded requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of the server."""
+    """A request to the server."""
 
     body: dict[str, Any]
     """The JSON body as sent."""
@@ -20,7 +20,7 @@ class Request:
 
 
 class ChatRequest(Request):
-    """One chat completion asked for."""
+    """A request for a chat completion."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -32,24 +32,24 @@ class ChatRequest(Request):
 
     @property
     def schema_name(self) -> str | None:
-        """The name of the JSON Schema asked for, if any."""
+        """The name of the requested JSON Schema, if any."""
         name = self._json_schema.get("name")
         return None if name is None else str(name)
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON Schema asked for, if any."""
+        """The requested JSON Schema, if any."""
         schema = self._json_schema.get("schema")
         return schema if isinstance(schema, dict) else None
 
     @property
     def strict(self) -> bool:
-        """Whether the schema is to be followed to the letter."""
+        """Whether the schema is strict."""
         return bool(self._json_schema.get("strict"))
 
     @property
     def text(self) -> str:
-        """The text of all messages, parted by blank lines."""
+        """The text of all messages, separated by blank lines."""
         return "\n\n".join(str(message.get("content") or "") for message in self.messages)
 
     @property
@@ -63,7 +63,7 @@ class EmbeddingRequest(Request):
 
     @property
     def texts(self) -> list[str]:
-        """The texts, or nothing where token ids were sent."""
+        """The texts; empty if token ids were sent."""
         value = self.body.get("input")
         if isinstance(value, str):
             return [value]

@@ -27,7 +27,7 @@ _JOIN_S = 5.0
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Keeps its connections in view, so that it can end them."""
+    """Tracks its connections so that it can close them."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -39,7 +39,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     def server_bind(self) -> None:
-        """Bind without the name look-up of `HTTPServer`, which may be slow or blocked."""
+        """Bind without the name lookup of `HTTPServer`, which can be slow or blocked."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", self.socket.getsockname()[1]
 
@@ -62,7 +62,7 @@ class HttpServer(ThreadingHTTPServer):
                 del self._open[threading.current_thread()]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no error; all else is kept for the test to see."""
+        """Ignore closed connections; keep other errors for the test."""
         problem = sys.exception()
         if isinstance(problem, Exception) and not isinstance(problem, ConnectionError):
             self.loopback.errors.append(problem)
@@ -100,7 +100,7 @@ class LoopbackServer:
         self._thread.start()
 
     def reset(self) -> None:
-        """Forget records, scripts, rules and delays, and end what hangs."""
+        """Clear records, scripts, rules and delays, and release hanging requests."""
         with self._lock:
             self.chats: list[ChatRequest] = []
             self.embeddings: list[EmbeddingRequest] = []
@@ -117,12 +117,12 @@ class LoopbackServer:
             self.released = threading.Event()
 
     def stop(self) -> None:
-        """End all connections and threads and close the port; twice does no harm."""
+        """Close all connections, threads and the port; idempotent."""
         self._http.shutdown()
         self._thread.join(_JOIN_S)
         self.released.set()
         if self._http_client is not None:
-            # Its connections, not the client: that one is to find the port closed.
+            # Only the connections: the client must find the port closed.
             self._http_client._transport.close()
         self._http.end_connections()
         self._http.server_close()
@@ -143,7 +143,7 @@ class LoopbackServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables under which `"openai:..."` strings speak to this server."""
+        """Environment variables that direct `"openai:..."` strings to this server."""
         return {
             "OPENAI_API_KEY": "test",
             "OPENAI_BASE_URL": self.base_url,
@@ -153,11 +153,11 @@ class LoopbackServer:
         }
 
     def judge(self, request: ChatRequest) -> Reply:
-        """Answer as a small deterministic model does: the default responder."""
+        """The default responder: a deterministic model."""
         return judged(request, self.rules)
 
     def script(self, *replies: ReplyLike) -> None:
-        """Queue replies for the next chat requests; they come before the responder."""
+        """Queue replies for the next chat requests; they take precedence over the responder."""
         with self._lock:
             self._script.extend(as_reply(reply) for reply in replies)
 
@@ -167,13 +167,13 @@ class LoopbackServer:
             self._embedding_script.extend(replies)
 
     def chat_model(self, **kwargs: Any) -> "ChatOpenAI":
-        """A real `ChatOpenAI` that speaks to this server, whatever the environment says."""
+        """A real `ChatOpenAI` for this server, independent of the environment."""
         from langchain_openai import ChatOpenAI
 
         return ChatOpenAI(**{"model": "gpt-4.1-mini", **self._connection(), **kwargs})
 
     def embedder(self, **kwargs: Any) -> "OpenAIEmbeddings":
-        """A real `OpenAIEmbeddings` that speaks to this server and counts no tokens."""
+        """A real `OpenAIEmbeddings` for this server without token counting."""
         from langchain_openai import OpenAIEmbeddings
 
         settings = {"model": "text-embedding-3-small", "check_embedding_ctx_length": False}
@@ -181,7 +181,7 @@ class LoopbackServer:
 
     @contextmanager
     def handling_chat(self, request: ChatRequest) -> Iterator[Reply]:
-        """Record a chat request and find its reply, for as long as it is in hand."""
+        """Record a chat request and yield its reply while it is in flight."""
         with self._lock:
             self.chats.append(request)
             self._chats_in_hand += 1
@@ -193,7 +193,7 @@ class LoopbackServer:
                 self._chats_in_hand -= 1
 
     def take_embedding_reply(self, request: EmbeddingRequest) -> Fault | None:
-        """Record an embedding request; nothing means that it is to be answered."""
+        """Record an embedding request; returns a fault, or None for a normal answer."""
         with self._lock:
             self.embeddings.append(request)
             scripted = self._embedding_script.popleft() if self._embedding_script else None

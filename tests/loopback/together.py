@@ -1,4 +1,4 @@
-"""Requests that are in hand at one time, whatever the clock says."""
+"""Concurrency tests without timing."""
 
 import threading
 import time

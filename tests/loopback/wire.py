@@ -1,4 +1,4 @@
-"""OpenAI's wire format: pure functions from requests and replies to JSON."""
+"""OpenAI's wire format as pure functions."""
 
 import base64
 import math
@@ -24,7 +24,7 @@ def count_tokens(text: str) -> int:
 
 
 def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
-    """The tokens a completion is charged for."""
+    """The token usage of a completion."""
     prompt, completion = answer.prompt_tokens, answer.completion_tokens
     if prompt is None:
         prompt = count_tokens(request.text)
@@ -38,7 +38,7 @@ def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
 
 
 def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    """A chat completion in one piece."""
+    """A complete chat completion."""
     message = {"role": "assistant", "content": answer.content, "refusal": answer.refusal}
     choice = {
         "index": 0,
@@ -66,7 +66,7 @@ def chunks(request: ChatRequest, answer: Answer) -> Iterator[dict[str, Any]]:
     if answer.refusal is not None:
         yield event({"refusal": answer.refusal})
     logprobs = _logprobs(request, answer)
-    # Log-probabilities belong to tokens, not to our pieces: they come with one piece.
+    # Log-probabilities belong to tokens, not to chunks, so they are in one chunk.
     for piece in _pieces(answer.content or "", 1 if logprobs else _MOST_CHUNKS):
         yield event({"content": piece}, logprobs=logprobs)
     yield event({}, answer.finish_reason)
@@ -95,7 +95,7 @@ def embeddings(request: EmbeddingRequest) -> dict[str, Any]:
 
 
 def fault_in_chat(request: ChatRequest) -> str | None:
-    """Why OpenAI would refuse this request, or nothing."""
+    """The reason why OpenAI would refuse this request, or None."""
     if not request.messages:
         return "Invalid 'messages': empty array."
     name = request.schema_name
@@ -109,7 +109,7 @@ def fault_in_chat(request: ChatRequest) -> str | None:
 
 
 def fault_in_embeddings(request: EmbeddingRequest) -> str | None:
-    """Why this server or OpenAI would refuse this request, or nothing."""
+    """The reason why this server or OpenAI would refuse this request, or None."""
     if not request.texts:
         return "'input' must be a string or a list of strings; token ids are not taken here."
     if any(not text for text in request.texts):
@@ -118,7 +118,7 @@ def fault_in_embeddings(request: EmbeddingRequest) -> str | None:
 
 
 def _fault_in_strict(schema: Any) -> str | None:
-    """OpenAI's rules for strict schemas: objects are closed and name all they have."""
+    """OpenAI's rules for strict schemas: closed objects with all properties required."""
     if isinstance(schema, list):
         return next(filter(None, map(_fault_in_strict, schema)), None)
     if not isinstance(schema, dict):

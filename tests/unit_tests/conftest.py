@@ -1,4 +1,4 @@
-"""Operations driven with blocking calls and with awaited ones."""
+"""Run operations with sync and async calls."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What unit tests share: operations, driven with blocking calls and with awaited ones."""
+"""Run operations with sync and async calls."""
 
 import asyncio
 import threading
@@ -35,7 +35,7 @@ def awaiting(operation: Operation) -> Any:
 
 
 class Together:
-    """Lets operations go on when so many of them are under way, and not before."""
+    """A barrier that releases operations once a number of them is in flight."""
 
     def __init__(self, count: int) -> None:
         self._count = count

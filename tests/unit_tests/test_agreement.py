@@ -1,4 +1,4 @@
-"""What several experts on one case make together: majority, Krippendorff's alpha, disagreements."""
+"""Consensus, Krippendorff's alpha and disagreements of several experts."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -104,7 +104,7 @@ COUNTS: list[tuple[Scale, list[Any], Any]] = [
     (Boolean(), [FALSE, FALSE, TRUE], False),
     (Boolean(), [None, None], None),
     (SHARE, [None, None, 0.0], 0.0),
-    (SHARE, ["3", 99, 99], 3.0),  # of an earlier scale
+    (SHARE, ["3", 99, 99], 3.0),  # on an earlier scale
     (SHARES, [0.2, 0.3, 0.9], 0.3),
     (SHARES, [0.2, 0.4], pytest.approx(0.3)),
     (WHOLE, [1, 2, 5], 2),

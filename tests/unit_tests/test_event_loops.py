@@ -1,4 +1,4 @@
-"""More than one event loop in one process: string models have a client for each."""
+"""String models in several event loops of one process."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ AT_ONCE = 8
 
 
 def judge_on_two_loops() -> None:
-    """What runs in a process of its own: nobody closes the connections of a client there."""
+    """Runs in a separate process, where no client is closed."""
     models: Any = {"model": "openai:gpt-own", "embeddings": "openai:text-embedding-3-small"}
     store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=models["embeddings"])

@@ -1,4 +1,4 @@
-"""What imports what: the package's rooms in their order, and nothing heavy before it is needed."""
+"""Import order of the package's layers, and lazy imports."""
 
 import ast
 import subprocess
@@ -40,7 +40,7 @@ def room_of(module: str) -> str:
 
 
 def imports_of(module: str) -> dict[str, bool]:
-    """The modules that one imports, also for types alone; True for those it imports at once."""
+    """The imports of a module; True for those at run time, False for types only."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     later = {id(inner) for function in functions for inner in ast.walk(function)}
@@ -70,7 +70,7 @@ def test_imports_are_acyclic_and_follow_the_layers() -> None:
             assert is_below or is_later, f"{module}: {target}"
     for module, target in LATER:
         graph[module].pop(target, None)
-    TopologicalSorter(graph).prepare()  # raises where there is a circle
+    TopologicalSorter(graph).prepare()  # raises on a cycle
 
 
 def test_prompts_import_neither_store_nor_model() -> None:

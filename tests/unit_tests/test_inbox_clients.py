@@ -40,7 +40,7 @@ PANEL = FORMS["panel"]
 
 
 def review_on(scale: str) -> Form[Any]:
-    """The review, with all there can be in it."""
+    """A review with every optional part."""
     guidelines = [standing("Be brief.", "e")]
     criterion, judgment = CRITERIA[scale], JUDGMENTS[scale]
     return review_form(criterion, EXAMPLE, judgment, guidelines=guidelines, episodes=[SAID])
@@ -55,7 +55,7 @@ EACH_QUESTION = pytest.mark.parametrize(
 
 
 def shown_by_chat_ui(interrupt: Any) -> bool:
-    """Whether agent-chat-ui shows an interrupt as a form, and not as raw JSON."""
+    """Whether agent-chat-ui shows an interrupt as a form rather than raw JSON."""
     first = interrupt[0] if isinstance(interrupt, list) else interrupt
     actions, configs = first["value"]["action_requests"], first["value"]["review_configs"]
     typed: list[tuple[Any, type]] = [(action.get("name"), str) for action in actions]
@@ -67,7 +67,7 @@ def shown_by_chat_ui(interrupt: Any) -> bool:
 
 
 def as_shown(value: Any) -> str:
-    """An argument as both inboxes put it into a text area; JavaScript has one kind of number."""
+    """An argument as text in both inboxes; JavaScript has one number type."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -76,7 +76,7 @@ def as_shown(value: Any) -> str:
 
 
 def shown_by_agent_inbox(payload: dict[str, Any]) -> dict[str, Any]:
-    """What Agent Inbox makes of the first action: its own request."""
+    """The request that Agent Inbox builds from the first action."""
     action, config = payload["action_requests"][0], payload["review_configs"][0]
     allowed = config["allowed_decisions"]
     return {
@@ -101,7 +101,7 @@ def test_interrupt_is_shown_as_a_form(payload: dict[str, Any]) -> None:
     assert {request["name"] for request in payload["action_requests"]} == set(by_name)
     for action in payload["action_requests"]:
         assert action["description"].startswith("## ")
-        # What is nested comes back as one text of JSON.
+        # Nested values come back as JSON text.
         assert all(isinstance(value, str | bool | int | float) for value in action["args"].values())
         assert set(action["args"]) == set(by_name[action["name"]]["args_schema"]["properties"])
     request = shown_by_agent_inbox(payload)
@@ -126,17 +126,17 @@ def read(reply: Any, scale: str) -> Any:
 
 
 def edited_by_chat_ui(args: dict[str, Any]) -> dict[str, Any]:
-    """An edit as agent-chat-ui sends it: what was touched is text, the rest as it was."""
+    """An edit as agent-chat-ui sends it: edited arguments are text, the rest unchanged."""
     return {"type": "edit", "edited_action": {"name": "review_judgment", "args": args}}
 
 
 def edited_by_agent_inbox(args: dict[str, Any]) -> dict[str, Any]:
-    """An edit as Agent Inbox sends it, likewise."""
+    """An edit as Agent Inbox sends it."""
     return {"type": "edit", "args": {"action": "review_judgment", "args": args}}
 
 
 def forms(response: dict[str, Any]) -> list[Any]:
-    """The ways in which an Agent Inbox response arrives; to others it has another type."""
+    """The formats of an Agent Inbox response."""
     kinds = {"accept": "approve", "response": "reject"}
     renamed = {**response, "type": kinds.get(response["type"], response["type"])}
     return [[response], response, {"decisions": [renamed]}]
@@ -149,7 +149,7 @@ def test_edit_corrects_the_value_as_text_or_as_json(scale: str, rationale: str) 
     judged = JUDGED[scale]
     comment_fields = {"rationale": WORDS} if WORDS in rationale else {}
     rows = [(text, value), (value, value)]
-    rows += [(judged, judged)] if comment_fields else []  # the words alone were edited
+    rows += [(judged, judged)] if comment_fields else []  # only the comment was edited
     for sent, expected in rows:
         args = {"value": sent, "rationale": rationale}
         replies = [{"decisions": [edited_by_chat_ui(args)]}, edited_by_chat_ui(args)]

@@ -1,4 +1,4 @@
-"""Every reply to every form, and what the form of a review shows; without a graph."""
+"""Replies to every form, and the review's description, without a graph."""
 
 import json
 import re
@@ -46,7 +46,7 @@ CRITERIA = {
 JUDGED = {name: value for name, (_, value) in SCALES.items()}
 JUDGMENTS = {
     name: Judgment(
-        id=f"judgment of {name}",  # the same in each process: it is in the names of tests
+        id=f"judgment of {name}",  # stable test ids
         criterion=name,
         example_id=EXAMPLE.id,
         value=value,

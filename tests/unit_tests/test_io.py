@@ -1,4 +1,4 @@
-"""The two ways to the outside: what operations ask of them, and what goes wrong there."""
+"""The sync and async IO: calls, errors, cancellation and concurrency."""
 
 import asyncio
 import contextvars
@@ -66,7 +66,7 @@ def test_external_failures_raise_and_a_truncated_answer_is_none(
 
 
 class SlowStore(InMemoryStore):
-    """Stops in the middle of a batch, and can be cancelled there."""
+    """Blocks in the middle of a batch, where it can be cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SlowStore(InMemoryStore):
 
 
 class WatchingStore(InMemoryStore):
-    """Sees whether its lock is held when it is called."""
+    """Records whether its lock is held during calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ async def test_failure_of_a_cancelled_batch_causes_no_warning() -> None:
 
 
 class Counted:
-    """Operations that tell how many of them are under way at a time, and wait for so many."""
+    """Operations that record their concurrency and wait for each other."""
 
     def __init__(self, count: int = 1) -> None:
         self._lock = threading.Lock()
@@ -151,7 +151,7 @@ class Counted:
             self.most = max(self.most, self.now)
         try:
             await self._together.wait(io)
-            # One too many would be seen.
+            # A limit exceeded by one would be seen.
             await io.call_either(lambda: time.sleep(0.05), lambda: asyncio.sleep(0.05))
             if isinstance(result, Exception):
                 raise result
@@ -178,7 +178,7 @@ def test_gathered_operations_run_concurrently_up_to_a_limit(
 
 
 def test_gathered_operations_see_the_context_of_the_call(drive: Drive) -> None:
-    """LangGraph keeps a run's config, and its callbacks, in context variables."""
+    """LangGraph keeps a run's config in context variables."""
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
 
     async def ask() -> str:
@@ -231,7 +231,7 @@ def test_first_failure_is_raised_and_unstarted_operations_are_closed(drive: Driv
     with pytest.raises(LookupError, match="stop"):
         drive(outer)
     assert {inspect.getcoroutinestate(operation) for operation in retained} == {"CORO_CLOSED"}
-    # A thread goes on until the one that waits for it has seen the failure.
+    # A thread continues until the waiting one has seen the failure.
     assert counted.started <= (100 if drive is blocking else 3)
     assert counted.now == 0
 
@@ -239,7 +239,7 @@ def test_first_failure_is_raised_and_unstarted_operations_are_closed(drive: Driv
 def test_wrapper_passes_everything_on(drive: Drive, server: LoopbackServer, tmp_path: Path) -> None:
     server.script({"value": True})
     opened = ExitStack()
-    # A store that has no awaited calls.
+    # A store without async calls.
     store = opened.enter_context(SqliteStore.from_conn_string(str(tmp_path / "store.db")))
     store.setup()
 
@@ -277,7 +277,7 @@ async def test_langsmith_traces_both_forms_of_a_method() -> None:
 
 
 def test_threads_share_a_store_in_memory() -> None:
-    """The store itself fails here: a search walks through a dict that a put changes."""
+    """Without the lock, a search would iterate over a dict that a put changes."""
     store = InMemoryStore()
 
     async def put_and_search(io: IO, number: int) -> int:

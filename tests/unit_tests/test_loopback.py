@@ -1,4 +1,4 @@
-"""The tests' own model server does what OpenAI does, as LangChain's real clients meet it."""
+"""The loopback server behaves like OpenAI for LangChain's real clients."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Models from strings and instances, and what their failures say."""
+"""Models from strings and instances, and their errors."""
 
 import asyncio
 import sys
@@ -269,12 +269,14 @@ async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
 
     texts = [f"Case {number}." for number in range(40)]
     first = asyncio.ensure_future(embed_texts(ASYNC, embeddings, ["First."]))
-    asyncio.get_running_loop().call_soon(first.cancel)  # who asked first takes nobody along
+    asyncio.get_running_loop().call_soon(
+        first.cancel
+    )  # cancelling the first caller does not cancel the others
     answers = await ask(texts)
     assert first.cancelled()
     assert sorted(len(request.texts) for request in server.embeddings) == [8, 32]
     assert [vector for [vector] in answers] == embeddings.embed_documents(texts)
-    # What is refused for one text is asked for each.
+    # A refused batch is repeated text by text.
     server.script_embeddings(error(400), error(400))
     refused = await ask(texts[:9])
     [index] = [index for index, one in enumerate(refused) if isinstance(one, EmbeddingError)]
@@ -310,7 +312,7 @@ def test_concurrent_texts_of_threads_share_requests(
         futures = [threads.submit(ask, text) for text in texts]
         while len(embeddings._queue) < len(texts):
             is_full.wait(0.001)
-        # What is refused for one text is asked for each.
+        # A refused batch is repeated text by text.
         server.script_embeddings(*[error(400), error(400)] * fails)
         is_full.set()
         failed = [future for future in futures if isinstance(future.exception(), EmbeddingError)]

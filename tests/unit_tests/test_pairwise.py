@@ -1,4 +1,4 @@
-"""Two outputs in the other order, and one verdict made of two."""
+"""Swapped outputs, and one verdict from two orders."""
 
 from typing import Any
 

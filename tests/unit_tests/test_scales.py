@@ -1,4 +1,4 @@
-"""The four scales: which values they take, how they write them, and what they say of themselves."""
+"""The four scales: values, formatting and descriptions."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Options: each is declared once, and an invalid one raises a sentence that says what to do."""
+"""Options are declared once; an invalid one raises a helpful error."""
 
 from datetime import timedelta
 from functools import partial

@@ -1,4 +1,4 @@
-"""What `langgraph.json` serves, by the same criterion file as the command line."""
+"""`langgraph.json` serves the criterion file of the command line."""
 
 import importlib
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Messages as values: one id whatever client wrote them, numbered steps, nothing forged."""
+"""Messages as values: ids, numbered steps, and untrusted text."""
 
 import json
 import re
@@ -68,7 +68,7 @@ LANGCHAIN: list[AnyMessage] = [
 
 
 def steps_in(text: str) -> list[str]:
-    """Return the lines that begin a step: at the margin, with a number."""
+    """Return the lines that start a numbered step."""
     return re.findall(r"(?m)^\d+\. .*", text)
 
 
@@ -184,7 +184,7 @@ def test_store_of_the_previous_release_gives_the_same_ids_recalls_and_prompts() 
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
     episodes = memory.episodes()
     assert sorted(episode.id for episode in episodes) == recorded["episode_ids"]
-    # Also that of a case with a picture, which is refused today.
+    # Including a case with an image, which is refused today.
     assert [episode.example.id for episode in episodes] == [
         episode.example_id for episode in episodes
     ]
@@ -344,7 +344,7 @@ def test_page_shows_steps_with_the_answer_marked_and_long_results_collapsed() ->
 
 
 def seconds(example: Example) -> float:
-    """Return the least processor time of several renderings: a busy machine adds to it."""
+    """Return the minimum processor time of several renderings."""
     took = []
     for _ in range(7):
         begin = process_time()

@@ -1,4 +1,4 @@
-"""Criterion, example and feedback: what they take, of callers and of tables, and their ids."""
+"""Criterion, example and feedback: validation and ids."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ SAID = {**CASE, "rationale": "Too cold."}
 
 
 class NAType:
-    """As pandas has it: equal to nothing, and neither true nor false."""
+    """Like pandas.NA: never equal, and without a truth value."""
 
     def __bool__(self) -> bool:
         raise TypeError

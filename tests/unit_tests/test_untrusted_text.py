@@ -1,4 +1,4 @@
-"""Hostile text costs about what plain text of the same length costs, and shows as text."""
+"""Hostile text takes about as long as plain text, and is escaped."""
 
 import importlib
 import pkgutil
@@ -22,12 +22,12 @@ from memalign_graph.review.blocks import sections_of
 
 SIZE = 1_000_000
 _MAX_RATIO = 30  # of the processor time to that of plain text
-_LEAST_S = 0.02  # of plain text: what takes less is not measured well
+_LEAST_S = 0.02  # of plain text: shorter times are too noisy
 CRITERION = Criterion(name="tone", instructions="Is the reply friendly?")
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
-    """Return every regular expression that a module of the package keeps."""
+    """Return every regular expression in the package's modules."""
     patterns_by_name: dict[str, re.Pattern[str]] = {}
     for module in pkgutil.walk_packages(memalign_graph.__path__, "memalign_graph."):
         if module.name.endswith(("__main__", "studio", "ray")):
@@ -57,13 +57,13 @@ _USES: dict[str, Callable[[re.Pattern[str], str], Any]] = {
 
 
 def uses(name: str) -> list[Callable[[re.Pattern[str], str], Any]]:
-    """Return in which ways the package uses a regular expression."""
+    """Return the methods that the package calls on a regular expression."""
     methods = set(re.findall(rf"\b{name.rpartition('.')[2]}\.(\w+)\(", SOURCES))
     return [_USES[method] for method in sorted(methods & _USES.keys()) or ["search"]]
 
 
 def worst_texts(pattern: str, size: int) -> Iterator[str]:
-    """Return texts of the characters that a regular expression looks for."""
+    """Return texts made of the characters in a regular expression."""
     marks = sorted({mark for mark in pattern if mark in string.punctuation})
     units = ["<", *marks, "\n", "ab"]
     for unit in units:
@@ -81,13 +81,13 @@ def seconds(call: Callable[[str], Any], text: str) -> float:
 
 
 def check(call: Callable[[str], Any], texts: Callable[[int], Iterator[str]], name: str) -> None:
-    """Compare a small size first: what is quadratic would never end at the whole one."""
+    """Compare a small size first, since quadratic code would not finish at the full size."""
     for size in (SIZE // 200, SIZE // 20, SIZE):
         plain = max(seconds(call, "plain words " * (size // 12)), _LEAST_S)
         for text in texts(size):
             took = seconds(call, text)
             if took >= _MAX_RATIO * plain:
-                # Garbage of earlier tests may have been collected meanwhile.
+                # Garbage of earlier tests may have been collected during the measurement.
                 took = seconds(call, text)
             assert took < _MAX_RATIO * plain, f"{name}: {took:.2f} s for {text[:20]!r}, {size:,}"
 
@@ -134,7 +134,7 @@ def ask_expert(text: str) -> None:
 
 
 def transcript_of(text: str) -> Example:
-    """Untrusted text in each place of a run; a tool's name, too."""
+    """Untrusted text in every place of a run, including a tool's name."""
     function = {"name": text, "arguments": text}
     call = {"id": "c1", "type": "function", "function": function}
     outputs = [

@@ -15,7 +15,7 @@ FAN_OUT = Path(__file__).with_name("fan_out.py")
 
 @pytest.fixture(scope="package")
 def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
-    """The real `langgraph dev`: the project's graphs, and a parent graph beside them."""
+    """A real `langgraph dev` with the project's graphs and a parent graph."""
     folder = tmp_path_factory.mktemp("server")
     with (
         LoopbackServer() as models,
@@ -27,7 +27,7 @@ def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServ
 
 @pytest.fixture
 def server(agent_server: AgentServer) -> Iterator[LoopbackServer]:
-    """The Agent Server's models; nothing is asked of them yet."""
+    """The loopback server of the Agent Server's models, without recorded requests."""
     agent_server.models.reset()
     yield agent_server.models
     errors = list(agent_server.models.errors)

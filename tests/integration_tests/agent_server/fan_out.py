@@ -1,4 +1,4 @@
-"""A parent graph for the Agent Server that has each of its cases reviewed, all side by side."""
+"""A parent graph that reviews all of its cases concurrently."""
 
 from typing import Annotated, Any
 
@@ -11,12 +11,12 @@ from memalign_graph.models import models_from_environment
 
 
 def gather(old: list[Any], new: Any) -> list[Any]:
-    """Keep what each review returned."""
+    """Collect the result of each review."""
     return [*old, *(new if isinstance(new, list) else [new])]
 
 
 class Reviews(TypedDict):
-    """The state: cases, and what their reviews returned."""
+    """State with cases and the results of their reviews."""
 
     cases: list[dict[str, Any]]
     judgment: Annotated[list[Any], gather]
@@ -25,7 +25,7 @@ class Reviews(TypedDict):
 
 
 class Settings(TypedDict, total=False):
-    """The context of an application, with a part for its reviews."""
+    """An application's context with settings of the reviews."""
 
     memalign: dict[str, Any]
 

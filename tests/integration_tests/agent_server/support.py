@@ -1,4 +1,4 @@
-"""What the tests of the Agent Server share: the server, runs on it, and what it keeps."""
+"""Helpers for tests of the Agent Server."""
 
 import json
 import os
@@ -53,7 +53,7 @@ RUNS_AT_ONCE = "8"
 def langgraph_dev(
     folder: Path, models: LoopbackServer, *, graphs: Mapping[str, str], **more: Any
 ) -> Iterator[str]:
-    """Serve the project's langgraph.json and more; the folder is where the server keeps state."""
+    """Run `langgraph dev` with the project's graphs and additions; state goes to a folder."""
     config = json.loads((ROOT / "langgraph.json").read_text(encoding="utf-8")) | more
     config["dependencies"] = [str(ROOT / dependency) for dependency in config["dependencies"]]
     config["graphs"] = {name: str(ROOT / path) for name, path in config["graphs"].items()}
@@ -79,7 +79,7 @@ def started(folder: Path, models: LoopbackServer, config: Mapping[str, Any]) -> 
 def serving(
     command: Sequence[str], url: str, folder: Path, models: LoopbackServer
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a server, from when it answers until it is told to end."""
+    """Run a server process; yields once it responds, then stops it."""
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))
     }
@@ -113,7 +113,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """An unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -121,23 +121,23 @@ def free_port() -> int:
 
 
 def case(number: int) -> dict[str, str]:
-    """A case of its own."""
+    """A unique case."""
     return {"inputs": f"Question {number}?", "outputs": f"Answer {number}."}
 
 
 def new_thread(client: SyncLangGraphClient) -> str:
-    """A thread with nothing on it."""
+    """A new thread."""
     thread: str = client.threads.create()["thread_id"]
     return thread
 
 
 def run(client: SyncLangGraphClient, thread: str | None, graph: str, **given: Any) -> Any:
-    """Run a graph or an assistant to its end or to its next question; errors are values."""
+    """Run a graph or assistant to its end or next interrupt; returns errors as values."""
     return client.runs.wait(thread, graph, raise_error=False, **given)
 
 
 def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **given: Any) -> Any:
-    """Run until one question is asked; returns it."""
+    """Run until the first interrupt; returns it."""
     result = run(client, thread, graph, **{"input": CASE, **given})
     assert "__interrupt__" in result, result
     [interrupt] = result["__interrupt__"]
@@ -145,30 +145,30 @@ def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **given
 
 
 def resume(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "review") -> Any:
-    """Answer what a thread asks."""
+    """Resume a thread."""
     return run(client, thread, graph, command={"resume": reply})
 
 
 def refuse(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "review") -> str:
-    """Give a reply that is not taken; returns why."""
+    """Resume with an invalid reply; returns the error message."""
     result = resume(client, thread, reply, graph)
     assert "__error__" in result, result
     return str(result["__error__"]["message"])
 
 
 def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
-    """The ids of the questions a thread waits with."""
+    """The ids of a thread's pending interrupts."""
     return [interrupt["id"] for interrupt in client.threads.get_state(thread)["interrupts"]]
 
 
 def at_once(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
-    """Make calls side by side; returns what they return, in order."""
+    """Make calls concurrently; returns the results in order."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(call, given))
 
 
 def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
-    """What the server's store holds, read by this process."""
+    """The memory in the server's store."""
     store = InMemoryStore()
     for kind in KINDS:
         for item in items(client, namespace, kind):
@@ -178,12 +178,12 @@ def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
 
 
 def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mapping[str, Any]]:
-    """What the store holds of one kind."""
+    """The store's items of one kind."""
     return list(client.store.search_items([namespace, MEMORY, kind], limit=100)["items"])
 
 
 def learned_from(client: SyncLangGraphClient, namespace: str) -> list[str]:
-    """What experts said, as the store has it; each word is the text of one guideline."""
+    """Check that each comment is stored and is the text of one guideline."""
     memory = memory_of(client, namespace)
     episodes = memory.episodes()
     assert {episode.status for episode in episodes} <= {"distilled"}

@@ -1,4 +1,4 @@
-"""The page on hosting: its files, in a folder of their own, serve what it says."""
+"""The files on the hosting page serve the documented graphs and sign-in."""
 
 import json
 import re

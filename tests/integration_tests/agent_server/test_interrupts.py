@@ -1,4 +1,4 @@
-"""Questions to experts on the Agent Server: asked, refused, answered by id, on threads at once."""
+"""Interrupts on the Agent Server: invalid replies, resuming by id, concurrent threads."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ INVALID: list[tuple[Any, bool, str]] = [
 
 
 def words(number: int) -> str:
-    """What an expert says on a case."""
+    """An expert's comment on a case."""
     return f"Case {number} has to say sorry."
 
 
@@ -60,7 +60,7 @@ def test_invalid_replies_keep_the_interrupt_pending(
     assert pending(client, thread) == []
     assert len(judgings(server)) == 1
 
-    # What is stored, people can read.
+    # Stored items are readable.
     [item] = items(client, "read", "words")
     assert feedback["rationale"] in item["value"]["episode"]
     episode = unpacked(item["value"])["episode"]
@@ -73,7 +73,7 @@ def test_invalid_replies_keep_the_interrupt_pending(
         ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
     ]
 
-    # A question that an inbox closes teaches nothing, and the next one can be asked.
+    # An interrupt that an inbox closes stores nothing, and the next run can interrupt.
     first = ask(client, thread, context=context)
     client.threads.update_state(thread, values=None, as_node=END)
     assert pending(client, thread) == []
@@ -95,7 +95,7 @@ def test_threads_and_an_alignment_learn_concurrently(
     )
     waiting = client.threads.search(ids=threads, status="interrupted")
     assert {interrupt["thread_id"] for interrupt in waiting} == set(threads)
-    # The id of another thread's question answers nothing here.
+    # The id of another thread's interrupt resumes nothing here.
     again = resume(client, threads[0], {interrupts[1]["id"]: {"rationale": "On another thread."}})
     assert [interrupt["id"] for interrupt in again["__interrupt__"]] == [interrupts[0]["id"]]
     assert items(client, "at_once", "facts") == []

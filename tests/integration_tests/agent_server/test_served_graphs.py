@@ -1,4 +1,4 @@
-"""What the Agent Server serves: graphs with their forms, assistants with a context, and streams."""
+"""Graphs, schemas, assistants and streams on the Agent Server."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any
 
 
 def stream(client: SyncLangGraphClient, thread: str, graph: str, **given: Any) -> dict[str, Any]:
-    """Run a graph; returns what was streamed, by the kind of event, and the nodes in order."""
+    """Run a graph; returns the streamed events by kind, and the nodes in order."""
     events: dict[str, Any] = {"updates": [], "custom": []}
     modes: Any = ["updates", "custom"]
     for part in client.runs.stream(thread, graph, stream_mode=modes, **given):

@@ -1,4 +1,4 @@
-"""Two Agent Servers whose store and checkpointer are one Postgres database."""
+"""Two Agent Servers that share a Postgres database."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
         one, other = clients
         thread = new_thread(one)
         ask(one, thread)
-        # What a thread holds is in the database; that there is one, each server knows for itself.
+        # Thread state is in the database, but each server keeps its own list of threads.
         other.threads.create(thread_id=thread)
         learned = resume(other, thread, COLD)["learned"]
         judgment = run(one, new_thread(one), "judge", input=CASE)["judgment"]

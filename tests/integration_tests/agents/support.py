@@ -18,14 +18,14 @@ _OURS = ("judgment", "guideline_operations")
 
 
 class Calls:
-    """An answer of the agent's model that calls tools."""
+    """A model answer with tool calls."""
 
     def __init__(self, *calls: tuple[str, dict[str, Any]], text: str | None = None) -> None:
         self.calls = calls
         self.text = text
 
     def to_reply(self, request: ChatRequest, turn: int) -> Raw:
-        """As the server sends it: OpenAI's wire format, in one piece or streamed."""
+        """Build the response in OpenAI's format."""
         calls = [
             {
                 "index": index,
@@ -63,7 +63,7 @@ def calls(name: str, **arguments: Any) -> Calls:
 
 
 class AgentModel:
-    """Scripts the answers of the agent's model; the judge answers by the server's rules."""
+    """Scripts the agent's model; the judge answers by the server's rules."""
 
     def __init__(self, server: LoopbackServer, *replies: AgentReply) -> None:
         self._server = server
@@ -99,7 +99,7 @@ def fails(*words: str, value: Any = False, rationale: str = REASON) -> list[Rule
 
 
 def gate(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> QualityGateMiddleware:
-    """A gate with this bench's models, which do not try again."""
+    """A gate with the bench's models, without retries."""
     return QualityGateMiddleware(criterion, **models(bench, **options))
 
 

@@ -1,4 +1,4 @@
-"""Gates on threads that are saved only when they stop: an expert's answer is to what was judged."""
+"""Gates with durability "exit": a reply applies to the judged answer."""
 
 import pytest
 

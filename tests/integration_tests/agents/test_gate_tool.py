@@ -1,4 +1,4 @@
-"""A gate as middleware and as a tool, sync and async; and the tool's answers to its agent."""
+"""A gate as middleware and as a tool, sync and async, and the tool's results."""
 
 import json
 from typing import Any
@@ -118,7 +118,7 @@ def check(text: str, inputs: str = QUESTION) -> tuple[str, dict[str, Any]]:
 
 
 def called(*given: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """A conversation in which a model has just called tools."""
+    """A conversation that ends with tool calls."""
     made = [
         {"name": name, "args": args, "id": f"call_{number}", "type": "tool_call"}
         for number, (name, args) in enumerate(given)
@@ -127,7 +127,7 @@ def called(*given: tuple[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def node_of(bench: Bench, tool: Any) -> Graph:
-    """A graph of a tool node alone."""
+    """A graph with only a tool node."""
     builder: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode([tool]))
     builder.add_edge(START, "tools")
@@ -157,7 +157,7 @@ async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(
 
 
 async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -> None:
-    """One after the other: to LangGraph both are one task, in which they go by their order."""
+    """LangGraph runs both in one task and matches interrupts by order, so they run in sequence."""
     graph = node_of(bench, checking(bench, review="always")).with_config(max_concurrency=1)
     result = await bench.invoke(graph, called(check("Draft 1."), check("Draft 2.")))
     for _ in range(2):
@@ -165,7 +165,7 @@ async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -
             break
         replies = {}
         for interrupt in result["__interrupt__"]:
-            # Below it, the other draft may be shown as an earlier case.
+            # After that, the other draft may appear as a few-shot case.
             case, _, _ = interrupt.value["action_requests"][0]["description"].partition(
                 "### The judge"
             )
@@ -217,7 +217,7 @@ async def test_tool_without_a_graph_or_a_store_raises(bench: Bench) -> None:
 
 
 async def test_gate_after_the_agent_judges_the_real_answer(bench: Bench) -> None:
-    """The tool believes the agent's arguments; the gate judges the real answer."""
+    """The tool judges the agent's arguments; the gate judges the real answer."""
     AgentModel(bench.server, Calls(check("So sorry!")), "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
     result = await bench.invoke(agent(bench, gate(bench), tools=[checking(bench)]), ask())

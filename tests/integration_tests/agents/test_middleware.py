@@ -1,4 +1,4 @@
-"""The middleware in agents: turns, other middleware, and installations without langchain."""
+"""The middleware in agents: turns, other middleware, missing langchain."""
 
 import logging
 import subprocess
@@ -289,7 +289,7 @@ def both(made: Any, other: Any, *, gate_first: bool) -> list[Any]:
 
 
 def signed(state: Any) -> dict[str, Any]:
-    """Sign what the model wrote, in a message of its own."""
+    """Append a signature as a separate message."""
     last = state["messages"][-1]
     return {"messages": [RemoveMessage(id=last.id), AIMessage(f"{last.text} Signed: cold.")]}
 
@@ -311,7 +311,7 @@ class SignsInPlace(AgentMiddleware[Any, Any, Any]):
 
 
 class Guard(AgentMiddleware[Any, Any, Any]):
-    """Refuses what is asked for before the model has seen it."""
+    """Refuses the request before the model is called."""
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -321,7 +321,7 @@ class Guard(AgentMiddleware[Any, Any, Any]):
 
 
 async def test_summarized_conversation_is_judged_with_its_last_question(bench: Bench) -> None:
-    """Also where the summary takes the question away while its answer is revised."""
+    """Also if the question is summarized away during a revision."""
     summary = SummarizationMiddleware(
         bench.server.chat_model(max_retries=0), trigger=("messages", 3), keep=("messages", 1)
     )
@@ -385,7 +385,7 @@ async def test_limit_notice_after_a_tool_call_is_not_judged(
 async def test_guards_refusal_is_neither_judged_nor_revised(
     bench: Bench, *, gate_first: bool
 ) -> None:
-    """Nor has it the verdict of a turn that broke off."""
+    """The verdict of an earlier failed turn is not reused."""
     model = AgentModel(bench.server, "Draft 1.", DOWN)
     bench.server.rules = fails("Draft", "I may not")
     made = gate(bench, fallback="Later.")
@@ -407,7 +407,7 @@ async def test_guards_refusal_is_neither_judged_nor_revised(
 async def test_guards_refusal_in_a_later_turn_is_not_revised(
     bench: Bench, *, is_first: bool, broken_off: bool
 ) -> None:
-    """A guard before the gate skips what clears the gate's state of the earlier turn."""
+    """A guard before the gate skips the node that resets the gate's state."""
     bench.server.rules = fails("may not")
     model = AgentModel(bench.server, "Good.")
     middleware = [Guard(), gate(bench, review="always" if broken_off else "never")]
@@ -441,7 +441,7 @@ async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
 
 
 class Shop:
-    """A tool that must not run unasked."""
+    """A tool that needs approval."""
 
     def __init__(self) -> None:
         self.refunded: list[str] = []
@@ -495,7 +495,7 @@ STRATEGIES = pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy
 
 
 def replies(strategy: Any, *texts: str) -> list[Any]:
-    """What the agent's model answers, in the shape."""
+    """The model's structured responses."""
     bodies = [{"text": text, "sure": True} for text in texts]
     return [calls("reply", **body) if strategy is ToolStrategy else body for body in bodies]
 

@@ -1,4 +1,4 @@
-"""Several gates on one agent, agents within graphs and agents, and settings that reach them all."""
+"""Several gates on one agent, nested agents, and their settings."""
 
 from typing import Any, NotRequired
 
@@ -24,7 +24,7 @@ def pair(bench: Bench, **options: Any) -> list[Any]:
 
 
 def objects(text: str, *, to_tone: bool) -> Rule:
-    """One of the two judges objects to outputs with a text in them."""
+    """Make one of the two judges reject outputs with a text."""
     [response] = fails(text)
 
     def when(chat: ChatRequest) -> bool:
@@ -75,7 +75,7 @@ async def test_two_gates_interrupt_in_turn_in_the_runs_namespace(bench: Bench) -
 async def test_first_gate_judges_the_revision_in_the_runs_namespace(
     bench: Bench,
 ) -> None:
-    """The first has ended its turn with a verdict, and the run that goes on has no context."""
+    """The first gate has already accepted, and the resumed run has no context."""
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, *pair(bench, review="always", max_revisions=1))
     await bench.invoke(graph, ask(), context=TEAM)
@@ -108,7 +108,7 @@ async def test_fallback_removes_drafts_and_critiques_of_all_gates(
 
 
 def as_tool(inner: Graph) -> BaseTool:
-    """An agent as another agent's tool."""
+    """An agent as a tool of another agent."""
 
     def helper(question: str) -> str:
         """Ask a colleague."""
@@ -144,7 +144,7 @@ async def test_gates_of_an_agent_and_of_its_subagent_interrupt_in_turn(bench: Be
 
 
 async def test_gate_of_a_subagent_requests_revisions_within_the_tool(bench: Bench) -> None:
-    """It is asked by the human who spoke last, also after a critique in its parent's turn."""
+    """Its question is the last human message, even after a critique in the parent's turn."""
     graph = team(bench, {"max_revisions": 1, "fallback": "Nobody knows."}, {"max_revisions": 1})
     bench.server.rules = fails("Draft", "Wait.")
     helper = calls("helper", question="Which?")
@@ -159,7 +159,7 @@ async def test_gate_of_a_subagent_requests_revisions_within_the_tool(bench: Benc
 
 
 class Judged(MessagesState):
-    """A parent that also wants to know what the gate said."""
+    """A parent state with the gate's verdict."""
 
     quality_gate: NotRequired[GateVerdict]
 

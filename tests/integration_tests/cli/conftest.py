@@ -1,4 +1,4 @@
-"""A shell with a criterion, whose models are the loopback server."""
+"""A folder with a criterion file for the loopback server's models."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.loopback import LoopbackServer
 
 @pytest.fixture(scope="module")
 def closing_server() -> Iterator[LoopbackServer]:
-    # A command's clients end with its process, which here goes on.
+    # A command's clients end with its process, but here the process continues.
     with LoopbackServer(keep_alive=False) as running:
         yield running
 

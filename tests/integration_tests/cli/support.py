@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a folder to work in, and commands run in it."""
+"""Helpers for tests of the command line: a folder, and commands run in it."""
 
 import csv
 import io
@@ -47,7 +47,7 @@ BOB: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -55,17 +55,17 @@ class Ran:
 
     @property
     def document(self) -> Any:
-        """Its stdout as one JSON document."""
+        """Stdout as one JSON document."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """Its stdout as lines of JSON."""
+        """Stdout as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> str:
-        """The one sentence on stderr that tells why it ended."""
+        """The error line on stderr."""
         [line] = [line for line in self.err.splitlines() if "memalign: error: " in line]
         return line.partition("memalign: error: ")[2]
 
@@ -88,21 +88,21 @@ class Shell:
         return Ran(int(status), out, err)
 
     def memory(self, action: str, *arguments: str) -> Ran:
-        """Run a `memory` command on the criterion."""
+        """Run a `memalign memory` command."""
         return self.run("memory", action, "-c", "tone.yaml", *arguments)
 
     def align(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
-        """Learn from records."""
+        """Run `memalign align` on records."""
         self.write_lines("feedback.jsonl", *records)
         return self.run("align", "-c", "tone.yaml", "-f", "feedback.jsonl", *options)
 
     def judge(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
-        """Judge records."""
+        """Run `memalign judge` on records."""
         self.write_lines("examples.jsonl", *records)
         return self.run("judge", "-c", "tone.yaml", "-e", "examples.jsonl", *options)
 
     def settings(self, **sections: Any) -> None:
-        """Write settings of the judge, or of learning, into the criterion's file."""
+        """Add judge or alignment settings to the criterion file."""
         lines = [f"{name}: {json.dumps(section)}\n" for name, section in sections.items()]
         self.write("tone.yaml", CRITERION_YAML + "".join(lines))
 
@@ -122,7 +122,7 @@ class Shell:
         return self.write(name, text.getvalue())
 
     def opened(self, name: str = "memalign.db", **options: Any) -> Any:
-        """The memory in a file, as Python reaches it: guidelines, episodes, version."""
+        """Guidelines, episodes and version of the memory in a file."""
         with open_local_store(self.folder / name) as store:
             memory = JudgeMemory(store, CRITERION, embeddings="local", **options)
             return memory.guidelines(), memory.episodes(), memory.version()
@@ -137,7 +137,7 @@ class Shell:
         graph.invoke(Command(resume={"rationale": "Too cold.", "author": "ann"}), config)
 
     def process(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start a command in a process of its own."""
+        """Start a command in a new process."""
         return subprocess.Popen(
             [sys.executable, "-m", "memalign_graph.cli", *arguments],
             cwd=self.folder,
@@ -150,7 +150,7 @@ class Shell:
         )
 
     def ids(self) -> dict[str, str]:
-        """The ids of what the memory holds, by the author of episodes and `guideline`."""
+        """Episode ids by author, and the guideline's id under `guideline`."""
         listed = self.memory("list", "--json").document
         ids = {episode["author"]: episode["id"] for episode in listed["episodes"]}
         [guideline] = listed["guidelines"]

@@ -1,4 +1,4 @@
-"""`memalign align`: files in, a report out, a memory that has learned."""
+"""`memalign align`: input files, report and learned memory."""
 
 from memalign_graph.alignment.report import AlignmentReport
 from tests.conftest import distillings
@@ -62,7 +62,7 @@ def test_labels_as_pandas_writes_them(shell: Shell) -> None:
     shell.write("grade.yaml", 'name: grade\ninstructions: Which?\nscale: ["1", "2"]\n')
     shell.write("f.csv", "inputs,outputs,value\na,b,1.0\nc,d,\ne,f,2.0\n")
     ran = shell.run("align", "-c", "grade.yaml", "-f", "f.csv", "-m", "g.db", "--json")
-    assert ran.document["feedback"]["new"] == 2  # a row without a label says nothing
+    assert ran.document["feedback"]["new"] == 2  # a row without a label is ignored
 
 
 def test_pairwise_outputs_from_two_columns(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes of operators: each gets one sentence, and nothing is lost."""
+"""Operator mistakes: each gives one sentence, and nothing is lost."""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`memalign evaluate`: numbers for people, thresholds for builds, a cache for both."""
+"""`memalign evaluate`: metrics, thresholds and the cache."""
 
 import signal
 import subprocess
@@ -42,7 +42,7 @@ def evaluate(shell: Shell, *options: str, records: Any = RECORDS) -> Ran:
 
 @pytest.fixture
 def learner(shell: Shell) -> Shell:
-    """A judge that says yes to all until it has learned, and then knows better."""
+    """A judge that accepts everything until it has learned."""
 
     def knows(request: Any) -> bool:
         case = request.messages[-1]["content"]
@@ -171,7 +171,7 @@ def test_answers_before_an_interruption_are_cached(
     answered, calls = 4, count()
 
     def stuck(request: Any) -> Any:
-        # Counted here: by the server's own list, several at once might all be too late.
+        # Counted here, since concurrent requests could all miss the limit in the server's own list.
         return (
             shell.server.judge(request) if next(calls) < answered else answer("{}", latency_s=600)
         )

@@ -1,4 +1,4 @@
-"""`memalign memory forget`: what goes, what stays, and what is asked first."""
+"""`memalign memory forget`: effects and confirmation."""
 
 import sqlite3
 from contextlib import closing

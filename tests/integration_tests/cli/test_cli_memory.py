@@ -68,7 +68,7 @@ def test_history_and_rollback(shell: Shell) -> None:
     assert len(document["episodes"]["added"]) == 1
     assert shell.memory("rollback", "0000").status == 0
     assert shell.opened()[1] == []
-    assert shell.memory("list").status == 0  # it was one, and can be had back
+    assert shell.memory("list").status == 0  # it is still in the history
     assert "names no version" in shell.memory("rollback", "zzzz").error
 
 

@@ -1,4 +1,4 @@
-"""`memalign rate` and `memalign migrate`: what they print, and what they refuse."""
+"""`memalign rate` and `memalign migrate`: output and errors."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from tests.loopback import Rule
 
 
 def keep(shell: Shell, count: int) -> None:
-    """Keep judgments that pass everything; of those drawn at random an expert passes two thirds."""
+    """Keep judgments that all pass; an expert accepts two thirds of the random sample."""
     with open_local_store(shell.folder / "memalign.db") as store:
         memory = JudgeMemory(store, CRITERION, embeddings="local")
         answers = []
@@ -79,7 +79,7 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
     assert "--apply stores the new verdicts" in ran.err
     document = shell.run(*arguments, "--apply", "--json").document
     assert [case["after"] for case in document["changed"]] == [False, False]
-    # The case of which the old model was right comes first.
+    # The case on which the old model was right comes first.
     assert document["changed"][0]["expected"] is True
     assert not any(row["chat_calls"] for row in document["usage"])  # all from the cache
     _, episodes, _ = shell.opened()

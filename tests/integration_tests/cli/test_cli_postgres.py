@@ -1,4 +1,4 @@
-"""The command line on a memory in Postgres, which its URL names."""
+"""The command line with a memory in Postgres."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def url(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A database without tables, with a password that nobody asks for."""
+    """The URL of an empty database, with an unused password."""
     with postgres.database(postgres_server, empty=True) as uri:
         secret = uri.replace("postgres:@", "postgres:s3cret@")
         monkeypatch.setenv("MEMALIGN_STORE", secret)

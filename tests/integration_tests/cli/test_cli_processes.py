@@ -1,4 +1,4 @@
-"""The command line as processes: its entry points, pipes, signals, terminals, two at once."""
+"""The command line as a process: entry points, pipes, signals and terminals."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_confirmation_prompt_at_a_terminal(shell: Shell, typed: str, status: int
     os.close(slave)
     seen = _until(master, b"[y/N]")
     if typed == "\x03":
-        # Pressed again, as people do: one that comes just before it waits for a line is not seen.
+        # Pressed repeatedly, since a Ctrl-C just before the prompt waits is not seen.
         deadline = time.monotonic() + _WAIT_S
         while process.poll() is None and time.monotonic() < deadline:
             os.killpg(process.pid, signal.SIGINT)
@@ -116,12 +116,12 @@ def _until(master: int, text: bytes) -> bytes:
 
 
 def _rest(master: int) -> bytes:
-    """Read what a process that has ended left on its terminal."""
+    """Read the remaining terminal output of a finished process."""
     seen = b""
     while select.select([master], [], [], 0.2)[0]:
         try:
             part = os.read(master, 4096)
-        except OSError:  # Linux says so where nobody holds the other end
+        except OSError:  # Linux raises EIO if the other end is closed
             break
         if not part:
             break

@@ -1,4 +1,4 @@
-"""`memalign review`: it serves the page, and says what keeps it from that."""
+"""`memalign review` serves the page or explains why it cannot."""
 
 import signal
 import socket
@@ -15,14 +15,14 @@ CASE = {name: ANN[name] for name in ("inputs", "outputs")}
 
 @pytest.fixture
 def waiting(shell: Shell) -> Shell:
-    """A judgment that waits for an expert."""
+    """An open review task."""
     shell.settings(judge={"keep_judgments": 30})
     assert shell.judge(CASE).status == 0
     return shell
 
 
 def open_page(process: "subprocess.Popen[str]", **headers: str) -> str:
-    """Open the page of a command that has just been started."""
+    """Open the page of a started command."""
     assert process.stderr is not None
     address = next(line for line in process.stderr if "/review" in line)
     url = f"http://{address.partition('http://')[2].partition(' ')[0]}"

@@ -1,4 +1,4 @@
-"""What the tests of evaluations share: feedback, a model that follows it, and results compared.
+"""Helpers for tests of evaluations.
 
 Each case's feedback has text of its own, so that a prompt shows which feedback it was made with.
 """
@@ -87,29 +87,29 @@ def records(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
 
 
 def judged(chat: ChatRequest) -> int:
-    """The number of the case that a judge is to judge."""
+    """The number of the case in a judge prompt."""
     match = _CASE.search(chat.text.rpartition("<case>")[2])
     assert match is not None
     return int(match[1])
 
 
 def shown(chat: ChatRequest) -> set[int]:
-    """The numbers of the cases whose feedback is in a prompt, in any form."""
+    """The numbers of all cases whose feedback is in a prompt."""
     return {int(number) for number in re.findall(r"because(\d+)so", chat.text)}
 
 
 def earlier(chat: ChatRequest) -> list[int]:
-    """The numbers of the earlier cases in a judge's prompt."""
+    """The numbers of the few-shot cases in a judge prompt."""
     return [int(number) for number in _CASE.findall(chat.text.rpartition("<case>")[0])]
 
 
 def rules(chat: ChatRequest) -> list[str]:
-    """The guidelines in a judge's prompt."""
+    """The guidelines in a judge prompt."""
     return [text for _, text in re.findall(r"^(\d+)\. (.*)$", chat.text, re.MULTILINE)]
 
 
 def comments_to_rules(chat: ChatRequest) -> ReplyLike:
-    """Each comment as a guideline; a sentence for a label without a comment."""
+    """Make each comment a guideline; a label without a comment becomes a sentence."""
     return {
         "operations": [
             {
@@ -125,7 +125,7 @@ def comments_to_rules(chat: ChatRequest) -> ReplyLike:
 
 @dataclass
 class Model:
-    """Answers by the prompt alone."""
+    """Answers from the prompt alone."""
 
     judge: Callable[[ChatRequest], Any] = lambda _: True
     distil: Callable[[ChatRequest], ReplyLike] = comments_to_rules
@@ -147,7 +147,7 @@ _SAYS = re.compile(r"it is (true|false) of cases ((?:\d+ ?)+)")
 
 
 def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
-    """A judge that says true, but of some cases, unless a rule says otherwise; the last counts."""
+    """A judge that says true except for some cases; the last matching guideline overrides it."""
 
     def judge(chat: ChatRequest) -> Any:
         number = judged(chat)
@@ -162,7 +162,7 @@ def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
 
 
 def memory_of(server: LoopbackServer, given: Iterable[Any] = (), *guidelines: str) -> JudgeMemory:
-    """A memory with some feedback and guidelines."""
+    """Build a memory with feedback and guidelines."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     remember(memory, *given)
     for text in guidelines:
@@ -175,7 +175,7 @@ def remember(memory: JudgeMemory, *given: Any) -> None:
 
 
 def contents(memory: JudgeMemory) -> Any:
-    """All that the memory's store holds, to the letter."""
+    """All items of the memory's store."""
     store: Any = memory.access.store
     return [
         (item.namespace, item.key, item.value, item.created_at, item.updated_at)
@@ -184,13 +184,13 @@ def contents(memory: JudgeMemory) -> Any:
 
 
 def nothing_to_learn(_: ChatRequest) -> ReplyLike:
-    """No guidelines at all."""
+    """Distill nothing."""
     return {"operations": []}
 
 
 @dataclass
 class Caller:
-    """Calls evaluations with the loopback's models, blocking or awaited."""
+    """Calls evaluations with the loopback models, sync or async."""
 
     server: LoopbackServer
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Caller:
 
 
 def asked(server: LoopbackServer) -> tuple[int, int]:
-    """How many chat and embedding calls the server saw, since asked last."""
+    """The numbers of chat and embedding calls since the last use."""
     counts = len(server.chats), len(server.embeddings)
     server.chats.clear()
     server.embeddings.clear()
@@ -230,7 +230,7 @@ _TIMES = ("updated_at", "position", "usage", "seconds")
 
 
 def plain(found: Any) -> Any:
-    """Results with nothing in them that differs from run to run: ids, times, and what was kept."""
+    """Results without ids, times and kept data, which differ between runs."""
     if hasattr(found, "model_dump"):
         found = found.model_dump(mode="json")
     if isinstance(found, dict):
@@ -239,11 +239,11 @@ def plain(found: Any) -> Any:
 
 
 def calls(found: Any, *kinds: str, **of: str) -> int:
-    """How many chat calls a report names, of a judge, stage or purpose."""
+    """The number of chat calls in a report, by judge, stage or purpose."""
     rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
     return sum(getattr(row, kind) for row in rows for kind in kinds or ["chat_calls"])
 
 
 def answers(found: Any, **of: str) -> int:
-    """How many answers a report needed, those from the cache included."""
+    """The number of answers in a report, including cached ones."""
     return calls(found, "chat_calls", "cached_calls", **of)

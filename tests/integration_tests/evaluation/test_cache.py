@@ -1,4 +1,4 @@
-"""The cache: nothing is paid for twice, and no stale answer is used."""
+"""The evaluation cache: no repeated calls and no stale answers."""
 
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ async def test_answer_in_prose_is_not_cached(call: Caller, server: LoopbackServe
     store, model = InMemoryStore(), Model(judge=lambda chat: judged(chat) % 2 > 0)
 
     def respond(chat: ChatRequest) -> Any:
-        """Answer in prose first, and as asked when told that this can't be used."""
+        """Answer in prose first, and as required after the retry hint."""
         is_first = judged(chat) == 3 and "can't be used" not in chat.text
         return "It is fine." if is_first else model(chat)
 
@@ -99,7 +99,7 @@ async def test_answer_in_prose_is_not_cached(call: Caller, server: LoopbackServe
         ({"model": "gpt-4.1"}, True),
         ({"temperature": 0.3}, True),
         ({"seed": 4}, True),
-        # How often and how long the client tries changes no answer: an error says to raise them.
+        # Retries and timeouts do not change answers, and errors advise to raise them.
         ({"max_retries": 1}, False),
         ({"timeout": 30}, False),
     ],
@@ -114,13 +114,13 @@ async def test_changed_model_settings_bypass_the_cache(
     assert calls(again) == (calls(first) if new else 0)
     assert server.embeddings == []
     used = server.chat_model()
-    used.invoke("Hello?")  # LangChain remembers how it named it
+    used.invoke("Hello?")  # LangChain caches the identifying parameters
     used.temperature = 0.5
     assert calls(await call.evaluate(CRITERION, RECORDS, cache=store, model=used)) == calls(first)
 
 
 class Plain(ChatOpenAI):
-    """A model that LangChain can't tell from another of its class."""
+    """A model class without identifying parameters."""
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
@@ -177,7 +177,7 @@ async def test_only_changed_prompts_are_sent_again(call: Caller, server: Loopbac
 
 
 async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackServer) -> None:
-    """The next run asks again."""
+    """The next run requests them again."""
     broken: list[Any] = [
         "I would say yes.",
         refusal(),

@@ -1,4 +1,4 @@
-"""`evaluate`: constant and perfect judges, no leaks, baselines, costs, failures, settings."""
+"""`evaluate`: known judges, leakage, baselines, usage, failures and settings."""
 
 import re
 from collections import Counter
@@ -73,7 +73,7 @@ async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -
 
 
 async def test_reported_calls_match_the_servers_count(call: Caller, server: LoopbackServer) -> None:
-    """By judge, whom the server tells by the model's name, and purpose; the curve's, too."""
+    """By judge (by model name on the server) and purpose, including the learning curve."""
     server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
     embeddings, store = server.embedder(), InMemoryStore()
     judges = {
@@ -107,7 +107,7 @@ async def test_reported_calls_match_the_servers_count(call: Caller, server: Loop
 async def test_no_prompt_contains_feedback_of_its_own_fold(
     call: Caller, server: LoopbackServer
 ) -> None:
-    """Neither in what judges a case nor in the guidelines that it is judged by."""
+    """Neither in the judge's prompt nor in the guidelines."""
     feedback = records(9)
     feedback += [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
     feedback += [
@@ -144,7 +144,7 @@ async def test_cases_held_out_by_the_caller_are_never_learned(
     assert report.curve is not None
     assert [step.feedback for step in report.curve.steps] == [0, 3, 7]
     assert report.settings.feedback == 7 + 3
-    # What is held against a case is what is told with it, not what else there is on it.
+    # A test case is compared only with its own feedback, not with other feedback on it.
     assert {label.author for case in report.cases for label in case.experts} == {"bob"}
 
 
@@ -154,13 +154,13 @@ async def test_baselines_are_scored(call: Caller) -> None:
         for n, kind in enumerate(["apple", "apple", "pear"] * 8)
     ]
     report = await call.evaluate(CRITERION, values, k=1, resamples=30)
-    # By default the evidence is weighed against the judge's verdicts on what it learned from.
+    # By default the evidence model is compared with the judge's verdicts on its training cases.
     names = ["majority", "kNN", "evidence", "base", "aligned verdict", "aligned"]
     assert [scores.judge for scores in report.scores] == names
     assert {case.predictions["majority"].value for case in report.cases} == {True}
     assert report.metric("majority", "kappa").value == pytest.approx(0)
     assert report.metric("kNN", "agreement").value == 1
-    # A case that is by chance less like the others than they are like each other is left to them.
+    # A case that is by chance less similar to the others is not checked.
     assert report.metric("evidence", "agreement").value == pytest.approx(1, abs=0.1)
     assert ("aligned", "kNN") in {(pair.judge, pair.against) for pair in report.comparisons}
     stars = await call.evaluate(SCALES["stars"], records(12, "stars"))
@@ -195,7 +195,7 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
         prompts[kind].append(chat)
     assert {name: len(chats) for name, chats in prompts.items()} == dict.fromkeys(names, 6)
     assert not any(shown(chat) for chat in prompts["labels only"])
-    # Three of them share a memory: it is learned once a fold; and once more to be shown.
+    # Three of them share a memory, which is learned once per fold and once for the report.
     distilled = [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
     assert len(distilled) == 2 * 3 + 1
     asked(server)
@@ -242,7 +242,7 @@ async def test_unusable_arguments(
 
 
 async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServer) -> None:
-    """Case 3 gets no verdict by the base judge, case 5 by neither."""
+    """The base judge fails on case 3, both judges on case 5."""
 
     def judge(chat: Any) -> Any:
         if judged(chat) == 5:
@@ -263,7 +263,7 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert report.warnings[0].startswith("base: 2 of 8 cases have no verdict")
     failed = {case.example.inputs: set(case.failures) for case in report.cases if case.failures}
     assert failed == {GIVEN[3]["inputs"]: {"base"}, GIVEN[5]["inputs"]: {"base", "aligned"}}
-    # Each was asked twice, and both times count.
+    # Each was requested twice, and both calls count.
     assert calls(report, judge="base") == 8 + 2
     server.responder = Model(judge=lambda _: answer("Well."))
     report = await call.evaluate(CRITERION, GIVEN, resamples=20)
@@ -312,7 +312,7 @@ async def test_max_concurrency_is_reached_and_not_exceeded(
     assert server.peak_chats == 5
     server.reset()
     server.responder, server.latency_s = Model(), 0.02
-    # A judgment asks several times.
+    # A judgment makes several calls.
     await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4)
     assert server.peak_chats == 3
 
@@ -324,7 +324,7 @@ class State(TypedDict, total=False):
 async def test_evaluation_inside_a_graph_leaves_no_trace(
     call: Caller, server: LoopbackServer
 ) -> None:
-    """It leaves no trace: not in the stream, the threads or the store of what is around it."""
+    """No trace in the stream, the threads or the store of the outer graph."""
     collected: list[Report] = []
 
     async def measure(_: State) -> State:
@@ -394,7 +394,7 @@ async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -
     assert changes.cases == 8
     assert any("On #new" in guideline.text for guideline in changes.worse[0].guidelines)
     assert "3 better, 2 worse of 8 cases" in changes.to_markdown()
-    # A corrected label is not the judge's doing.
+    # A corrected label is not a change of the judge.
     corrected = [{**GIVEN[7], "value": not GIVEN[7]["value"]}]
     same = (await call.evaluate(CRITERION, [*feedback[:7], *corrected, feedback[8]])).compare(
         before

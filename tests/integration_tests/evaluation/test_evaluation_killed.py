@@ -1,4 +1,4 @@
-"""Evaluations in processes of their own: one is killed, and two that share its file continue."""
+"""A killed evaluation process, and two processes that continue from its cache."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ FORKS.set_forkserver_preload([__name__])  # so that a worker starts in milliseco
 
 
 def work(environment: Mapping[str, str], file: Path, limit: int) -> None:
-    """Evaluate, and write the report beside the cache."""
+    """Evaluate and write the report next to the cache."""
     os.environ.update(environment)
     embeddings = OpenAIEmbeddings(model="text-embedding-3-small", check_embedding_ctx_length=False)
     options: dict[str, Any] = {"folds": 3, "resamples": 0, "progress": False}
@@ -46,7 +46,7 @@ def reports(folder: Path, name: str) -> list[Any]:
 
 
 def test_killed_run_is_continued(server: LoopbackServer, tmp_path: Path) -> None:
-    """Only what was not answered is asked, and the report is the same."""
+    """Only unanswered requests are sent, and the report is the same."""
     follow, file = Model(judge=lambda chat: judged(chat) % 2 > 0), tmp_path / "kept.db"
     server.responder = follow
     finish(started(server, tmp_path / "other.db", 4))

@@ -49,11 +49,11 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     was = contents(memory)
     flips = await call("flips", memory, since=since)
     assert contents(memory) == was
-    # Of case 4 the judge was wrong before.
+    # The judge was wrong on case 4 before.
     assert [flip.example.inputs for flip in flips] == [TRUE[1]["inputs"], TRUE[3]["inputs"]]
     for flip in flips:
         assert (flip.guidelines, flip.removed) == ([bad], [])
-    # Each is judged as the deployed judge would: with its own episode.
+    # Each is judged as in production, with its own episode.
     assert all(judged(chat) in shown(chat) for chat in judgings(server))
 
 
@@ -99,7 +99,7 @@ async def test_unusable_answer_is_requested_again(call: Caller, server: Loopback
 
 
 async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: LoopbackServer) -> None:
-    """What the expert changed the word on, or another expert spoke of, was not broken."""
+    """Cases whose feedback changed or got another expert's feedback."""
     server.responder = Model(judge=by_rules())
     memory, since = remembered(server, TRUE[:5])
     memory.add_guideline("On #bad it is false of cases 0 1 2, always.")
@@ -115,7 +115,7 @@ async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: Loopb
 async def test_embeddings_of_the_memory_are_reused(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a key for the default ones, too; and nothing is embedded again."""
+    """No API key for default embeddings is needed, and nothing is embedded again."""
     from memalign_graph.evaluation import flips
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -130,7 +130,7 @@ async def test_embeddings_of_the_memory_are_reused(
 async def test_seen_cases_get_the_deployed_judges_prompt(
     call: Caller, server: LoopbackServer
 ) -> None:
-    """To the letter: what a flip says happens in production, too."""
+    """The prompts are identical, so a reported flip also happens in production."""
     from memalign_graph import create_judge_graph
 
     memory, since = remembered(server, TRUE[:5], "On #old name the order; true if it is named.")

@@ -1,4 +1,4 @@
-"""Learning curves of models that do what their prompts say."""
+"""Learning curves of models that follow their prompts."""
 
 import random
 from typing import Any
@@ -25,7 +25,7 @@ TRUE = [record(number, values=(True,)) for number in range(8)]
 
 
 async def test_learning_curve_of_a_judge_that_learns(call: Caller, server: LoopbackServer) -> None:
-    """It is wrong of all until it is shown an episode; seen cases it gets right at once."""
+    """The judge is wrong until the prompt has episodes, and right on seen cases immediately."""
 
     def judge(chat: ChatRequest) -> Any:
         return len(earlier(chat)) > 1 or judged(chat) in shown(chat)
@@ -48,7 +48,7 @@ async def test_learning_curve_of_a_judge_that_learns(call: Caller, server: Loopb
 async def test_learning_curve_finds_the_flip_and_its_guideline(
     call: Caller, server: LoopbackServer
 ) -> None:
-    """The last word makes a rule that breaks what was right."""
+    """The last feedback adds a guideline that regresses a case."""
     bad = "On #bad it is false of cases 0 1 2 3 4 5, always."
     feedback = [*TRUE[:6], record(60, values=(False,), rationale=bad)]
 
@@ -75,7 +75,7 @@ async def test_learning_curve_finds_the_flip_and_its_guideline(
 
 
 async def test_learning_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
-    """Also where cases are told; `evaluate` does as `learning_curve` does."""
+    """Also with given test cases, and in `evaluate` as in `learning_curve`."""
     firsts = set()
     for seed in range(4):
         asked(server)

@@ -1,4 +1,4 @@
-"""Another model for a judge in use: what changes, and that calibration goes on with it."""
+"""Migration to another model: changed verdicts and continued calibration."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def new_says(number: int) -> bool:
 
 @pytest.fixture
 def memory(server: LoopbackServer) -> JudgeMemory:
-    """A memory of cases that the old model, which is always right, has judged."""
+    """A memory of cases with correct verdicts by the old model."""
     doubles = {
         "old": Double(value=truth, belief=belief(truth)),
         "new": Double(value=new_says, belief=belief(new_says)),
@@ -119,7 +119,7 @@ async def test_applied_verdicts_are_those_of_the_deployed_judge(
     assert judgment["calibrated_on"] == CASES
     assert judgment["evidence"]["cases"] == CASES
     assert memory.trust().decisions == CASES
-    assert {episode.status for episode in memory.episodes()} == {"pending"}  # as it was
+    assert {episode.status for episode in memory.episodes()} == {"pending"}  # unchanged
     for old_id, episode in zip(old_ids, memory.episodes(), strict=True):
         assert episode.judgment is not None
         assert episode.judgment.rationale == ""

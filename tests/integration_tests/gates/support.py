@@ -1,4 +1,4 @@
-"""Helpers for tests of gates: writers, gated graphs, and judges' answers."""
+"""Helpers for tests of gates: writers, gated graphs and judge answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ LENGTH = Criterion(name="length", instructions="Is the reply short enough?")
 
 
 class Writer:
-    """A node that writes one draft after another, and records its inputs."""
+    """A node that writes drafts and records its inputs."""
 
     def __init__(self, *drafts: str) -> None:
         self.drafts = drafts
@@ -45,12 +45,12 @@ def always(value: Any, rationale: str = REASON) -> list[Rule]:
 
 
 def judges(word: str, value: Any, rationale: str = REASON) -> Rule:
-    """Answer so if the prompt contains a word."""
+    """Answer with a value if the prompt contains a text."""
     return Rule(lambda chat: word in chat.text, value=value, rationale=rationale)
 
 
 def models(bench: Bench, **options: Any) -> dict[str, Any]:
-    """The judge's models; they do not try again."""
+    """The judge's models, without retries."""
     arguments = {
         "model": bench.server.chat_model(max_retries=0),
         "embeddings": bench.server.embedder(max_retries=0),
@@ -78,7 +78,7 @@ def gated(
     state: Any = MessagesState,
     **options: Any,
 ) -> Graph:
-    """A graph that writes until its gate accepts."""
+    """A graph with a writer and a gate."""
     return bench.compile(gate_on(bench, writing(writer, state), criterion, **options))
 
 
@@ -104,7 +104,7 @@ def gate_on(
     revise: str | None = "write",
     **options: Any,
 ) -> Builder:
-    """Put a gate with this bench's models into a graph."""
+    """Add a gate with the bench's models to a graph."""
     return add_quality_gate(
         builder, criterion, after=after, revise=revise, **models(bench, **options)
     )
@@ -115,7 +115,7 @@ def gate_of(state: Any) -> Any:
 
 
 def wired(bench: Bench, writer: Any, state: Any, **options: Any) -> Graph:
-    """The same, wired up by hand."""
+    """The same graph with edges added by hand."""
     builder = writing(writer, state)
     node = create_quality_gate_node(CRITERION, **models(bench, **options))
     builder.add_node("quality_gate", node)

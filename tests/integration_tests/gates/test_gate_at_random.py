@@ -1,4 +1,4 @@
-"""Gates against a reference model: an answer that did not pass is never accepted."""
+"""Random gates compared with a reference model."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ Reply = Literal["pass", "fail", "words", "ignore"]
 
 @dataclass(frozen=True)
 class Options:
-    """How a gate was built."""
+    """The options of a gate."""
 
     max_revisions: int
     escalates: bool
@@ -41,7 +41,7 @@ class Options:
 
 @dataclass
 class Outcome:
-    """What became of the drafts."""
+    """The outcome of a turn."""
 
     statuses: list[str] = field(default_factory=list)
     drafts: int = 0
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def expected(options: Options, events: list[Event], replies: list[Reply]) -> Outcome:
-    """Say what a gate makes of a turn."""
+    """Compute the expected outcome of a turn."""
     outcome = Outcome()
     reply_names = list(replies)
     for event in events:
@@ -77,14 +77,14 @@ def expected(options: Options, events: list[Event], replies: list[Reply]) -> Out
 
 
 def asks(options: Options, event: Event, sent_back: int) -> bool:
-    """Say whether a gate asks the expert."""
+    """Whether a gate interrupts for review."""
     if options.review == "exhausted":
         return event == "fail" and sent_back == options.max_revisions
     return options.review == "always" or (options.review == "failing" and event == "fail")
 
 
 def as_reply(reply: Reply) -> Any:
-    """What an expert's client sends."""
+    """The reply that a client sends."""
     return {
         "pass": {"value": True},
         "fail": {"value": False},
@@ -106,7 +106,7 @@ def failing(judgment: Judgment) -> bool:
 
 
 class ScriptedWriter:
-    """Writes a draft for each event, so that the judge knows what to say of it."""
+    """Writes a draft for each scripted event."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -141,7 +141,7 @@ def build(bench: Bench, writer: ScriptedWriter, options: Options) -> tuple[Graph
 
 
 def check_sense(verdict: GateVerdict, options: Options) -> None:
-    """Check what holds for every verdict."""
+    """Check the invariants of a verdict."""
     assert verdict["passed"] is (verdict["status"] == "accepted")
     failed = verdict["status"] == "judge_error"
     assert verdict["let_through"] is (verdict["passed"] or (failed and options.opens))

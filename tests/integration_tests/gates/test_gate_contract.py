@@ -1,4 +1,4 @@
-"""What a gate judges, writes and streams, and what happens if something fails."""
+"""A gate's input, output, events and failures."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ class State(MessagesState):
 
 
 async def check_turn(bench: Bench, graph: Any, writer: Writer, **later: Any) -> GateVerdict:
-    """Have an expert object to a draft, and approve of the next."""
+    """Reject one draft and approve the next."""
     result = await bench.invoke(graph(), asked(), context=CONTEXT)
     assert pending(result)["args"]["value"] is True
     assert not result.get("quality_gate")
@@ -89,7 +89,7 @@ async def check_turn(bench: Bench, graph: Any, writer: Writer, **later: Any) -> 
 
 
 async def inner_state(bench: Bench, graph: Graph) -> Any:
-    """The state of the judge within a gate that asks."""
+    """The judge's state inside an interrupted gate."""
     state = (
         await graph.aget_state(thread("t"), subgraphs=True)
         if bench.awaits

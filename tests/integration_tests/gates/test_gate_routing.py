@@ -1,4 +1,4 @@
-"""Where a gate sends an answer, alone and among other gates."""
+"""Routing of answers by one gate and by several gates."""
 
 import json
 import operator

@@ -1,4 +1,4 @@
-"""Gates in turns of a conversation, and in graphs inside others."""
+"""Gates across conversation turns and in nested graphs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ LATER = "A colleague will write to you today."
 
 
 class Failing(Writer):
-    """A writer whose model is down once."""
+    """A writer whose model fails once."""
 
     def __init__(self, *drafts: str, at: int) -> None:
         super().__init__(*drafts)
@@ -134,7 +134,7 @@ async def test_gate_skipped_by_another_gate_has_all_its_revisions_in_the_next_tu
 async def test_revisions_are_exhausted_across_expert_replies_and_user_messages(
     bench: Bench,
 ) -> None:
-    """Also where what is judged, the conversation, grows from draft to draft."""
+    """Also if the judged conversation grows with each draft."""
 
     def write(state: Any) -> dict[str, Any]:
         if len(state["messages"]) == 1:
@@ -175,7 +175,7 @@ async def test_unanswered_interrupt_does_not_count_in_a_new_turn(bench: Bench) -
 
 
 async def test_context_is_not_carried_to_the_next_turn(bench: Bench) -> None:
-    """Also where the gate comes first in its graph, and no node before it begins a turn."""
+    """Also if the gate is the first node of its graph."""
     builder = writing(Writer())
     gate_on(bench, builder, after=None, revise=None, review="always")
     builder.add_edge("__start__", "quality_gate")
@@ -309,7 +309,7 @@ async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
 
 
 async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: Bench) -> None:
-    """Also those that another gate sent back."""
+    """Including drafts that another gate sent back."""
     bench.server.rules = [judges("Wait.", False), judges("short enough", False)]
     builder = writing(Writer("Wait.", "So sorry!"), Told)
     keyed: dict[str, Any] = {"critique_key": "critique", "revise": None, "fallback": LATER}
@@ -350,7 +350,7 @@ TEAM = ("team-a",)
 
 
 def inside(bench: Bench, writer: Any, **options: Any) -> Graph:
-    """A gated graph without a store or checkpointer of its own."""
+    """A gated graph without its own store or checkpointer."""
     return gate_on(bench, writing(writer), **options).compile()
 
 
@@ -404,7 +404,7 @@ class State(MessagesState):
 async def test_subgraph_gate_resets_in_each_turn_of_its_parent(
     bench: Bench, *, by_hand: bool
 ) -> None:
-    """Its verdicts stay in the subgraph, and its critiques are in the parent's messages."""
+    """Verdicts stay in the subgraph; critiques are in the parent's messages."""
     writer = Writer()
     options: dict[str, Any] = {"max_revisions": 1, "sees": "answer"}
     if by_hand:
@@ -469,7 +469,7 @@ async def test_settings_of_a_parents_context_reach_the_judge(
         bench.server.chats.clear()
         result = await bench.invoke(graph, asked(), str(number), context=settings(schema, **values))
         assert ("__interrupt__" in result) is ("review" not in values)
-        # The settings hold also while nobody is asked until revisions have run out.
+        # The settings also hold before the revisions are exhausted.
         assert len(judgings(bench.server)) == 2
         for chat in judgings(bench.server):
             assert (COLD["rationale"] in chat.text) is displayed
@@ -478,7 +478,7 @@ async def test_settings_of_a_parents_context_reach_the_judge(
 
 
 async def test_missing_edge_raises_when_the_graph_runs(bench: Bench) -> None:
-    """The node by hand could not count, and the writer would go round for ever."""
+    """Without the edge the gate could not count revisions, and the loop would not end."""
     nowhere: Any = writing(Writer())
     nowhere.edges.clear()
     graph = bench.compile(gate_on(bench, nowhere))

@@ -44,7 +44,7 @@ def python_with(extra: str) -> str:
 
 
 def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str) -> None:
-    """Do what the real MLflow or Ray has to do, in a process of its own."""
+    """Run a worker script with the real MLflow or Ray in a new process."""
     done = subprocess.run(
         [
             python_with(extra),
@@ -52,7 +52,7 @@ def run_worker(extra: str, server: LoopbackServer, folder: Path, *arguments: str
             f"tests.integration_tests.integrations.{extra}_worker",
             *arguments,
         ],
-        cwd=folder,  # MLflow keeps what it calls artifacts where it runs
+        cwd=folder,  # MLflow stores artifacts in its working directory
         env={**os.environ, **server.environment, **_quiet(folder)},
         capture_output=True,
         text=True,
@@ -68,7 +68,7 @@ def _call(*command: str) -> None:
 
 
 def _quiet(folder: Path) -> dict[str, str]:
-    """Variables that keep MLflow, Ray and what they call on this machine."""
+    """Environment variables that disable network access of MLflow and Ray."""
     return {
         "PYTHONPATH": os.pathsep.join(
             [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]

@@ -73,7 +73,7 @@ def by_outputs(result: Any) -> list[Any]:
 
 
 def assess() -> None:
-    """Read what MLflow makes of assessments, in every form that it gives traces in."""
+    """Import assessments from every trace format of MLflow."""
     mlflow.set_experiment("assessed")
     trace_id = log_trace({"question": "Where is it?"}, "Look it up.")
     ann = AssessmentSource("HUMAN", "ann")
@@ -135,7 +135,7 @@ def assess() -> None:
 
 
 def in_order(found: Any) -> list[OurFeedback]:
-    """Ann's word, bob's, that of nobody, and the one on a span."""
+    """Feedback of Ann, of Bob, without an author, and on a span."""
     order = [("Look it up.", "Too cold."), ("Look it up.", None), ("Look it up.", "Words.")]
     order.append(("Found.", None))
     return sorted(found.feedback, key=lambda one: order.index((one.example.outputs, one.rationale)))

@@ -1,4 +1,4 @@
-"""A LangSmith that takes runs and notes their names: what has to stay here is not to arrive."""
+"""A fake LangSmith server that records run names, to check that nothing is sent."""
 
 import re
 import threading
@@ -30,7 +30,7 @@ class _Noting(BaseHTTPRequestHandler):
 
 @contextmanager
 def noting_langsmith() -> Iterator[tuple[str, list[str]]]:
-    """Serve on a port of its own; yields the address, and the names of the runs as they arrive."""
+    """Serve on a free port; yields the address and the list of received run names."""
     names: list[str] = []
     handler = type("Handler", (_Noting,), {"names": names})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,4 +1,4 @@
-"""A dataset judged by two workers of a real Ray, which tell the model their process ids."""
+"""Judge a dataset with two workers of a real Ray."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SAID = {"inputs": "My order never came.", "outputs": "Look at the page.", "value
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Some rows; the second has nothing to judge, and the third the server refuses."""
+    """Rows: the second is empty, and the server refuses the third."""
     bad = {1: " ", 2: "poison"}
     return [
         {"row": n, "inputs": f"Order {n} never came.", "outputs": bad.get(n, "Send a photo.")}
@@ -32,7 +32,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def refusals(place: Path) -> list[str]:
-    """Return the fields that errors name for a dataset or a judge that cannot be used."""
+    """Return the fields named in errors about invalid datasets and judges."""
     plain = Judge(criterion=CRITERION, model="openai:gpt-4.1-mini", embeddings="openai:loopback")
     dataset = ray.data.from_items(rows(3)).materialize()
     messages = []

@@ -1,4 +1,4 @@
-"""Our evaluators in the real `langsmith.evaluate`, offline, and our episodes in others' prompts."""
+"""Evaluators in the real `langsmith.evaluate`, and episodes in openevals prompts."""
 
 import inspect
 import uuid
@@ -40,7 +40,7 @@ from tests.integration_tests.integrations.offline import noting_langsmith
 from tests.loopback import LoopbackServer, Rule, error
 
 pytestmark = pytest.mark.filterwarnings(
-    # LangSmith warns once a process about the option that keeps an evaluation offline.
+    # LangSmith warns once per process about the option for offline evaluations.
     r"ignore:'upload_\w+' parameter is in beta"
 )
 
@@ -68,11 +68,11 @@ def langsmith_server() -> Iterator[tuple[str, list[str]]]:
 def client(
     langsmith_server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[langsmith.Client]:
-    """A client without a key, and nothing of the judge's arrives at its server."""
+    """A client without a key; checks that no judge run is sent."""
     for name in ("API_KEY", "TRACING", "TRACING_V2", "PROJECT", "WORKSPACE_ID", "ENDPOINT"):
         for prefix in ("LANGSMITH_", "LANGCHAIN_"):
             monkeypatch.delenv(prefix + name, raising=False)
-    # LangSmith remembers what the environment said; its types do not show that it does.
+    # LangSmith caches environment variables; its types do not show the cache.
     forget: Callable[[], None] = cast(Any, langsmith.utils.get_env_var).cache_clear
     forget()
     address, names = langsmith_server
@@ -105,7 +105,7 @@ class Evaluated(Protocol):
 
 @pytest.fixture
 def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
-    """Evaluates as LangSmith's documentation does; returns the results by question."""
+    """Evaluates as in LangSmith's documentation; returns results by question."""
     arguments: dict[str, Any] = {"data": QUESTIONS, "upload_results": False, "client": client}
 
     async def evaluate(graph: Any, target: Any = answer, **options: Any) -> list[Any]:
@@ -239,7 +239,7 @@ async def test_result_has_the_format_of_openevals(bench: Bench) -> None:
     assert set(theirs) <= set(ours)
     for name in ("key", "score", "comment"):
         assert type(ours[name]) is type(theirs[name])
-    for make in (as_evaluator, as_async_evaluator):  # as LangSmith looks at it
+    for make in (as_evaluator, as_async_evaluator):  # as LangSmith inspects it
         evaluator: Any = make(bench.judge_graph(), key="kind")
         first, *names = list(inspect.signature(evaluator).parameters)[:3]
         assert (first, names) == ("inputs", ["outputs", "reference_outputs"])

@@ -1,4 +1,4 @@
-"""The real MLflow: its assessments as feedback, and a judge as its scorer."""
+"""The real MLflow: assessments as feedback, and a judge as a scorer."""
 
 from pathlib import Path
 

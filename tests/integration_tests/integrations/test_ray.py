@@ -1,4 +1,4 @@
-"""A dataset of the real Ray, judged by two workers, one of which is killed half-way."""
+"""A Ray dataset judged by two workers, one of which is killed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ROWS, BATCH = 300, 16
 
 
 class Killer:
-    """A model that, asked half of its questions, kills who asks, and waits until it is back."""
+    """A model that kills the calling worker half-way and waits for its restart."""
 
     def __init__(self, server: LoopbackServer) -> None:
         self.server, self.asked = server, count(1)

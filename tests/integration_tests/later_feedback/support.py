@@ -1,4 +1,4 @@
-"""What tests of later feedback share: judgments kept, and an expert's word on them."""
+"""Helpers for tests of later feedback on kept judgments."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,7 @@ ROOT = ("memalign", CRITERION.name)
 
 
 def feedback_graph(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
-    """The graph that takes an expert's later word, with this bench's models."""
+    """The feedback graph with the bench's models."""
     arguments = {
         "model": bench.server.chat_model(),
         "embeddings": bench.server.embedder(),
@@ -41,7 +41,7 @@ async def tell(
     context: Any = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Give an expert's word on a judgment."""
+    """Give feedback on a kept judgment."""
     graph_input = {"judgment_id": judgment_id, "reply": reply}
     graph = feedback_graph(bench, **options)
     result: dict[str, Any] = await bench.invoke(graph, graph_input, on, context=context)
@@ -49,7 +49,7 @@ async def tell(
 
 
 def kept(bench: Bench, **options: Any) -> list[KeptJudgment]:
-    """The judgments that await feedback."""
+    """The judgments that wait for feedback."""
     return bench.memory(**options).judgments()
 
 
@@ -60,7 +60,7 @@ def everything(bench: Bench) -> list[Any]:
 
 
 def judgments_in_store(bench: Bench, *root: str) -> list[str]:
-    """The keys of the judgments that lie in the store, past their time or not."""
+    """The keys of all stored judgments, including expired ones."""
     place = (*(root or ROOT), "judgments")
     return sorted(item.key for item in everything(bench) if item.namespace == place)
 

@@ -1,4 +1,4 @@
-"""A purge leaves no trace of a case in judgments that are kept; forgetting leaves them be."""
+"""Purging removes traces of a case from kept judgments; forgetting keeps them."""
 
 import json
 from typing import Any
@@ -24,14 +24,14 @@ APART = {"inputs": "May I pay by card?", "outputs": "Yes, by any."}
 
 
 def purge(bench: Bench, **options: Any) -> Forgotten:
-    """Purge the only episode there is, or what is told."""
+    """Purge the only episode, or the selected ones."""
     memory = bench.memory()
     ids = None if options else [episode.id for episode in memory.episodes()]
     return memory.forget(ids, purge=True, checkpointer=bench.saver, **options)
 
 
 def traces(bench: Bench) -> list[str]:
-    """Where a planted word is left in the store."""
+    """The store items that contain a planted word."""
     return [
         f"{'/'.join(item.namespace)}/{item.key}"
         for item in everything(bench)
@@ -47,7 +47,7 @@ async def judge_and_tell(bench: Bench, case: Any = SECRET, word: Any = WORD) -> 
 
 @pytest.fixture
 def quoting(bench: Bench) -> None:
-    """A judge that quotes what it was shown."""
+    """A judge that quotes its prompt."""
     bench.server.rules = [
         Rule(lambda chat: MARK in chat.text, value=True, rationale="As with zqxquote before.")
     ]
@@ -58,7 +58,9 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     apart = await judge(bench, APART, on="apart")
     await judge(bench, SECRET, on="again")  # the same case once more, without feedback
     judgment = await judge_and_tell(bench)
-    similar = await judge(bench, OTHER, on="similar")  # with the case and its guideline shown
+    similar = await judge(
+        bench, OTHER, on="similar"
+    )  # with the case and its guideline in the prompt
     [episode] = await bench.episodes()
     assert similar["episode_ids"] == [episode.id]
     assert "zqxquote" in similar["rationale"]
@@ -76,7 +78,7 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
 
 @pytest.mark.parametrize("inputs", [SECRET["inputs"], "zqxin-7"])
 async def test_purge_removes_drafts_and_expired_judgments(bench: Bench, inputs: str) -> None:
-    """As a gate leaves drafts: the first is judged and sent back, the second one reviewed."""
+    """As a gate does: the first draft is sent back, the second is reviewed."""
     case = {**SECRET, "inputs": inputs}
     await judge(bench, {**case, "outputs": "Draft 1."})
     await judge_and_tell(bench, case)

@@ -1,4 +1,4 @@
-"""Judgments whose time is over: not found, not listed, and swept from the store."""
+"""Expired judgments are not found, not listed and deleted."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,7 +64,7 @@ async def test_expired_judgments_are_deleted_and_other_namespaces_are_kept(
 
 
 def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) -> None:
-    """By a graph that has no checkpointer, too."""
+    """Also by a graph without a checkpointer."""
     with SqliteStore.from_conn_string(":memory:") as store:
         store.setup()
         graph = create_judge_graph(
@@ -96,7 +96,7 @@ async def test_very_long_and_very_short_retention_times(bench: Bench) -> None:
 async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions_stay(
     bench: Bench,
 ) -> None:
-    """Theirs are not removed before their time: two versions may share a store for a while."""
+    """Two releases may share a store, so unknown formats are not deleted before they expire."""
     await bench.remember({**CASE, "value": False, "author": "ann"})
     memory = bench.memory()
     before = memory.version(), memory.export_jsonl(), len(memory.history())

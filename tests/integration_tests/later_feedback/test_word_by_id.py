@@ -1,4 +1,4 @@
-"""An expert's word on an earlier judgment: in any shape; what can't be used is told."""
+"""Feedback on an earlier judgment by its id: formats and errors."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -184,13 +184,13 @@ async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) ->
 
 
 def content(bench: Bench) -> tuple[Any, ...]:
-    """All that the store holds, and how often a model was asked."""
+    """The store's content and the number of model calls."""
     stored = sorted((item.namespace, item.key, str(item.value)) for item in everything(bench))
     return stored, len(bench.server.chats), len(bench.server.embeddings)
 
 
 async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) -> str:
-    """Give a word that is not taken; returns why, if nothing was called or stored."""
+    """Give invalid feedback; returns the error after checking that nothing changed."""
     before = content(bench)
     with pytest.raises(InvalidInputError) as caught:
         await bench.invoke(feedback_graph(bench, **options), given, "told", context=context)

@@ -1,4 +1,4 @@
-"""Helpers for tests of panels: criteria, panels, and judges' answers."""
+"""Helpers for tests of panels: criteria, panels and judge answers."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ class Parent(TypedDict, total=False):
 
 
 def panel(bench: Bench, criteria: Sequence[Criterion] = tuple(THREE), **options: Any) -> Graph:
-    """A panel with this bench's models, which do not try again."""
+    """A panel with the bench's models, without retries."""
     return bench.compile(create_panel_graph(list(criteria), **models(bench, **options)))
 
 
@@ -76,7 +76,7 @@ def fails_to_distil(name: str, reply: Any = DOWN) -> Rule:
 
 
 def judged_names(server: LoopbackServer, names: Sequence[str] = NAMES) -> list[str]:
-    """Which criteria were judged, a name for each request."""
+    """The criterion of each judge request."""
     return sorted(name for chat in judgings(server) for name in names if asks_about(name)(chat))
 
 
@@ -85,7 +85,7 @@ def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def form_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The form in the one interrupt of a result."""
+    """The form of a result's only interrupt."""
     [interrupt] = result["__interrupt__"]
     [action] = interrupt.value["action_requests"]
     return dict(action)
@@ -97,7 +97,7 @@ def approved() -> dict[str, Any]:
 
 
 async def teach(bench: Bench, one: Criterion, case: Any = CASE, **said: Any) -> None:
-    """Store feedback in one criterion's memory, before the test begins to count."""
+    """Store feedback in one criterion's memory and clear the recorded requests."""
     await bench.remember({**case, **(said or COLD)}, criterion=one)
     bench.server.embeddings.clear()
 

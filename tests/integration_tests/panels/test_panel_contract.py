@@ -1,4 +1,4 @@
-"""A panel in every way; many criteria judged side by side, each with a memory of its own."""
+"""Panels: criteria judged concurrently, each with its own memory."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -167,7 +167,7 @@ async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_bot
     values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
     bench.server.rules = judged(**values, better="A")
     result = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
-    # The same letter in both orders is a lean to the place, and so a tie.
+    # The same letter in both orders is position bias, and so a tie.
     assert values_of(result) == {**values, "better": "tie"}
     assert [type(value) for value in values_of(result).values()] == [
         bool,
@@ -269,7 +269,7 @@ async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, lab
     result = await bench.invoke(graph, CASE)
     assert result["judgments"].keys() >= {"tone", "length"}
     assert result["judgments"].keys() | result["errors"].keys() == set(NAMES)
-    for on in ("t", "waiting"):  # it breaks before, and while the expert thinks
+    for on in ("t", "waiting"):  # the failure is before and during the interrupt
         result = await bench.resume(graph, dict.fromkeys(NAMES, COLD), on)
         assert result["learned"].keys() >= {"tone", "length"}
         if label in ("facts", "head"):
@@ -338,7 +338,7 @@ async def test_example_is_embedded_at_most_once_for_all_memories(
     await bench.resume(graph, reply)
     assert embedded(bench) == texts
     bench.server.embeddings.clear()
-    await bench.invoke(graph, CASE, "u")  # one of the memories holds it
+    await bench.invoke(graph, CASE, "u")  # one of the memories has it
     await bench.invoke(graph, OTHER, "v", context={"k": 0})
     assert embedded(bench) == 0
 

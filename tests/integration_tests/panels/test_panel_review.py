@@ -1,4 +1,4 @@
-"""When a panel asks, where it can be in a graph, and what its memories learn from the replies."""
+"""When a panel interrupts, nested panels, and learning from replies."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -71,7 +71,7 @@ async def test_function_of_the_judgments_decides_once(bench: Bench) -> None:
     result = await bench.review(graph, {"type": "ignore"}, OTHER, "b")
     assert [sorted(item) for item in seen] == [sorted(NAMES)] * 2
     assert seen[1]["tone"].id == result["judgments"]["tone"]["id"]
-    bench.server.rules = [fails("facts")]  # it goes by what was not judged
+    bench.server.rules = [fails("facts")]  # it depends on the errors
     interrupted = await bench.invoke(graph, CASE, "c")
     assert "### facts: not judged" in form_of(interrupted)["description"]
     careful = panel(bench, review=lambda judgments: judgments.get("facts") is not None)
@@ -241,7 +241,7 @@ async def test_interrupted_run_continues_without_judging_or_learning_again(bench
     result = await bench.invoke(reviewed(bench), None)
     assert result["learned"].keys() == {"tone", "facts"}
     texts, count = await learned_texts(bench, THREE), len(distillings(bench.server))
-    # The same again, from the checkpoint before: what is there already is not learned twice.
+    # Repeated from the earlier checkpoint: stored feedback is not learned twice.
     replayed = reviewed(bench).invoke(None, state.config)
     assert replayed["learned"].keys() == {"tone", "facts"}
     assert await learned_texts(bench, THREE) == texts
@@ -308,7 +308,7 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
 
 
 async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
-    """Give an expert's later feedback on one of a panel's judgments."""
+    """Give later feedback on one of a panel's judgments."""
     graph = bench.compile(create_feedback_graph(one, **models(bench)))
     graph_input = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
     result: dict[str, Any] = await bench.invoke(graph, graph_input, f"later-{one.name}")
@@ -348,7 +348,7 @@ async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench:
     assert len(await bench.episodes(criterion=FACTS)) == 1
     assert len(await bench.guidelines(criterion=FACTS)) == 1
     checkpoints = list(bench.saver.list(None))
-    # Gone is what was taught, and what was shown in a form to another expert.
+    # The taught feedback is gone, and the threads that showed it to another expert.
     assert {point.config["configurable"]["thread_id"] for point in checkpoints} == {"apart"}
     result = await bench.invoke(graph, OTHER, "after")
     assert "Quillfeather" not in str([result, checkpoints])

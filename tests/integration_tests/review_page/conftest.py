@@ -1,4 +1,4 @@
-"""A review page over one store without a browser, its experts, and an Agent Server's threads."""
+"""The review page over HTTP, its experts, and a fake Agent Server client."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ NAME = CRITERION.name
 
 @dataclass
 class Expert:
-    """A browser, as far as these tests need one."""
+    """An expert's HTTP session."""
 
     http: httpx.AsyncClient
     page: Any = None
@@ -87,14 +87,14 @@ class Office:
     async def begin(
         self, name: str = "ann", queue: ReviewQueue | None = None
     ) -> tuple[ReviewQueue, Expert]:
-        """Open the first case on the page of a queue."""
+        """Open the first case of a queue."""
         queue = queue or self.queue()
         return queue, await self.expert(name, queue).get("/review/next")
 
     async def reply(
         self, queue: ReviewQueue, reviewer: Reviewer, task_id: str, case: Any = None, **reply: Any
     ) -> list[str]:
-        """Answer a task, as its page does; returns the notices."""
+        """Answer a task as the page does; returns the notices."""
         if case is None:
             task = await queue.open(reviewer, task_id)
             assert task is not None
@@ -148,7 +148,7 @@ def refusal(kind: Any, status: int) -> Exception:
 
 
 class Threads:
-    """The parts of an Agent Server that the queue uses, with one review graph."""
+    """A fake Agent Server client with one review graph."""
 
     def __init__(self, office: Office, **options: Any) -> None:
         builder = create_review_graph(
@@ -228,4 +228,4 @@ def people(office: Office) -> tuple[Threads, Reviewer, Reviewer]:
 
 
 async def learn_nothing(*_: object) -> None:
-    """Stands in for learning on a server that stops before it."""
+    """Replaces learning on a server that stops first."""

@@ -1,4 +1,4 @@
-"""A case that is a tool call: its arguments, and what differs from a call that was approved."""
+"""A tool call as a case: arguments and differences from an approved call."""
 
 import re
 from typing import Any
@@ -26,7 +26,10 @@ async def test_call_is_compared_with_the_most_similar_approved_call_of_its_tool(
     await office.judged(call(order="A7", amount=5, note="<b>now</b>"))
     feedback = [
         (call(order="A7", amount=20), True),
-        (call(order="A7", amount=5, note="<b>now</b>", fast=True), False),  # nearer, and wrong
+        (
+            call(order="A7", amount=5, note="<b>now</b>", fast=True),
+            False,
+        ),  # more similar, but wrong
         (call("credit", order="A7", amount=5), True),
         ("Paid.", True),
     ]

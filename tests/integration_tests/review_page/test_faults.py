@@ -1,4 +1,4 @@
-"""What goes wrong around the page: servers that refuse or stop, models that fail, odd names."""
+"""Faults around the review page: failing servers and models, unusual names."""
 
 import asyncio
 import re
@@ -140,7 +140,7 @@ async def test_missing_and_foreign_tasks_show_a_page_with_a_way_back(
     server, ann, _ = people
     queue, question = office.queue(), await server.start("Wait.")
     assert await queue.claim_next(ann) == question
-    server.ids.clear()  # answered elsewhere: the list does not know yet
+    server.ids.clear()  # answered elsewhere, and still in the cached listing
     assert await queue.open(ann, question) is None
     assert await queue.claim_next(ann) is None
     assert await queue.open(ann, f"t-{uuid4()}-1") is None
@@ -156,7 +156,6 @@ def replace_criterion(office: Office, name: str) -> Any:
 
 
 async def test_comment_survives_a_failing_embedder(office: Office) -> None:
-    """The first case of a memory has no vector yet."""
     await office.judged("Wait.")
     queue, ann = await office.begin()
     office.server.script_embeddings(*[error(400, "It broke.")] * 9)
@@ -473,9 +472,9 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
     form = {"value": "false", "rationale": "Too <cold>.\nSay sorry."}
     days_later = datetime.now(UTC) + timedelta(days=2)
     monkeypatch.setattr("memalign_graph.memory.judgments.utc_now", lambda: days_later)
-    if is_removed:  # by what is judged later, or by the store
+    if is_removed:  # by a later judgment, or by the store
         await office.remove_judgments()
-    queue = office.queue()  # of a server that was started later
+    queue = office.queue()  # of a restarted server
     other = office.expert("ann", queue)
     other.http.cookies, other.page = ann.http.cookies, ann.page
     await other.post(f"{ann.here}/answer", **form)
@@ -488,7 +487,7 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
     else:
         assert await office.said() == {("ann", "Wait."): (False, form["rationale"])}
         assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is kept")
-    assert (await other.get(ann.here)).page.status_code == 404  # nobody opens it any more
+    assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
 
 
 async def test_notice_does_not_attribute_another_answers_guideline(
@@ -516,7 +515,7 @@ async def test_judgments_kept_without_limit_are_listed_with_their_age(
     [question], _ = await office.queue().list_tasks(Reviewer("ann"))
     assert question.age == "just now"
     assert abs(datetime.now(UTC) - question.asked_at) < timedelta(minutes=5)
-    # By when it was kept, whatever this page's own judge is set to.
+    # By its storage time, regardless of this page's own judge.
     office.judge = office.judge.but(keep_judgments=timedelta(hours=1))
     [question], _ = await office.queue().list_tasks(Reviewer("ann"))
     assert question.age == "just now"

@@ -1,4 +1,4 @@
-"""The documented configuration of nginx, with its real program."""
+"""The documented configuration with a real nginx."""
 
 import re
 import shutil

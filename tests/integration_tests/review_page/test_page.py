@@ -1,4 +1,4 @@
-"""The review page without a browser: what is stored, what is told, and what is refused."""
+"""The review page over HTTP: stored answers, notices and refusals."""
 
 import asyncio
 from collections.abc import Callable

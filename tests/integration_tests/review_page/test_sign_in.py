@@ -1,4 +1,4 @@
-"""Who answers behind a reverse proxy: its users alone, and only through it."""
+"""Authentication by a reverse proxy."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ HEADER = "X-Forwarded-User"
 
 
 def through(office: Office, address: str, proxy: str | None = None, **headers: Any) -> Expert:
-    """Open the page from an address, as a proxy there would."""
+    """Open the page as a proxy at an address would."""
     app = create_review_app(office.queue(), name="nobody", user_header=HEADER, proxy=proxy)
     http = httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app, client=(address, 40_000)),

@@ -1,4 +1,4 @@
-"""The page of the command line names the flags and the exit statuses that there are."""
+"""The command-line page has all flags and exit statuses."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What commands read: criteria, records, ids; and what a terminal is sent."""
+"""Criterion files, records, ids and terminal output."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from memalign_graph.evaluation.experiment import Options
 
 warnings: list[str] = []
 HEAD = "name: tone\ninstructions: Is it kind?\n"
-_FLAGS = {"cache", "max_concurrency", "progress"}  # of the command itself
+_FLAGS = {"cache", "max_concurrency", "progress"}  # the command's own
 EVIL = "\x1b[2J \x07\x08\r\x9b31m \u202e\u2066 \x7f \x00"
 
 

@@ -1,4 +1,4 @@
-"""What the demo prints about its numbers."""
+"""The numbers that the demo prints."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -60,7 +60,7 @@ def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
     text = '{"inputs": "Hi", "outputs": "Ho", "value": true, "author": 7, "id": 1.0}'
     [item] = feedback(read_text(tmp_path, text, name="f.jsonl"))
     assert (item.id, item.author) == ("1", "7")
-    # Where they are no numbers they stay as they are.
+    # Values that are not numbers are unchanged.
     rows = read_text(tmp_path, "inputs,outputs,id\na,b,1.0\nc,d,v2\n")
     assert [row["id"] for row in rows] == ["1.0", "v2"]
 

@@ -1,4 +1,4 @@
-"""Feedback read, gathered into cases, and divided: nothing is both learned from and judged."""
+"""Feedback grouped into cases and split into folds without leakage."""
 
 import random
 import warnings
@@ -28,7 +28,7 @@ RANK = Categorical(choices=("poor", "fair", "good"), ordered=True)
 
 
 def word(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
-    """One expert's word on one case; two answers to each question."""
+    """Feedback of one expert on one case."""
     return {
         "inputs": f"Question {number // 2}?",
         "outputs": f"Answer {number}.",
@@ -62,7 +62,7 @@ def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
             assert items
             assert not items & {group_of(item.example, group_by) for item in fold.train}
             held = [feedback for case in fold.test for feedback in case.feedback]
-            # All that is not on an item that is judged is learned from: nothing gets lost.
+            # All feedback outside the test items is used for training.
             assert len(fold.train) + len(held) == len(feedback)
     assert folds_of(feedback, group_by, 1) == folds_of(feedback, group_by, 1)
     assert folds_of(feedback, group_by, 1) != folds_of(feedback, group_by, 2)
@@ -74,7 +74,7 @@ def test_folds_are_stratified_by_label() -> None:
         sum(bool(case.expected) for case in fold.test) for fold in folds_of(feedback, folds=5)
     ]
     assert shares == [2] * 5
-    # Numbers are parted by where they lie; what can't be stratified is divided all the same.
+    # Numbers are stratified by range; labels that cannot be stratified are still split.
     share = Criterion(name="s", instructions="?", scale=Numeric(minimum=0, maximum=1))
     numbers = read([word(n, value=n / 40) for n in range(40)], share)
     middles = [
@@ -110,7 +110,7 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
         assert sum(len({groups[index] for index in fold}) for fold in ours) == len(set(groups))
         splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=trial)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a label may be rarer than folds are many
+            warnings.simplefilter("ignore")  # a label may have fewer cases than there are folds
             theirs = [list(test) for _, test in splitter.split(labels, labels, groups)]
         if all(theirs):
             spreads.append((uneven(ours, labels), uneven(theirs, labels)))

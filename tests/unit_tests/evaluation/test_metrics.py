@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and published values; intervals by item, paired, and wide enough."""
+"""Metrics compared with scikit-learn and published values; bootstrap intervals."""
 
 # ruff: noqa: S311 - nothing secret
 
@@ -143,7 +143,7 @@ def test_intervals_are_reproducible_from_the_seed() -> None:
 
 
 def test_cases_of_an_item_are_resampled_as_a_group() -> None:
-    """The same item ten times over tells nothing new, and does not narrow the interval."""
+    """Ten copies of an item do not narrow the interval."""
     expected, got = coins(20, 0.7, 3)
     [once], _ = scored(Boolean(), expected, got)
     items = [f"item{n}" for n in range(20)]
@@ -159,7 +159,7 @@ def test_cases_of_an_item_are_resampled_as_a_group() -> None:
 
 @pytest.mark.parametrize(("items", "low"), [(2, 0.158), (10, 0.692), (100, 0.964)])
 def test_perfect_score_on_few_items_has_a_wide_interval(items: int, low: float) -> None:
-    """All draws are the same: the exact bound of Clopper and Pearson takes their place."""
+    """If all resamples are equal, the exact Clopper-Pearson bound is used."""
     expected = [number % 2 == 0 for number in range(items)] * 2
     groups = [str(number) for number in range(items)] * 2
     [scores], _ = scored(Boolean(), expected, expected, groups=groups)
@@ -224,7 +224,7 @@ def test_intervals_are_of_95_percent_and_calibration_has_ten_bins() -> None:
     for sure, error in (([0.65, 0.75], (0.35 + 0.75) / 2), ([0.62, 0.68], (0.68 - 0.38) / 2)):
         metrics = numbers(Boolean(), [True, False], [True, True], sure=sure)
         assert metrics["ece"] == pytest.approx(error)
-    # No interval where most draws leave a number undefined: two draws in five have both cases.
+    # No interval if most resamples are undefined: two in five have both cases.
     expected, some = [True, False, *[True] * 8], [0.9, 0.8, *[None] * 8]
     [one], _ = scored(Boolean(), expected, expected, sure=some)
     assert one.metrics["auc"] == Estimate(value=1)

@@ -1,4 +1,4 @@
-"""Reports made without a model: every scale, hostile texts, what can be missing, no network."""
+"""Reports: every scale, hostile text, missing parts, no network."""
 
 import json
 import random
@@ -65,7 +65,7 @@ def guideline(text: str, number: int = 0) -> Guideline:
 def make_report(
     kind: str = "boolean", number: int = 24, *, right: float = 0.7, text: str = "Say sorry first."
 ) -> Report:
-    """A report of a base judge that is right half the time, and of one that learned."""
+    """A report of a base judge that is right half the time and an aligned judge."""
     criterion = Criterion(name="tone", instructions=text, scale=SCALES[kind])
     scale, chance = criterion.scale, random.Random(0)  # noqa: S311 - nothing secret
     values = labels_of(scale) or [0.0, 0.25, 0.5, 1.0]
@@ -148,7 +148,7 @@ def make_report(
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags with their attributes, and text."""
+    """The tags, attributes and text of a page."""
 
     def __init__(self, written: str) -> None:
         super().__init__()

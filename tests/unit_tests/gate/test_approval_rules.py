@@ -1,4 +1,4 @@
-"""When a call runs without a question: the bound on wrong calls, and the rule on untrusted text."""
+"""When calls run without approval: the error bound and the rule on untrusted text."""
 
 import random
 from typing import Any

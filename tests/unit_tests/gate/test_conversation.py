@@ -1,4 +1,4 @@
-"""What a gate reads from a conversation, and its critiques."""
+"""How a gate extracts the example from a conversation, and its critiques."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -238,7 +238,7 @@ def test_whole_conversation_is_judged_as_steps(case: str) -> None:
 
 
 def test_drafts_with_known_ids_are_excluded() -> None:
-    """If the critique has its own key, the messages do not contain it."""
+    """With a separate critique key, the messages do not contain critiques."""
     question = HumanMessage("Where is it?", id="m1")
     drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
     turn = read_turn(
@@ -310,7 +310,7 @@ def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
 
 
 def test_structured_response_in_a_custom_graph_is_not_the_answer() -> None:
-    """Nothing shows whether it belongs to this turn."""
+    """It may belong to an earlier turn."""
     state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
     assert example_in(state) == Example(inputs="Where is it?", outputs="A")
 

@@ -1,4 +1,4 @@
-"""What importing the integrations imports, the error for a missing extra, and JSON of results."""
+"""Imports of the integrations, missing extras, and conversion to JSON."""
 
 import subprocess
 import sys

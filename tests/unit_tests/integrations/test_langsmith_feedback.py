@@ -1,4 +1,4 @@
-"""What people said in LangSmith: its client's own objects, exported JSON, and tables."""
+"""LangSmith feedback from client objects, exported JSON and tables."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def said(on: Any, who: str | None = "ann", source: str = "app", **fields: Any) -
 
 
 def read(runs: Any, feedback: Any = (), criterion: Criterion = CRITERION, **options: Any) -> Any:
-    """Read the objects, and the same as exported JSON: both have to say the same."""
+    """Import objects and their exported JSON, and check that both agree."""
     imported = feedback_from_langsmith(runs, feedback, criterion=criterion, **options)
     as_json: list[list[Any]] = [
         [json.loads(item.model_dump_json()) for item in some] for some in (runs, feedback)
@@ -103,7 +103,7 @@ def test_values_are_converted_to_the_scale(criterion: Criterion, given: Any, val
 
 
 def test_labels_of_a_table_get_their_type() -> None:
-    """Of pandas: 1.0 for 1, and NaN, None, NaT or <NA> where there is nothing."""
+    """As pandas has them: 1.0 for 1, and NaN, None, NaT or <NA> for missing values."""
     runs = [{"id": name, "inputs": name, "outputs": "x"} for name in "abcd"]
     rows = [
         {"run_id": "a", "key": "support_tone", "score": 1, "modified_at": NOW},

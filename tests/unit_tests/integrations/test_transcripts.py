@@ -1,4 +1,4 @@
-"""Messages of runs, traces and spans become the turns that gates judge."""
+"""Messages of runs, traces and spans become turns as judged by gates."""
 
 import json
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ VERDICT = {"gate": "quality_gate", "let_through": True, "judgment": None}
 
 
 def judged(*messages: AnyMessage) -> Example:
-    """What a gate judges of these messages."""
+    """The example that a gate extracts from these messages."""
     example = extract_example({}, None, read_turn(messages, {}))
     assert isinstance(example, Example)
     return example

@@ -1,4 +1,4 @@
-"""The embedded sentence encoder, for real: it ships with its weights."""
+"""The real embedded sentence encoder with its packaged weights."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -63,7 +63,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let the server's process import the stand-in, and find "weights"."""
+    """Make the server process import the fake llama.cpp and find fake weights."""
     (tmp_path / "xllamacpp.py").write_text(STAND_IN)
     root = Path(memalign_graph.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{root}")

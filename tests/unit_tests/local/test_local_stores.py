@@ -58,7 +58,7 @@ def test_store_keeps_items_in_a_new_folder(tmp_path: Path) -> None:
 
 
 class Hold:
-    """Holds an SQLite connection in its next statement until it is let go."""
+    """Blocks an SQLite connection in its next statement until released."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

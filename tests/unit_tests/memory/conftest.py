@@ -1,4 +1,4 @@
-"""Every kind of store, called both ways; and memories reopened as by another process."""
+"""Fixtures: every kind of store, sync and async, and reopened memories."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing
@@ -23,7 +23,7 @@ from tests.unit_tests.memory.support import CRITERION, Bench, hashed
 async def bench(
     request: pytest.FixtureRequest, server: LoopbackServer, tmp_path: Path
 ) -> AsyncIterator[Bench]:
-    """A memory in one kind of store, or, under `EVERY_STORE`, in each in turn."""
+    """A memory in the default store, or in every kind of store with `EVERY_STORE`."""
     kind, _, way = getattr(request, "param", "memory-sync").partition("-")
     async with AsyncExitStack() as stack:
         store: BaseStore
@@ -61,7 +61,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def any_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
-    """Opens one more store on the same data, in memory or in a file."""
+    """Open another store on the same data, in memory or in a file."""
     if request.param == "memory":
         yield in_memory()
     else:
@@ -71,7 +71,7 @@ def any_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opene
 
 @pytest.fixture
 def reopen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Forgets all that this process knows of memories."""
+    """Clear this process's cache of memories."""
 
     def forget_views() -> None:
         monkeypatch.setattr(view, "_cache", view._Cache())

@@ -1,4 +1,4 @@
-"""The driver of the memory's tests: operations by name and at random, alone and interleaved."""
+"""Named and random operations for tests of the memory."""
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,7 +24,7 @@ Operation = Callable[[IO, MemoryAccess], Coroutine[Any, Any, Any]]
 
 
 def memories(opener: Opener, count: int) -> list[JudgeMemory]:
-    """The same memory through several stores, as in several processes."""
+    """One memory opened through several stores, as in several processes."""
     return [JudgeMemory(opener(), CRITERION, embeddings=hashed) for _ in range(count)]
 
 
@@ -81,7 +81,7 @@ def learn(*changes: GuidelineOperation) -> Operation:
 
 @cache
 def begun() -> tuple[InMemoryStore, str, list[str]]:
-    """A store that is filled once, and an earlier version and export of its memory."""
+    """A filled store with an earlier version and export of its memory."""
     store = InMemoryStore()
     [memory] = memories(lambda: store, 1)
     memory.remember(FEEDBACK)
@@ -133,7 +133,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def start(store: InMemoryStore | None = None) -> list[JudgeMemory]:
-    """Fill a store; returns its memory as two processes know it, and as a third will read it."""
+    """Fill a store; returns its memory in two warm processes and a cold one."""
     store = InMemoryStore() if store is None else store
     store._data.update({key: dict(items) for key, items in begun()[0]._data.items()})
     here, there, cold = memories(in_memory(store), 3)
@@ -150,7 +150,7 @@ KINDS = (
 
 
 class Actor:
-    """A writer that acts at random; what it did before, it may undo or import again."""
+    """A writer that performs random operations, including rollbacks and imports."""
 
     def __init__(self, memory: JudgeMemory, seed: object, kinds: str = KINDS) -> None:
         self.access = memory.access
@@ -161,12 +161,12 @@ class Actor:
         self._kinds = kinds.split()
 
     async def act(self, io: IO) -> None:
-        """Do one thing, if it can be done."""
+        """Perform one operation if possible."""
         self.done.append(self.random.choice(self._kinds))
         try:
             await getattr(self, self.done[-1])(io)
         except InvalidInputError as error:
-            # What it speaks of is gone meanwhile, or was never seen but in a race.
+            # Its target was removed, or existed only in a race.
             assert any(phrases in str(error) for phrases in ("has no", "already", "never had"))  # noqa: PT017
         self.versions.append((await self.access.refresh(io)).version)
 
@@ -220,7 +220,7 @@ class Actor:
         await self._learn(io, *guidelines)
 
     async def reword(self, io: IO) -> None:
-        """Word a pending guideline again, as distilling it from its sources does."""
+        """Reword a pending guideline as redistilling does."""
         everything = await self.access.guidelines(io)
         for guideline in [item for item in everything if item.status == "pending"][:1]:
             text = self.lesson()

@@ -1,4 +1,4 @@
-"""What tests of purging share: feedback full of planted words, and where they are found again."""
+"""Helpers for purge tests: feedback with planted words, and where they remain."""
 
 import inspect
 from pathlib import Path
@@ -60,7 +60,7 @@ def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
 def fill(
     store: BaseStore, *, criterion: Criterion = CRITERION, embeddings: Any = hashed
 ) -> tuple[JudgeMemory, Episode]:
-    """A memory in which planted feedback has left traces of every kind."""
+    """Fill a memory with all kinds of traces of planted feedback."""
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
     retained, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
     learn_from(memory, op("add", other, text="Untouched."))
@@ -110,7 +110,7 @@ def everything_in(store: BaseStore) -> list[Any]:
 
 
 def left_in(items: list[Any], mark: str = MARK) -> list[str]:
-    """Where a planted word is left."""
+    """The places that still contain a planted word."""
     return sorted(
         f"{'/'.join(item.namespace)}: {texts}"
         for item in items
@@ -119,7 +119,7 @@ def left_in(items: list[Any], mark: str = MARK) -> list[str]:
 
 
 async def keep_deleted(*owners: Any) -> None:
-    """Let SQLite leave deleted bytes in its files, as it does unless it was built otherwise."""
+    """Turn off SQLite's secure_delete, so that deleted bytes stay in the file."""
     for owner in owners:
         connection = getattr(owner, "conn", owner)
         if "sqlite" not in type(connection).__module__:
@@ -130,7 +130,7 @@ async def keep_deleted(*owners: Any) -> None:
 
 
 def untold(warnings: list[str], store: BaseStore) -> list[str]:
-    """The warnings of a purge but for what it can't promise of a Postgres database."""
+    """The warnings of a purge except the one about Postgres."""
     if "postgres" not in type(store).__module__:
         return warnings
     assert len(warnings) == 2
@@ -150,7 +150,7 @@ class Parent(TypedDict, total=False):
 
 
 def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
-    """A graph of someone else's, which keeps what it is asked."""
+    """An unrelated graph that stores its question."""
     builder = StateGraph(Parent)
     builder.add_node("keep", lambda state: state)
     builder.add_edge(START, "keep")
@@ -158,7 +158,7 @@ def small_graph(saver: BaseCheckpointSaver[Any]) -> Any:
 
 
 def ask(saver: BaseCheckpointSaver[Any], name: str, question: object) -> None:
-    """Leave what is asked in a thread of that graph."""
+    """Store a question in a thread of that graph."""
     small_graph(saver).invoke({"question": question}, {"configurable": {"thread_id": name}})
 
 

@@ -1,4 +1,4 @@
-"""Stores opened anew, watched or failing, and something else done in the midst of an operation."""
+"""Stores that record, fail, or run another operation in the middle of one."""
 
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ Opener = Callable[[], BaseStore]
 
 
 def connect(path: Path | str) -> sqlite3.Connection:
-    """A connection as two processes on one file need it."""
+    """A connection for several processes on one file."""
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     connection.execute("PRAGMA busy_timeout=30000")
     connection.execute("PRAGMA journal_mode=WAL")
@@ -38,7 +38,7 @@ Asked = Sequence[Op] | Embeddings | StructuredModel
 
 
 class Meanwhile(IO):
-    """Does something else once, before the first such call, or after it."""
+    """Runs another operation once, before or after the first matching call."""
 
     def __init__(
         self, when: Callable[[Asked], bool], then: Callable[[], object], *, after: bool = False
@@ -107,7 +107,7 @@ def asks(asked: Asked) -> bool:
 
 @contextmanager
 def opening(path: Path) -> Iterator[Opener]:
-    """Open any number of stores on one file; they are closed at the end."""
+    """Open any number of stores on one file."""
     connections: list[sqlite3.Connection] = []
 
     def opener() -> BaseStore:
@@ -132,7 +132,7 @@ def in_memory(first: InMemoryStore | None = None) -> Opener:
 
 
 class WatchedStore(InMemoryStore):
-    """Records its batches, and fails at will when something that was said is to be written."""
+    """Records its batches, and can fail when feedback is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,11 +158,11 @@ class WatchedStore(InMemoryStore):
 
 
 class CutOffError(BaseException):
-    """The machine stops."""
+    """Simulates a crash."""
 
 
 class Failing(InMemoryStore):
-    """Writes put by put, and stops before one of them."""
+    """Writes one put at a time and crashes before one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,5 +186,5 @@ class Failing(InMemoryStore):
 
 
 def is_content(put: PutOp) -> bool:
-    """Whether a put writes a word or a fact."""
+    """Whether a put writes feedback or a fact."""
     return "vectors" not in put.namespace

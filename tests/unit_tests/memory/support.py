@@ -1,4 +1,4 @@
-"""What memory tests share: stores opened anew, a store that is watched, feedback in one line."""
+"""Helpers for memory tests."""
 
 import json
 from collections.abc import Iterable
@@ -38,13 +38,13 @@ def hashed(texts: Iterable[str]) -> list[list[float]]:
 
 
 def op(action: Any, *episodes: Episode | str, **fields: Any) -> GuidelineOperation:
-    """An operation as distilling proposes it."""
+    """An operation as proposed by distilling."""
     ids = [episode if isinstance(episode, str) else episode.id for episode in episodes]
     return GuidelineOperation(action=action, episode_ids=ids, **fields)
 
 
 def hashes(episodes: Iterable[Episode]) -> dict[str, str]:
-    """What a lesson read of these episodes."""
+    """The feedback hashes of these episodes."""
     return {episode.id: episode.word for episode in episodes}
 
 
@@ -60,7 +60,7 @@ def learn(
 
 
 def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
-    """Learn from what some changes come from, as it stands now, and from nothing else."""
+    """Commit a lesson from exactly the sources of some operations."""
     hashes_read = hashes(memory.episodes())
     read = {key: hashes_read[key] for change in operations for key in change.episode_ids}
     return lambda io: learning.commit_lesson(io, memory.access, operations, read)
@@ -76,7 +76,7 @@ def dump(value: Any) -> str:
 
 @dataclass
 class Bench:
-    """A memory in one kind of store, called in one way."""
+    """A memory in one kind of store with sync or async calls."""
 
     server: LoopbackServer
     store: BaseStore

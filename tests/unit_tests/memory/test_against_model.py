@@ -1,4 +1,4 @@
-"""Hundreds of random changes against a model in plain dicts; readers that look now and then."""
+"""Random changes compared with a reference model in plain dicts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Rule:
 
 
 class Model:
-    """What operations of these names leave; guidelines by their text."""
+    """A reference model of the operations; guidelines by text."""
 
     def __init__(self) -> None:
         self.words: dict[str, str | None] = {}
@@ -94,7 +94,7 @@ class Model:
 
 
 class Trial(Actor):
-    """An actor that changes a memory and its model alike; comments differ, or are said again."""
+    """An actor that applies each change to a memory and its model."""
 
     def __init__(self, opener: Opener, seed: int) -> None:
         self.memories = memories(opener, 2)
@@ -141,7 +141,7 @@ class Trial(Actor):
         return result
 
     def compare(self) -> None:
-        """All readers, warm and cold, see what the model says."""
+        """Check that warm and cold readers match the model."""
         [cold] = memories(self.opener, 1)
         check_same(self.memories, cold)
         for memory in (*self.memories, cold):

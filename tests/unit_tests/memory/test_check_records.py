@@ -1,4 +1,4 @@
-"""What memory keeps of checks: guidelines' questions, and the answers on its cases."""
+"""Stored check questions and answers."""
 
 import json
 from collections.abc import Mapping
@@ -180,7 +180,7 @@ def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Open
     assert episodes[0].example_id not in str(elsewhere.access.view.facts())
     assert elsewhere.at(commit.version).missing
 
-    # An earlier version's export has none.
+    # An export of an earlier release has none.
     earlier = "\n".join(line for line in text.split("\n") if '"type": "answers"' not in line)
     cold = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     cold.import_jsonl(earlier)

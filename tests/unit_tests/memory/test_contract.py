@@ -1,4 +1,4 @@
-"""Every operation in every kind of store, called both ways."""
+"""Every operation in every kind of store, sync and async."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

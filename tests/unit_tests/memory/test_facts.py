@@ -1,4 +1,4 @@
-"""The log: a change is one fact, written last and never changed; what cannot be kept is not."""
+"""The log: each change is one immutable fact that is written last."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A process with many memories: each read once, let go in time, and never behind its store."""
+"""The cache of memories: loading, eviction and freshness."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ def cached() -> list[view.MemoryView]:
 
 
 def reads_of(batches: Iterable[list[Op]]) -> list[str]:
-    """What was read, by the kind of its namespace."""
+    """The number of reads by namespace kind."""
     spaces = [
         op.namespace if isinstance(op, GetOp) else op.namespace_prefix
         for ops in batches
@@ -69,7 +69,7 @@ def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memori
         assert words_in(judge_memory(here, name)) == {f"Word of {name}."}
         assert sum(item.nbytes for item in cached()) <= bound
     assert 10 < len(cached()) < 60
-    for name in (names[0], names[-1]):  # let go of long ago, and still there
+    for name in (names[0], names[-1]):  # evicted long ago, and still stored
         judge_memory(there, name).remember(said("two", "Another."))
         assert words_in(judge_memory(here, name)) == {f"Word of {name}.", "Another."}
     batches.clear()
@@ -121,7 +121,7 @@ def test_cache_limit_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SlowStore(InMemoryStore):
-    """Counts first readings, and holds each up until it is let go; some of them fail."""
+    """Counts initial loads and blocks each until released; some fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ async def test_loading_does_not_deadlock_event_loops(
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
     slow.released.set()
-    # The loop is blocked, by its own thread and by one that it waits for.
+    # The loop is blocked by its own thread and by one it waits for.
     version = judge_memory(slow).version()
     monkeypatch.setattr(access, "_WAIT_TIMEOUT_S", 0.01)
     with ThreadPoolExecutor(1) as threads:
@@ -284,7 +284,7 @@ def test_clock_once_far_ahead_causes_no_lasting_cost(
         now = count(start + minutes * 60_000_000, 1_000)
         other.remember(said(f"elsewhere {minutes}"))
         here.episodes()
-    # The newest fact that was known ten minutes before, and those since.
+    # The newest fact known ten minutes earlier, and all later ones.
     assert read == [52, 2, 2]
     here.forget(wrong.id)
     assert len(other.episodes()) == len(here.episodes()) == 53

@@ -1,4 +1,4 @@
-"""Guidelines by hand and learned ones: what becomes of them as words are learned and forgotten."""
+"""Handwritten and learned guidelines as feedback is learned and forgotten."""
 
 from functools import partial
 from typing import Any
@@ -115,7 +115,7 @@ def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
 
 
 def five(memory: JudgeMemory) -> list[Episode]:
-    """Ann on one and two, bob on one, nobody on three and, with ids of their own, on three."""
+    """Feedback: ann on one and two, bob on one, two without an author on three."""
     feedback = [
         said("one", author=" ann ", id="7"),
         said("two", "Far too long.", author="ann", id="8"),

@@ -1,4 +1,4 @@
-"""Each process's knowledge of a memory is kept in step with the store, whoever writes and when."""
+"""Each process's cached state stays consistent with the store."""
 
 import asyncio
 import sqlite3
@@ -94,7 +94,7 @@ def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.Mon
     weigh.reset_mock()
     assert len(memory.at(versions[10]).episodes) == 10
     memory.rollback(versions[20])
-    # At each once, and as often as the memory is folded from its beginning.
+    # Once per change, and once per replay of the whole log.
     assert weigh.call_count <= 3 * 20
 
 

@@ -1,4 +1,4 @@
-"""Operations at the same moment, or cut off: whatever comes of it holds together."""
+"""Concurrent and interrupted operations leave a consistent memory."""
 
 import random
 from collections import Counter
@@ -60,7 +60,7 @@ WHILE_IT_READS = 6
 
 
 def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
-    """All see the same, nothing in it points nowhere, and each operation kept its promise."""
+    """Check that all processes agree, references resolve, and each operation took effect."""
     *warm, cold = memories
     check_same(warm, cold)
     episodes = {episode.id: episode for episode in cold.episodes()}
@@ -68,7 +68,7 @@ def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
     texts = {guideline.text for guideline in guidelines if guideline.status == "standing"}
     learned = Counter(key for guideline in guidelines for key in guideline.episode_ids)
     assert learned.keys() <= episodes.keys()
-    assert learned[THREE.id] <= 1  # of two lessons that read it, one has it
+    assert learned[THREE.id] <= 1  # of two lessons from it, one applies
     if "purge one" in both and not both & {"import", "roll back"}:
         assert left_in(everything_in(cold.access.store), "zqxone") == []
         if "say another word" not in both and "revise one" not in both:
@@ -118,7 +118,7 @@ def test_every_operation_with_every_other_in_the_middle(name: str, moment: int |
 
 
 def together(name: str, other: str, when: Any) -> list[JudgeMemory]:
-    """Start a memory, and run an operation in it with another in its midst."""
+    """Run an operation with another in the middle of it."""
     here, there, cold = start()
     beside(here, OPERATIONS[name], when, other, there)
     return [here, there, cold]
@@ -298,7 +298,7 @@ def reopened(store: InMemoryStore) -> JudgeMemory:
 
 
 def picture(store: InMemoryStore) -> Any:
-    """What a memory holds, but for dates and the ids that depend on them, to whoever opens it."""
+    """The content of a memory without dates and ids that depend on them."""
     memory = reopened(store)
     guidelines = [
         (guideline.text, guideline.question, guideline.status, sorted(guideline.episode_ids))
@@ -349,7 +349,7 @@ async def test_operation_cut_off_at_each_put(
 
 
 class FailingSaver(InMemorySaver):
-    """Stops before it deletes a thread."""
+    """Crashes before it deletes a thread."""
 
     failing = False
 

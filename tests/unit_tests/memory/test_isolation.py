@@ -1,4 +1,4 @@
-"""Memories in one store: none sees another's episodes, in recall, exports, versions or indexes."""
+"""Memories in one store are isolated in recall, exports, versions and indexes."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Export and import: a memory moves whole, as text people can read; what can't be read is named."""
+"""Export and import as JSON lines: round trips and errors."""
 
 import json
 import os
@@ -29,7 +29,7 @@ ODD = 'Zeile 1\nZeile 2\r\n\u2028\u2029\u0085\x1c\x1e „ß“ 🙂 \\n "quoted"
 
 
 async def fill(bench: Bench) -> None:
-    """A memory with something of every kind."""
+    """A memory with every kind of item."""
     episode, two, three = await bench.remember(
         said("one", ODD, author="Jürgen", id="7", thread_id="t", value=False, judgment=VERDICT),
         said({"frage": ["zwei", 2.5, None]}, "Zu kühl.", outputs={"text": ODD}),
@@ -72,7 +72,7 @@ async def test_round_trip_is_exact(bench: Bench) -> None:
     imported = await bench.do("import_jsonl", text, memory=elsewhere, author="eve")
     [commit] = await bench.do("history", memory=elsewhere)
     assert (commit.reason, commit.author, commit.guidelines.added) == ("import", "eve", 4)
-    await bench.do("import_jsonl", text, memory=elsewhere)  # changes nothing more
+    await bench.do("import_jsonl", text, memory=elsewhere)  # no further change
     assert len(await bench.do("history", memory=elsewhere)) == 1
     assert await bench.do("export_jsonl", memory=elsewhere) == text
     assert await bench.do("version", memory=elsewhere) == await bench.do("version")
@@ -194,7 +194,7 @@ async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
 
 @cache
 def exported() -> str:
-    """A memory of one guideline (line 2), two episodes (3 and 4) and their vectors (5 and 6)."""
+    """An export of one guideline (line 2), two episodes (3, 4) and their vectors (5, 6)."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     episode, _ = memory.remember([said("one", value=True), said("two")])
     learn(memory, op("add", episode, text="Be warm."))
@@ -229,7 +229,7 @@ def test_memory_of_an_earlier_release_is_not_mistaken_for_an_empty_one() -> None
 
 
 def check_refused(memory: JudgeMemory, source: Any, problem: str) -> None:
-    """Import where something lies already, and find that nothing has changed."""
+    """Check that a failed import changes nothing."""
     memory.remember(said("kept"))
     before = everything_in(memory.access.store)
     with pytest.raises(InvalidInputError, match=problem) as caught:

@@ -1,4 +1,4 @@
-"""What Postgres alone does: its order of texts, its locks, and workers that share a database."""
+"""Behavior specific to Postgres: text order, locks and shared databases."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ Open = Callable[[], JudgeMemory]
 
 
 class Counting(PostgresStore):
-    """Notes the operations that are asked of it."""
+    """Records its operations."""
 
     def batch(self, ops: Any) -> Any:
         vars(self).setdefault("asked", []).append(list(ops))
@@ -38,7 +38,7 @@ class Counting(PostgresStore):
 
 @pytest.fixture
 def another(postgres_uri: str) -> Iterator[Open]:
-    """Opens the memory by one more connection, as another worker has it."""
+    """Open the memory with another connection, as another worker."""
     with ExitStack() as stack:
 
         def opened() -> JudgeMemory:
@@ -58,7 +58,7 @@ def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
     graph = judging.compile(store=store)
 
     def judged() -> tuple[list[str], list[str]]:
-        """What a judgment was given, and what the store was asked for it."""
+        """The input of a judgment and its store operations."""
         store.taken()
         judgment = graph.invoke({"inputs": "two", "outputs": "a"})["judgment"]
         guidelines = {guideline.id: guideline.text for guideline in memory.access.view.guidelines}
@@ -91,7 +91,7 @@ def part_of(op: Any) -> str:
 def test_reader_sees_facts_dated_before_1970(
     another: Open, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
-    """Postgres compares times as text, and many of its collations do not see a minus."""
+    """Postgres compares times as text, and many collations ignore a minus sign."""
     writer, reader = another(), another()
     if known:
         with monkeypatch.context() as patched:
@@ -109,7 +109,7 @@ def test_reader_sees_facts_dated_before_1970(
 def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
     another: Open,
 ) -> None:
-    """Postgres locks row by row: each would wait for the other, and one would fail."""
+    """Postgres locks row by row, so opposite orders could deadlock."""
     with ThreadPoolExecutor(2) as pool:
         for number in range(5):
             feedback = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]

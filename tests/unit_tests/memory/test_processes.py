@@ -1,4 +1,4 @@
-"""Real processes on one SQLite file or Postgres database, and one that is killed half-way."""
+"""Real processes on one SQLite file or Postgres database."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Purging: nothing of what was planted is left in any item, and no way back brings it."""
+"""Purging removes planted text from all items and from every way to restore it."""
 
 import gc
 import json
@@ -52,7 +52,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def check_clean(memory: JudgeMemory) -> None:
-    """Nothing planted is left, nor comes back from any version, by export or by recall."""
+    """Check that no planted text is in any item, version, export or recall."""
     store = memory.access.store
     assert left_in(everything_in(store)) == []
     assert left_in(everything_in(store), planted().example.id) == []
@@ -179,7 +179,7 @@ def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) 
     prompts = [[episode.id, two.id, four.id], [three.id]]
     run_sync(learning.commit_lesson(SYNC, memory.access, operations, read, prompts=prompts))
     purged = purge(memory, episode.id)
-    # In words that stood without it the other prompt's guideline keeps what calls for it.
+    # The other prompt's guideline keeps its sources in text that did not need the purged one.
     [guideline] = memory.guidelines()
     assert (guideline.text, guideline.status) == ("Something else.", "standing")
     assert two.id in purged.pending
@@ -247,7 +247,7 @@ WHY = "It is zqxwhy, she says, that matters here."
 
 
 def with_handles(change: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
-    """An operation as the schema wants it: from the feedback that is not the planted one."""
+    """An operation with handles, from the feedback that is not planted."""
     schema = json.dumps(request.schema)
     if '"guideline"' in schema:
         change = {"guideline": "none", **change}
@@ -260,7 +260,7 @@ def with_handles(change: dict[str, Any], request: ChatRequest) -> dict[str, Any]
 def review(
     bench: Bench, meanwhile: Callable[[ChatRequest], dict[str, Any]]
 ) -> tuple[dict[str, Any], InMemorySaver]:
-    """Review a case; the model that distils answers as `meanwhile` says."""
+    """Review a case; the distill model answers with `meanwhile`."""
     saver = InMemorySaver()
     graph = create_review_graph(
         CRITERION, model=bench.server.chat_model(), embeddings=bench.embeddings
@@ -331,7 +331,7 @@ async def test_purge_removes_the_vectors(bench: Bench) -> None:
 
 
 class SlowSaver(InMemorySaver):
-    """A checkpointer during whose listing an expert says something more."""
+    """A checkpointer that adds feedback while it lists threads."""
 
     def __init__(self, say: Callable[[], object]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Purging: not in the bytes of SQLite files either; where that can't be promised, it is said."""
+"""Purging removes bytes from SQLite files, or warns if it cannot."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def opened_memory(store: BaseStore) -> JudgeMemory:
 
 
 def check(forgotten: Forgotten, *warnings: str, threads: Any = ()) -> None:
-    """What was purged, and what the report warns of, by how that begins."""
+    """Check the purged ids and the beginnings of the warnings."""
     assert forgotten.purged is not None
     assert forgotten.purged.thread_ids == [*threads]
     result = forgotten.purged.warnings
@@ -150,11 +150,11 @@ async def test_open_reader_of_an_async_file_or_checkpointer_is_reported(
 
 
 class Kept(InMemorySaver):
-    """Known as one that keeps all in memory."""
+    """A store known to be in memory."""
 
 
 class Elsewhere(BaseStore):
-    """A store of which nothing is known, as one that speaks to a server."""
+    """A store of an unknown kind."""
 
     def __init__(self) -> None:
         self._inner = InMemoryStore()

@@ -1,4 +1,4 @@
-"""Recalling: what is found, from vectors that are made once, and the index that finds them."""
+"""Recall: results, vectors and the index."""
 
 import asyncio
 import random
@@ -108,7 +108,7 @@ async def test_concurrent_callers_embed_missing_texts_once(bench: Bench) -> None
 
 
 class Untouched:
-    """Embeddings of a store, which memories must leave alone."""
+    """A store's embeddings that memories must not call."""
 
     def __call__(self, texts: object) -> list[list[float]]:
         raise AssertionError(f"The store embedded {texts}")

@@ -1,4 +1,4 @@
-"""Guidelines that lose a source are worded again; those that agree or clash are consolidated."""
+"""Redistilling after a lost source, and consolidation of guidelines."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def with_model(bench: Bench, **options: Any) -> JudgeMemory:
 
 
 async def two_sources(bench: Bench) -> list[Any]:
-    """A guideline from two pieces of feedback on a case, the first full of planted words."""
+    """A guideline from two pieces of feedback, the first with planted words."""
     episodes = await bench.remember(
         said("one", f"{PLANTED} why", author=f"{PLANTED} ann", id=f"{PLANTED} id"),
         said("one", "It must say sorry for the delay.", author="bob"),
@@ -196,7 +196,7 @@ async def consolidate(bench: Bench, *replies: Any) -> dict[str, Any]:
 
 
 async def rules(bench: Bench, *texts: str) -> tuple[list[Any], list[Guideline]]:
-    """Guidelines of one source each, the later the newer."""
+    """Guidelines of one source each, in order of time."""
     feedback = [
         said(f"case {place}", given_at=START + timedelta(days=place)) for place in range(len(texts))
     ]
@@ -264,27 +264,27 @@ async def test_forgetting_during_consolidation_affects_nothing_else(
 
 
 def shown(request: ChatRequest) -> dict[int, str]:
-    """The rules of a request, by the numbers they have in it."""
+    """The guidelines of a request, by number."""
     matches = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)
     return {int(number): text for number, text in matches}
 
 
 def subject(text: str) -> str:
-    """Rules on the same subject say the same."""
+    """Guidelines on the same subject are duplicates."""
     match = re.search(r"subject (\d+)", text)
     assert match is not None
     return match[1]
 
 
 def compare(request: ChatRequest) -> dict[str, Any]:
-    """A model that finds what says the same."""
+    """A model that finds duplicates."""
     texts = shown(request)
     pairs = combinations(texts, 2)
     return relations([[a, b] for a, b in pairs if subject(texts[a]) == subject(texts[b])])
 
 
 async def fill(bench: Bench, count: int) -> Any:
-    """Guidelines of which two each, that stand far apart, are on one subject."""
+    """Guidelines in which pairs that are far apart share a subject."""
     episodes = await bench.remember(*(said(f"case {number}") for number in range(count)))
     texts = [
         f"On subject {number // 2}, {f'matter{number // 2} ' * 50}({number})."

@@ -1,4 +1,4 @@
-"""Remembering and revising: what becomes an episode, what changes one, and what changes nothing."""
+"""Remembering and revising feedback."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Processes of their own that work on a memory in a file, and tell what they did."""
+"""Worker processes on a shared memory that report what they did."""
 
 import logging
 import multiprocessing
@@ -25,7 +25,7 @@ FORKS.set_forkserver_preload([__name__])
 
 
 def store_at(place: Path | str) -> BaseStore:
-    """Open the store in a file, or in the Postgres database of a URL."""
+    """Open a store in a file or a Postgres database."""
     if isinstance(place, Path):
         return SqliteStore(connect(place))
     from langgraph.store.postgres import PostgresStore
@@ -36,7 +36,7 @@ def store_at(place: Path | str) -> BaseStore:
 
 
 def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
-    """Act at random when told to; names the facts that it wrote, and then what it sees."""
+    """Perform random operations on command; reports written facts and the final state."""
     logging.disable(logging.WARNING)
     written: list[str] = []
     store = store_at(place)
@@ -62,7 +62,7 @@ def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
 
 
 def die(path: Path, environment: Mapping[str, str]) -> None:
-    """Be killed before what was said is written."""
+    """Get killed before feedback is written."""
     os.environ.update(environment)
 
     class Killed(SqliteStore):
@@ -77,7 +77,7 @@ def die(path: Path, environment: Mapping[str, str]) -> None:
 
 
 def read(path: Path, pipe: Any) -> None:
-    """Read a file until told to end."""
+    """Read a memory until told to stop."""
     connection = connect(path)
     connection.execute("BEGIN")
     connection.execute("SELECT * FROM store").fetchone()
@@ -87,7 +87,7 @@ def read(path: Path, pipe: Any) -> None:
 
 
 def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
-    """Tell what is in a memory, in which order."""
+    """Report the ordered content of a memory."""
     os.environ.update(environment)
     store = SqliteStore(connect(path))
     memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
@@ -105,7 +105,7 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
 
 
 def learn_there(uri: str, pipe: Any) -> None:
-    """Add each guideline that is sent to a memory in Postgres, and tell what it sees before."""
+    """Add guidelines to a memory in Postgres on command; reports the state before each."""
     memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed)
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""Whether a fall of the agreement is seen, and not seen where there is none."""
+"""Drift detection: power and false alarms."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -22,7 +22,7 @@ def stream(rng: np.random.Generator, before: float, after: float, at: int) -> li
 def test_false_alarm_rate_of_continuous_testing_is_as_stated(agreement: float) -> None:
     rng = np.random.default_rng(3)
     alarms = [max(stream(rng, agreement, agreement, 0)) >= 1 / LEVEL for _ in range(100)]
-    assert np.mean(alarms) <= 0.07  # 5 %, and what 100 streams err by
+    assert np.mean(alarms) <= 0.07  # 5 %, plus the error of 100 streams
 
 
 def test_drop_of_twenty_points_is_detected_in_most_streams() -> None:
@@ -51,7 +51,7 @@ def test_alarm_has_values_before_and_after_and_the_time() -> None:
 
 
 def sampled(count: int, *reasons: str) -> JudgeMemory:
-    """A memory of answers, in whose last third the judge is wrong."""
+    """A memory in which the judge errs on the last third."""
     answers = []
     for number in range(count):
         timestamp = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)

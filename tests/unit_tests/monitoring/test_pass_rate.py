@@ -1,4 +1,4 @@
-"""`pass_rate`: which judgments and answers count, the groups, and what is refused."""
+"""`pass_rate`: included judgments, groups and errors."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -30,7 +30,7 @@ MONDAY = datetime(2026, 11, 2, 9, tzinfo=UTC)
 
 
 class Bench:
-    """A memory whose judge passes nine of ten, and is wrong on each fifth that it passes."""
+    """A memory whose judge passes 90 % and errs on every fifth pass."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, scale: Scale | None = None) -> None:
         criterion = Criterion(
@@ -58,7 +58,7 @@ class Bench:
         return example, judgment
 
     def fill(self, count: int = 400, *, share: int = 5) -> None:
-        """Judge cases; an expert is asked about one in `share` by chance, and about bad ones."""
+        """Judge cases; an expert rates a random `share` and all failures."""
         answers = []
         for number in range(count):
             self.now = MONDAY + timedelta(days=7 * (number >= count // 2))

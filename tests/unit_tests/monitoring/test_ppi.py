@@ -1,4 +1,4 @@
-"""The interval of the pass rate holds what it promises, and is no wider than that of the labels."""
+"""Coverage and width of the pass rate's interval."""
 
 from collections.abc import Callable
 
@@ -21,14 +21,14 @@ def share_world(rng: np.random.Generator, rate: float, accuracy: float, labels: 
 
 
 def score_world(rng: np.random.Generator, rate: float, noise: float, labels: int) -> World:
-    """Marks from 1 to 5; the judge's are 0.4 too high."""
+    """Scores from 1 to 5; the judge's are 0.4 too high."""
     truth = np.round(1 + 4 * rng.beta(6 * rate, 6 * (1 - rate), labels + OTHERS))
     judged = np.clip(np.round(truth + rng.normal(0.4, noise, len(truth))), 1, 5)
     return truth[:labels].tolist(), judged[:labels].tolist(), judged[labels:].tolist()
 
 
 def covered(make: Callable[[], World], truth: float, **how: object) -> tuple[float, float]:
-    """How often an interval has the truth, and its width as a share of that of the labels alone."""
+    """Coverage of an interval, and its width relative to that of the labels alone."""
     hits, widths = 0, []
     for _ in range(RUNS):
         values, predictions, others = make()
@@ -46,9 +46,9 @@ def test_interval_of_a_share_has_its_stated_coverage(rate: float, labels: int) -
     for accuracy in (0.6, 0.8, 0.95):
         rng = np.random.default_rng(1)
         share, width = covered(lambda: share_world(rng, rate, accuracy, labels), rate)  # noqa: B023
-        assert share >= 0.925  # 0.95, less what 400 runs err by
+        assert share >= 0.925  # 0.95, minus the error of 400 runs
         widths.append(width)
-    assert max(widths) < 1.05  # a judge that is no use costs nothing
+    assert max(widths) < 1.05  # a useless judge costs nothing
     assert rate == 0.02 or widths[2] < 0.75
 
 

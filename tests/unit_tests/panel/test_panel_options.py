@@ -1,4 +1,4 @@
-"""A panel without a graph: its options, its score, and its form."""
+"""Panel options, score and form, without a graph."""
 
 import itertools
 import json
@@ -245,7 +245,7 @@ def test_unjudged_criterion_is_named_and_has_no_field() -> None:
 
 
 def sections(text: str) -> list[str]:
-    """The headings that a Markdown reader sees outside of fences."""
+    """The Markdown headings outside code fences."""
     collected: list[str] = []
     fence = ""
     for line in text.splitlines():

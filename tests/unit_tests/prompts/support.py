@@ -1,4 +1,4 @@
-"""What tests of prompts share: guidelines, episodes, and the distiller's prompt of them."""
+"""Helpers for tests of prompts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Untrusted text, fenced and cut."""
+"""Escaping and truncation of untrusted text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The judge's prompt, as text."""
+"""The judge prompt."""
 
 import json
 from typing import Any
@@ -72,7 +72,7 @@ def test_prompt_order_is_guidelines_episodes_case() -> None:
     )
     system, human = texts(built_prompt)
     assert "1. Rule b.\n2. Rule a.\n" in system
-    # The most similar stands next to the case; one without a value is told of beside it.
+    # The most similar one is next to the case; one without a value follows it.
     order = ("Good.", "Kind.", "Fine.", "Bad.", "Rude.", "Go away.")
     places = [human.index(item) for item in order]
     assert places == sorted(places)
@@ -165,7 +165,7 @@ def test_case_specific_guidelines_follow_the_shared_prefix() -> None:
     assert "a a a" not in texts(far)[1]
     ids = "".join(guideline.id for guideline in near.guidelines)
     assert ids.endswith("a")
-    # Before it the newest, most of what fits.
+    # Before it the newest, as many as fit.
     assert "abcdefghijklmnopqrst".endswith(ids[:-1])
     assert 6 < len(ids) < 11
     [warning] = near.warnings

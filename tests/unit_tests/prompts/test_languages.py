@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - lessons are written in their own scripts
-"""Lessons and parrots in six languages: no rule goes by how long a word is."""
+"""Informative guidelines and repetitions in six languages."""
 
 import unicodedata
 

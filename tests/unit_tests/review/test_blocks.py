@@ -1,4 +1,4 @@
-"""An example as blocks: each value is shown as what it is, and no more than a page bears."""
+"""Examples rendered as blocks: types and size limits."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ def outputs(value: Any, **options: Any) -> tuple[Block, ...]:
 
 
 def text_of(blocks: Any) -> str:
-    """Return all that is shown, folded or not."""
+    """Return all text, collapsed or not."""
     texts = [text for block in blocks for text, _ in (*block.pieces, *block.folded)]
     return "".join([*texts, *(text_of(parts) for block in blocks for _, parts in block.rows)])
 
@@ -92,7 +92,7 @@ def test_one_megabyte_is_truncated_with_a_note() -> None:
         section = sections_of(
             {"outputs": value}, compare_with={"outputs": "other words " * 90_000}
         )[0]
-        assert time.perf_counter() - start < 10  # it is far less on a machine that is not busy
+        assert time.perf_counter() - start < 10  # it is far less on an idle machine
         assert len(text_of(section.blocks)) <= 200_000
         assert section.left_out
 

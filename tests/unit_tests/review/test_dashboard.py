@@ -1,4 +1,4 @@
-"""What was learned, who answered what, and how often judge and experts agree."""
+"""The dashboard: guidelines, history and agreement."""
 
 from datetime import date, timedelta
 

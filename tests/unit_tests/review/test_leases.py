@@ -1,4 +1,4 @@
-"""A case is an expert's for ten minutes at a time, and for 90 seconds after its page is closed."""
+"""Leases last ten minutes, or 90 seconds after the page is closed."""
 
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ NAMESPACE = ("memalign_review", "leases")
 
 
 class Clock:
-    """Leases in a store, which grow older when told."""
+    """Leases in a store with a controllable clock."""
 
     def __init__(self) -> None:
         self.store = InMemoryStore()

@@ -1,4 +1,4 @@
-"""The preview of an answer, compared with what the answer then changes."""
+"""The preview of an answer, compared with the changes after it is stored."""
 
 import random
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Which cases the queue shows first: the random sample, then what tells most about the others."""
+"""Queue order: the random sample, then representative cases."""
 
 from collections.abc import Sequence
 from datetime import timedelta
