@@ -7,8 +7,11 @@ but their lines are indented, so that no line of a text looks like a step.
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from memalign_graph.identity import storable
@@ -19,11 +22,17 @@ _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     "tool": "tool",
 }
-_FIELDS = ("role", "type", "content", "tool_calls", "invalid_tool_calls", "tool_call_id", "name")
+_FIELDS = (
+    *("role", "type", "content", "tool_calls", "invalid_tool_calls", "tool_call_id", "name"),
+    *("additional_kwargs", "response_metadata", "artifact"),
+)
 # Types of content parts. Thinking is not part of the message, and calls are in `tool_calls` too.
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _UNSAID_PARTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
-_CALL_PARTS = ("tool_use", "tool_call", "tool_call_chunk", "function_call", "input_json_delta")
+_CALL_PARTS = (
+    *("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "input_json_delta"),
+    *("function_call", "custom_tool_call"),
+)
 _BINARY_PARTS = ("image", "audio", "video", "file", "document", "media")
 _BINARY_KEYS = {"image_url", "inline_data", "base64", "file_id", "file_data"}
 
@@ -31,6 +40,7 @@ _TEXT_WEIGHT = 4  # of messages and calls; results have 1
 _NAME_CHARS = 64
 _MAX_COUNTED = 20  # names of steps left out
 _MARK = " [...] "  # replaces what was cut
+_LABEL_END = re.compile(r"[()<>]|:(?!\w)")
 
 
 class Step(NamedTuple):
@@ -65,32 +75,57 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
     keeps.
     """
     listed = value if isinstance(value, list) else []
-    items = [fields for item in listed if (fields := _fields(item)) is not None]
+    items = [fields for item in listed if (fields := message_fields(item)) is not None]
     if not items or len(items) < len(listed):
+        if not lenient and any(map(_is_langchains, listed)):
+            index = next(i for i, item in enumerate(listed) if message_fields(item) is None)
+            raise ValueError(
+                f"{name}[{index}] is a {type(listed[index]).__name__}, which is no message by a "
+                "user, an assistant, a tool or the system. Leave it out."
+            )
         return None
+    clean = storable if lenient else str
     messages: list[dict[str, Any]] = []
     called: set[str] = set()
     for index, fields in enumerate(items):
-        calls, role = fields["tool_calls"], fields["role"]
-        content = _text(fields.get("content"), role, None if lenient else f"{name}[{index}]")
-        message = {"role": role, "content": storable(content) if lenient else content}
+        role, where = fields["role"], None if lenient else f"{name}[{index}]"
+        content = _text(fields.get("content"), role, where)
+        message = {"role": role, "content": clean(content or _refusal_beside(fields))}
         speaker = fields.get("name")
         if role == "tool":
-            message["tool_call_id"] = str(fields.get("tool_call_id") or "")
-            # LangChain repeats the tool's name, OpenAI does not.
-            speaker = None if message["tool_call_id"] in called else speaker
+            call_id = message["tool_call_id"] = clean(str(fields.get("tool_call_id") or ""))
+            # LangChain repeats the tool's name, OpenAI does not. Without an id only the name tells
+            # which call a result belongs to.
+            speaker = None if call_id and call_id in called else speaker
         if isinstance(speaker, str) and speaker:
-            message["name"] = speaker
-        if calls:
+            message["name"] = clean(speaker)
+        if fields["tool_calls"]:
+            calls = [_cleaned(call, clean) for call in fields["tool_calls"]]
             message["tool_calls"] = calls
             called |= {call["id"] for call in calls}
         messages.append(message)
     return messages
 
 
-def _fields(item: Any) -> dict[str, Any] | None:
+def _cleaned(call: Mapping[str, Any], clean: Callable[[str], str]) -> dict[str, Any]:
+    function = {name: clean(text) for name, text in call["function"].items()}
+    return {**call, "id": clean(call["id"]), "function": function}
+
+
+def _refusal_beside(fields: Mapping[str, Any]) -> str:
+    """Return a refusal that is next to the content, where Chat Completions has it."""
+    more = fields.get("additional_kwargs")
+    refusal = {**(more if isinstance(more, Mapping) else {}), **fields}.get("refusal")
+    return refusal if isinstance(refusal, str) else ""
+
+
+def _is_langchains(item: Any) -> bool:
+    return hasattr(item, "model_dump") and hasattr(item, "content")
+
+
+def message_fields(item: Any) -> dict[str, Any] | None:
     """Return a message's fields with OpenAI's name of its role; None if it is not a message."""
-    if hasattr(item, "model_dump") and hasattr(item, "content"):
+    if _is_langchains(item):
         item = {name: getattr(item, name, None) for name in _FIELDS}
     if not isinstance(item, Mapping):
         return None
@@ -106,7 +141,16 @@ def _fields(item: Any) -> dict[str, Any] | None:
     is_read = content is None or isinstance(content, str | list)
     is_read = is_read and all(isinstance(part, str | Mapping) for part in parts)
     says_nothing = "content" not in item and not calls
-    if role is None or calls is None or not is_read or says_nothing or item.get("function_call"):
+    # OpenAI's first calls, and Anthropic's calls and results, which are in the content alone.
+    is_other = (
+        item.get("function_call")
+        or ("tool_calls" not in item
+        and any(
+            isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result")
+            for part in parts
+        ))
+    )
+    if role is None or calls is None or not is_read or says_nothing or is_other:
         return None
     return {**item, "role": role, "tool_calls": calls}
 
@@ -116,16 +160,20 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     groups = [fields.get(name) or [] for name in ("tool_calls", "invalid_tool_calls")]
     if not all(isinstance(group, list) for group in groups):
         return None
+    valid, invalid = groups
     calls = []
-    for call in [call for group in groups for call in group]:
+    for call in [*valid, *invalid]:
         plain = call.model_dump() if hasattr(call, "model_dump") else call
         call_fields = plain if isinstance(plain, Mapping) else {}
         function = call_fields.get("function") or call_fields.get("custom") or call_fields
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if name is None and call in invalid:
+            name = ""  # a model wrote none
+        if not isinstance(name, str):
             return None
-        written = (function.get(name) for name in ("arguments", "args", "input"))
+        written = (function.get(key) for key in ("arguments", "args", "input"))
         arguments = _arguments(next(filter(None, written), {}))
-        function = {"name": function["name"], "arguments": arguments}
+        function = {"name": name, "arguments": arguments}
         calls.append(
             {"id": str(call_fields.get("id") or ""), "type": "function", "function": function}
         )
@@ -163,7 +211,8 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
     if kind in _UNSAID_PARTS or kind in _CALL_PARTS:
         return ""
     if not any(name in kind for name in _BINARY_PARTS) and _BINARY_KEYS.isdisjoint(part):
-        return _dumps(part)
+        with suppress(ValueError, TypeError, RecursionError):
+            return _dumps(part)
     if where is not None:
         raise ValueError(
             f"{where} holds content of the type {kind!r}, which is no text: describe it in words, "
@@ -198,24 +247,31 @@ def steps_of(messages: Sequence[Mapping[str, Any]]) -> list[Step]:
         if who == "tool":
             indices = waiting.get(message.get("tool_call_id") or "", [])
             if indices:
-                index = indices.pop(0)
+                named = (index for index in indices if steps[index].who == name)
+                index = next(named, indices[0]) if name else indices[0]
+                indices.remove(index)
                 steps[index] = steps[index]._replace(result=text)
             else:
                 steps.append(Step(name or "a tool", "", is_call=True, result=text))
             continue
         if text.strip():
             steps.append(Step(f"{who} {name}" if name else who, text))
-        for call in message.get("tool_calls") or ():
+        calls = message.get("tool_calls") or ()
+        for call in filter(itemgetter("id"), calls):
+            waiting.pop(call["id"], None)  # some models number the calls of each message
+        for call in calls:
             function = call["function"]
             waiting.setdefault(call["id"], []).append(len(steps))
             steps.append(Step(_name(function["name"]), _call_text(function), is_call=True))
-    if steps and messages[-1]["role"] == "assistant" and not steps[-1].is_call:
+    is_answered = messages[-1]["role"] == "assistant" and messages[-1]["content"].strip()
+    if steps and is_answered and not steps[-1].is_call:
         steps[-1] = steps[-1]._replace(is_answer=True)
     return steps
 
 
 def _name(name: str) -> str:
-    return " ".join(name[: 2 * _NAME_CHARS].split())[:_NAME_CHARS]
+    """Return a name on one line, without the characters that end a label."""
+    return " ".join(_LABEL_END.sub(" ", name[: 2 * _NAME_CHARS]).split())[:_NAME_CHARS]
 
 
 def _call_text(function: Mapping[str, str]) -> str:
@@ -231,24 +287,11 @@ def _call_text(function: Mapping[str, str]) -> str:
 
 def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
     """Render numbered steps within about `max_chars` characters."""
-    parts = [part for step in steps for part in step.parts]
-    around = sum(len(label) + 4 for label, _, _ in parts) + (len(str(len(steps))) + 2) * len(steps)
-    lengths = [(len(text), weight) for _, text, weight in parts]
-
-    def size(level: int) -> int:
-        cut = sum(min(length, weight * level + len(_MARK)) for length, weight in lengths)
-        return around + cut
-
-    level = max((length for length, _ in lengths), default=0)
-    if max_chars is None or size(level) <= max_chars:
-        return "\n".join(_lines(steps, 1, level))
-    low, high = 0, min(level, max_chars)
-    while low < high:  # binary search for the highest level that fits
-        level = (low + high + 1) // 2
-        low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
-    min_size = size(low)
-    if min_size <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
-        return "\n".join(_lines(steps, 1, low))
+    size = _sizes(steps)
+    level = cut_level(steps, max_chars)
+    min_size = size(level)
+    if max_chars is None or min_size <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
+        return render_at(steps, level)
     # Not even the names fit: the steps in the middle are counted by name.
     ends = max(len(steps) * max_chars // (2 * min_size), 1)
     last = len(steps) - ends
@@ -257,6 +300,37 @@ def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
     names += ", and others" if len(counts) > _MAX_COUNTED else ""
     middle = f"[... steps {ends + 1} to {last} left out: {names} ...]"
     return "\n".join([*_lines(steps[:ends], 1, 0), middle, *_lines(steps[last:], last + 1, 0)])
+
+
+def render_at(steps: Sequence[Step], level: int) -> str:
+    """Render all steps, with their texts cut to a level."""
+    return "\n".join(_lines(steps, 1, level))
+
+
+def cut_level(steps: Sequence[Step], max_chars: int | None = None) -> int:
+    """Return the highest level at which all steps have about `max_chars` characters; or 0."""
+    size = _sizes(steps)
+    level = max((len(text) for step in steps for _, text, _ in step.parts), default=0)
+    if max_chars is None or size(level) <= max_chars:
+        return level
+    low, high = 0, min(level, max_chars)
+    while low < high:  # binary search
+        level = (low + high + 1) // 2
+        low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
+    return low
+
+
+def _sizes(steps: Sequence[Step]) -> Callable[[int], int]:
+    """Return a function from a level to the number of characters of the rendered steps."""
+    parts = [part for step in steps for part in step.parts]
+    around = sum(len(label) + 4 for label, _, _ in parts) + (len(str(len(steps))) + 2) * len(steps)
+    lengths = [(len(text), weight) for _, text, weight in parts]
+
+    def size(level: int) -> int:
+        cut = sum(min(length, weight * level + len(_MARK)) for length, weight in lengths)
+        return around + cut
+
+    return size
 
 
 def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:

@@ -15,7 +15,14 @@ from typing import Any
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
-from memalign_graph.transcript import Step, goal_tools_answer, render, transcripts_in
+from memalign_graph.transcript import (
+    Step,
+    cut_level,
+    goal_tools_answer,
+    render,
+    render_at,
+    transcripts_in,
+)
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -48,7 +55,10 @@ def as_text(value: Any, max_chars: int | None = None) -> str:
 
 def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None) -> str:
     chars_each = None if max_chars is None else max_chars // len(transcripts)
-    texts = {title: render(steps, chars_each) for title, steps in transcripts.items()}
+    return _join({title: render(steps, chars_each) for title, steps in transcripts.items()})
+
+
+def _join(texts: Mapping[str, str]) -> str:
     return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
 
 
@@ -64,13 +74,30 @@ def fit(value: Any, max_tokens: int, *, tries: int = 8) -> str:
     if not transcripts:
         return clip(as_text(value), max_tokens)
     chars = _MAX_BYTES_PER_TOKEN * max_tokens
-    for _ in range(tries):  # digits and other scripts take more tokens
-        text = escape_tags(_render_all(transcripts, chars))
+    level = cut_level([step for steps in transcripts.values() for step in steps], chars)
+    text = _cut_to(transcripts, level)
+    size = estimate_tokens(text)
+    if size <= max_tokens or tries == 1:
+        return shorten(text, max_tokens)
+    names = _cut_to(transcripts, 0)
+    names_size = estimate_tokens(names)
+    for _ in range(tries):  # digits, line breaks, tags and other scripts take more tokens
+        if names_size > max_tokens:
+            chars = min(chars * max_tokens // size, chars * 19 // 20)
+            text = escape_tags(_render_all(transcripts, chars))
+        else:
+            share = (max_tokens - names_size) / (size - names_size)
+            level = int(level * share * 19 / 20)
+            text = _cut_to(transcripts, level)
         size = estimate_tokens(text)
         if size <= max_tokens:
             return text
-        chars = min(chars * max_tokens // size, chars * 19 // 20)
-    return shorten(text, max_tokens)
+    return shorten(names if names_size <= max_tokens else text, max_tokens)
+
+
+def _cut_to(transcripts: Mapping[str, Sequence[Step]], level: int) -> str:
+    texts = {title: render_at(steps, level) for title, steps in transcripts.items()}
+    return escape_tags(_join(texts))
 
 
 def escape_tags(text: str) -> str:
