@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.identity import storable
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import ExampleFrom, Sees
 from memalign_graph.transcript import read_messages
@@ -237,7 +238,7 @@ def what_gate_sees(
         # The result of a tool with `return_direct` is an agent's answer.
         answer = [message for message in last_answer(messages) if not _hands_back(message)]
         final = answer[0] if answer else None
-        outputs: Any = "" if final is None or _calls(final) else final.text.strip()
+        outputs: Any = "" if final is None or _calls(final) else _answer_text(final)
         replaced: list[BaseMessage] = []
     else:
         if isinstance(structured, BaseModel):
@@ -247,18 +248,18 @@ def what_gate_sees(
     if not outputs:
         return None
     asked = questions[-1] if questions else -1
-    request: Any = messages[asked].text if questions else turn.state.get("asked")
+    request: Any = request_text(messages[asked]) if questions else turn.state.get("asked")
     request = request or "(no text)"
     end, shown = len(messages) - len(replaced), _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
-    calls_tools = any(isinstance(message, ToolMessage) for message in steps)
+    calls_tools = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
     if replaced:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
     if sees == "conversation" and (before or calls_tools):
         steps = [*before, HumanMessage(request), *steps]
-        request = next((messages[place].text for place in questions), "") or request
+        request = next((request_text(messages[place]) for place in questions), "") or request
         before, calls_tools = [], True
     if sees != "answer" and calls_tools:
         outputs = _as_json(steps)
@@ -267,6 +268,29 @@ def what_gate_sees(
         request = _as_json([*system, *before, HumanMessage(request)])
     # The question may have been summarised since the first judgment.
     return {"inputs": turn.state.get("inputs", request), "outputs": outputs}
+
+
+def request_text(message: BaseMessage) -> str:
+    """Return a request's text, with the names of other content in its place."""
+    parts = message.content if isinstance(message.content, list) else []
+    if all(isinstance(part, str) or part.get("type") == "text" for part in parts):
+        return storable(message.text)
+    return _content(message)
+
+
+def _answer_text(message: BaseMessage) -> str:
+    """Return an answer's text, a model's refusal, or a tool's result."""
+    if text := message.text.strip():
+        return text
+    if isinstance(message, ToolMessage):
+        return _content(message).strip()
+    parts = message.content if isinstance(message.content, list) else []
+    refused = [part for part in parts if isinstance(part, dict) and part.get("type") == "refusal"]
+    return _content(message.model_copy(update={"content": refused})).strip()
+
+
+def _content(message: BaseMessage) -> str:
+    return str(_as_json([message])[0]["content"])
 
 
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:

@@ -84,7 +84,8 @@ def new_turn(messages: Any) -> TurnState:
     # The caller's message is the question, even if it claims to come from a gate. In a nested graph
     # it may be the critique of the outer graph's gate.
     asked_id = None if is_nested(run) else getattr(last, "id", None)
-    asked = {"asked": last.text} if isinstance(last, HumanMessage) else {}
+    text = conversation.request_text(last) if isinstance(last, HumanMessage) else None
+    asked = {} if text is None else {"asked": text}
     return {"asked_id": asked_id, **asked, "settings": _settings_of(run, NO_TURN)}
 
 

@@ -79,6 +79,26 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
     "nobody-answered": ([ASKED], None),
     "not-revised": ([ASKED, AIMessage("a"), CRITIQUE], None),
     "picture": ([ASKED, AIMessage([{"type": "image", "url": "https://example.org/a"}])], None),
+    "picture-asked": (
+        [HumanMessage(["Is it mine?", {"type": "image", "url": "x"}]), AIMessage("Yes.")],
+        ("Is it mine?\n[image]", "Yes."),
+    ),
+    "refusal": (
+        [ASKED, AIMessage([{"type": "refusal", "refusal": "No."}])],
+        ("Where is it?", "No."),
+    ),
+    "refusal-beside": (
+        [ASKED, AIMessage("", additional_kwargs={"refusal": "No."})],
+        ("Where is it?", "No."),
+    ),
+    "tool-returns-json": (
+        [ASKED, CALLING, ToolMessage([{"type": "json", "day": 1}], tool_call_id="1")],
+        ("Where is it?", '{"day": 1, "type": "json"}'),
+    ),
+    "text-no-store-keeps": (
+        [HumanMessage("Where\x00 is it?"), AIMessage("Kiel.")],
+        ("Where is it?", "Kiel."),
+    ),
     "blank-after-good": ([ASKED, AIMessage("a"), AIMessage("")], None),
     "other-role": ([ASKED, ChatMessage(content="A", role="critic")], None),
 }
@@ -124,6 +144,7 @@ def test_conversation_without_a_human_message_raises_one_sentence(messages: list
 
 TEXT_ALONE = [
     *("tuples", "blocks", "reasoning", "system-after", "revised-twice", "no-text-asked"),
+    *("picture-asked", "refusal", "refusal-beside", "text-no-store-keeps"),
     *("calls-tools", "tool-says-nothing", "hands-back-to-a-supervisor", "picture", "other-role"),
 ]
 
@@ -153,8 +174,28 @@ CHECK = {"name": "check_quality", "args": {}, "id": "8", "type": "tool_call"}
 VERDICT = {"gate": "check_quality", "let_through": True, "judgment": None}
 SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
 
+BROKEN = AIMessage(
+    "", invalid_tool_calls=[{"name": None, "args": "{\x00", "id": "1", "error": None}]
+)
+NAMELESS = {**FIND, "function": {"name": "", "arguments": "{"}}
+
 SEEN: dict[str, tuple[list[Any], Any, Any]] = {
     "calls": ([ASKED, CALLING, FOUND, AIMessage("Kiel.")], "Where is it?", [*STEPS, "Kiel."]),
+    "calls-without-results": (
+        [ASKED, CALLING, AIMessage("Kiel.")],
+        "Where is it?",
+        [STEPS[0], "Kiel."],
+    ),
+    "call-without-a-name": (
+        [HumanMessage("Hi"), BROKEN, AIMessage("Yes?"), ASKED, AIMessage("Kiel.")],
+        [
+            user("Hi"),
+            {**assistant(""), "tool_calls": [NAMELESS]},
+            assistant("Yes?"),
+            user("Where is it?"),
+        ],
+        "Kiel.",
+    ),
     "answers-directly": ([ASKED, CALLING, FOUND], "Where is it?", STEPS),
     "history": (
         [HumanMessage("Hi"), AIMessage("Yes?"), ASKED, AIMessage("Kiel.")],
