@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.scales import Scale
-from memalign_graph.transcript import read_messages
+from memalign_graph.transcript import message_fields, read_messages
 from memalign_graph.types import (
     Criterion,
     Example,
@@ -25,6 +25,9 @@ from memalign_graph.types import (
 )
 
 Fields = dict[str, Any]
+
+# Where messages that a gate does not judge, such as critiques, are marked.
+_MARKS = ("additional_kwargs", "response_metadata", "artifact")
 
 
 class RejectedFeedback(FrozenModel):
@@ -104,10 +107,10 @@ def _turn_fields(inputs: Any, outputs: Any) -> Fields:
     if reply is None:
         return {"inputs": inputs if request is None else request, "outputs": outputs}
     conversation = _joined(request or [], reply)
-    from_user = [message["content"] for message in conversation if message["role"] == "user"]
+    from_user = [message for message in conversation if message["role"] == "user"]
     if request is None and inputs is None and from_user:
         # agentevals' evaluators get a conversation without inputs.
-        return {"inputs": from_user[0], "outputs": conversation}
+        return {"inputs": _plain(from_user)[0]["content"], "outputs": conversation}
     turn = read_turn(convert_to_messages(conversation), {})
     seen = what_gate_sees(turn, "messages", "turn") if request and from_user else None
     return seen or {"inputs": request or inputs, "outputs": reply}
@@ -126,9 +129,18 @@ def _messages_in(value: Any, name: str) -> list[Fields] | None:
         case {"generations": [[{"message": message}, *_], *_]}:
             messages = [message]
     try:
-        return read_messages(messages, name)  # type: ignore[no-any-return] # messages, or None
+        read = read_messages(messages, name)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
+    return read and [_with_marks(*pair) for pair in zip(read, messages, strict=True)]
+
+
+def _with_marks(message: Fields, recorded: Any) -> Fields:
+    """Add what a gate reads beside the text: parts of the content, and marks."""
+    fields = message_fields(recorded) or {}
+    marks = {key: fields[key] for key in _MARKS if isinstance(fields.get(key), Mapping)}
+    content = fields.get("content")
+    return {**message, **marks, **({"content": content} if isinstance(content, list) else {})}
 
 
 def _holds_only_messages(value: Mapping[str, Any]) -> bool:
@@ -140,9 +152,13 @@ def _holds_only_messages(value: Mapping[str, Any]) -> bool:
 
 def _joined(request: list[Fields], reply: list[Fields]) -> list[Fields]:
     """Join the messages given and returned; graphs return those they were given, too."""
-    size = len(request)
-    repeats = any(reply[i : i + size] == request for i in range(len(reply) - size + 1))
+    size, asked, answered = len(request), _plain(request), _plain(reply)
+    repeats = any(answered[i : i + size] == asked for i in range(len(reply) - size + 1))
     return reply if repeats else [*request, *reply]
+
+
+def _plain(messages: list[Fields]) -> list[Fields]:
+    return read_messages(messages, "messages") or []
 
 
 def example_from_opentelemetry(span: Any) -> Example:
@@ -209,4 +225,5 @@ def _openai_messages(message: Mapping[str, Any]) -> Iterator[Fields]:
             case _:
                 content.append(part)
     if content or calls:
-        yield {"role": message.get("role"), "content": content, "tool_calls": calls}
+        names = {key: message.get(key) for key in ("role", "name")}
+        yield {**names, "content": content, "tool_calls": calls}

@@ -9,7 +9,7 @@ from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
 from memalign_graph import Example, InvalidInputError
-from memalign_graph.conversation import extract_example, read_turn
+from memalign_graph.conversation import critique_message, extract_example, read_turn
 from memalign_graph.integrations import example_from_opentelemetry
 from memalign_graph.integrations.recorded import example_fields
 
@@ -36,6 +36,11 @@ def openai(message: AnyMessage) -> Any:
 
 
 ASKED_IN = {"messages": [dumpd(ASKED)]}
+DRAFT = AIMessage("Wait.", id="a0")
+REVISED: list[AnyMessage] = [ASKED, DRAFT, critique_message("Too cold.", "quality_gate"), *STEPS]
+SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
+HANDS_BACK = AIMessage("Back to boss", response_metadata={"__is_handoff_back": True})
+IN_PARTS = HumanMessage([{"type": "text", "text": "Refund "}, {"type": "text", "text": "A7."}])
 MODEL_CALL = {"messages": [[dumpd(SystemMessage("Be kind.")), *map(dumpd, [ASKED, *STEPS[:2]])]]}
 RUNS: dict[str, tuple[Any, Any, Example]] = {
     "a graph": (
@@ -47,6 +52,21 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         ASKED_IN,
         {"messages": [*map(dumpd, [*HISTORY, ASKED, *STEPS])]},
         judged(*HISTORY, ASKED, *STEPS),
+    ),
+    "a gate that sent a draft back": (
+        ASKED_IN,
+        {"messages": [*map(dumpd, REVISED)]},
+        judged(ASKED, *STEPS),
+    ),
+    "a supervisor, as JSON": (
+        ASKED_IN,
+        {"messages": [message.model_dump() for message in [SUMMARY, ASKED, *STEPS, HANDS_BACK]]},
+        judged(ASKED, *STEPS),
+    ),
+    "text in parts": (
+        {"messages": [IN_PARTS.model_dump()]},
+        {"messages": [IN_PARTS, AIMessage("No.")]},
+        judged(IN_PARTS, AIMessage("No.")),
     ),
     "a model's call": (
         MODEL_CALL,
@@ -125,6 +145,13 @@ def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> No
     attributes = {"gen_ai.input.messages": encode(INPUT), "gen_ai.output.messages": encode(OUTPUT)}
     for span in (attributes, SimpleNamespace(attributes=attributes)):
         assert example_from_opentelemetry(span) == judged(ASKED, *STEPS)
+
+
+def test_span_keeps_the_names_of_participants() -> None:
+    asked = {"role": "user", "name": "ann", "parts": [{"type": "text", "content": "Hi"}]}
+    span = {"gen_ai.input.messages": [asked, *INPUT], "gen_ai.output.messages": OUTPUT}
+    first = {"role": "user", "name": "ann", "content": "Hi"}
+    assert example_from_opentelemetry(span).inputs[0] == first
 
 
 @pytest.mark.parametrize(
