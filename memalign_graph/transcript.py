@@ -141,15 +141,10 @@ def message_fields(item: Any) -> dict[str, Any] | None:
     is_read = content is None or isinstance(content, str | list)
     is_read = is_read and all(isinstance(part, str | Mapping) for part in parts)
     says_nothing = "content" not in item and not calls
-    # OpenAI's first calls, and Anthropic's calls and results, which are in the content alone.
-    is_other = (
-        item.get("function_call")
-        or ("tool_calls" not in item
-        and any(
-            isinstance(part, Mapping) and part.get("type") in ("tool_use", "tool_result")
-            for part in parts
-        ))
-    )
+    kinds = [part.get("type") for part in parts if isinstance(part, Mapping)]
+    # Anthropic's calls and results are in the content alone.
+    is_anthropics = "tool_calls" not in item and ("tool_use" in kinds or "tool_result" in kinds)
+    is_other = is_anthropics or item.get("function_call")
     if role is None or calls is None or not is_read or says_nothing or is_other:
         return None
     return {**item, "role": role, "tool_calls": calls}
