@@ -1,18 +1,20 @@
 """The examples, run against the loopback model, and the demo, run as a user would."""
 
-import json
+import io
 import os
 import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memalign_graph.cli import main
 from tests.conftest import judgings
+from tests.integration_tests.cli.support import Ran
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 ROOT = Path(__file__).parents[2]
@@ -217,20 +219,26 @@ def test_every_example_is_run() -> None:
     assert names == {*EXAMPLES, "evaluate_a_judge", "walkthrough"}
 
 
-def demo(*options: str, typed: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "memalign_graph.demo", *options],
-        env={**os.environ, **variables},
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+Demo = Callable[..., Ran]
+
+
+@pytest.fixture
+def demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Runs the demo in this process, which imports everything once."""
+
+    def run(*options: str, typed: str = "", **environment: str) -> Ran:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        capsys.readouterr()
+        status = main(["demo", *options])
+        return Ran(int(status), *capsys.readouterr())
+
+    return run
 
 
 def test_demo_prints_what_was_learned_and_learns_once(
-    server: LoopbackServer, tmp_path: Path
+    server: LoopbackServer, tmp_path: Path, demo: Demo
 ) -> None:
     def mentions_duplex(chat: ChatRequest) -> bool:
         return "main requirement for piggybacking is a two-way/duplex" in chat.text
@@ -238,7 +246,9 @@ def test_demo_prints_what_was_learned_and_learns_once(
     server.rules = [Rule(when=mentions_duplex, value=0.25)]
     path = tmp_path / "demo.sqlite"
     memory = ("--memory", str(path))
-    expected_output = demo(*memory, PYTHONIOENCODING="ascii").stdout
+    command = [sys.executable, "-m", "memalign_graph.demo", *memory]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    expected_output = subprocess.check_output(command, env=environment, text=True, timeout=300)
     lines = [line.split() for line in expected_output.splitlines()]
     assert ["case", "expert", "before", "after"] in lines
     assert ["0.0", "1.0", "0.25"] in [line[-3:] for line in lines], "a wrong answer, found out"
@@ -254,26 +264,26 @@ def test_demo_prints_what_was_learned_and_learns_once(
     chats = len(server.chats)
     server.chats.clear()
     again = demo(*memory, "--json")
-    assert "an earlier run learned from all cases" in again.stderr
+    assert "an earlier run learned from all cases" in again.err
     assert 16 <= len(server.chats) < chats, "what is known is not distilled again"
-    result = json.loads(again.stdout)
+    result = again.document
     assert [row["expert"] for row in result["cases"]] == [0, 1] * 3 + [0.5, 1]
     assert [guideline["text"] for guideline in result["guidelines"]] == [learned]
 
 
 def test_demo_has_a_second_scenario_and_accepts_a_typed_comment(
-    server: LoopbackServer, tmp_path: Path
+    server: LoopbackServer, tmp_path: Path, demo: Demo
 ) -> None:
     memory = ("--memory", str(tmp_path / "demo.sqlite"))
     other = tmp_path / "demo.sqlite.csv"
     other.write_text("mine")
     scripted = demo(*memory, "--sql")
-    assert "the expert on revenue-march: False: A query for the business" in scripted.stderr
-    assert "right on 2 of 4 unseen cases before it learned, and on 2 after." in scripted.stdout
+    assert "the expert on revenue-march: False: A query for the business" in scripted.err
+    assert "right on 2 of 4 unseen cases before it learned, and on 2 after." in scripted.out
     server.chats.clear()
     typed = "false\nNever from the raw tables.\nskip\nquit\n"
     options = ("--sql", "--fresh", "--interactive", "-q")
-    assert "  from revenue-march; not measured" in demo(*memory, *options, typed=typed).stdout
+    assert "  from revenue-march; not measured" in demo(*memory, *options, typed=typed).out
     sent = "".join(chat.text for chat in server.chats)
     assert "Never from the raw tables." in sent
     assert "leave out cancelled orders" not in sent
@@ -284,13 +294,12 @@ def test_demo_has_a_second_scenario_and_accepts_a_typed_comment(
     ("url", "notes", "status"), [("http://127.0.0.1:9/v1", "", 3), ("", "No base. " * 199, 2)]
 )
 def test_demo_errors_are_one_sentence(
-    server: LoopbackServer, tmp_path: Path, url: str, notes: str, status: int
+    server: LoopbackServer, tmp_path: Path, demo: Demo, url: str, notes: str, status: int
 ) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(notes)
     addresses = dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), url or server.base_url)
     done = demo("--memory", str(path), "--fresh", **addresses)
-    assert done.returncode == status
-    assert "memalign: error: " in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.status, bool(done.error)) == (status, True)
+    assert "Traceback" not in done.err
     assert not notes or path.read_text() == notes

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -95,7 +96,8 @@ def test_confirmation_prompt_at_a_terminal(shell: Shell, typed: str, status: int
         deadline = time.monotonic() + _WAIT_S
         while process.poll() is None and time.monotonic() < deadline:
             os.killpg(process.pid, signal.SIGINT)
-            time.sleep(5)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
     else:
         os.write(master, typed.encode())
     assert process.wait(_WAIT_S) == status
