@@ -116,7 +116,7 @@ def _is_known(message: Any) -> bool:
     return str(message.text).startswith(UNANSWERED)
 
 
-def apart(call: Callable[[], T]) -> T:
+def in_thread(call: Callable[[], T]) -> T:
     """Call in another thread, since this one runs Playwright's event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
@@ -148,7 +148,7 @@ class Shop:
             with open_local_store(self.folder / "memory.db") as store:
                 builder.compile(store=store).batch(list(cases), {"max_concurrency": 1})
 
-        apart(judge)
+        in_thread(judge)
 
     def episodes(self) -> list[Episode]:
         def read() -> list[Episode]:
@@ -156,7 +156,7 @@ class Shop:
                 embeddings = self.models.embedder()
                 return JudgeMemory(store, self.criterion, embeddings=embeddings).episodes()
 
-        return apart(read)
+        return in_thread(read)
 
     @contextmanager
     def open(self) -> Iterator["Popen[bytes]"]:

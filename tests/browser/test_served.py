@@ -11,7 +11,7 @@ import pytest
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
-from tests.browser.support import Bring, apart, case
+from tests.browser.support import Bring, case, in_thread
 from tests.integration_tests.agent_server import support
 from tests.loopback import LoopbackServer
 
@@ -58,9 +58,11 @@ def has_ended(client: SyncLangGraphClient, thread: str) -> bool:
     return False
 
 
-def said(client: SyncLangGraphClient, number: int) -> set[tuple[str | None, Any, str | None]]:
+def feedback_on(
+    client: SyncLangGraphClient, number: int
+) -> set[tuple[str | None, Any, str | None]]:
     """The feedback on a case: author, value and comment."""
-    episodes = apart(lambda: support.memory_of(client, "memalign").episodes())
+    episodes = in_thread(lambda: support.memory_of(client, "memalign").episodes())
     own_tasks = [item for item in episodes if item.example.outputs == case(number)["outputs"]]
     return {(item.author, item.value, item.rationale) for item in own_tasks}
 
@@ -82,7 +84,7 @@ def test_threads_panels_and_kept_judgments_share_one_queue(
         assert zoe.notice().startswith("Learned:")
         assert all(has_ended(client, thread) for thread in threads)
         for number in (1, 2, 3):
-            assert said(client, number) == {("zoe", False, "So cold.")}
+            assert feedback_on(client, number) == {("zoe", False, "So cold.")}
 
 
 def test_second_answer_to_one_interrupt_is_stored_as_feedback(
@@ -109,7 +111,10 @@ def test_second_answer_to_one_interrupt_is_stored_as_feedback(
                 notices = sorted([ann.notice(), bob.notice()])
             assert notices[0].startswith("Learned:")
             assert notices[1].startswith("Somebody else had answered this before you")
-            assert said(client, number) == {("ann", True, "I am 1."), ("bob", False, "I am 2.")}
+            assert feedback_on(client, number) == {
+                ("ann", True, "I am 1."),
+                ("bob", False, "I am 2."),
+            }
 
 
 def test_users_see_only_their_threads_and_answer_under_their_name(
@@ -137,5 +142,5 @@ def test_users_see_only_their_threads_and_answer_under_their_name(
         ann.press("Enter")
         ann.page.wait_for_selector("h1:text('wait')")
         assert ann.notice().startswith("Learned:")
-        assert said(ann_client, 6) == {("ann", False, "Mine.")}
+        assert feedback_on(ann_client, 6) == {("ann", False, "Mine.")}
         assert support.pending(bob_client, others[2:38])

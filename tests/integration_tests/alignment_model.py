@@ -48,11 +48,11 @@ def feedback_in(request: ChatRequest) -> dict[str, str]:
     return dict(sorted(result.items(), key=lambda one: int(one[0][1:])))
 
 
-def rules_in(request: ChatRequest) -> list[str]:
+def guidelines_in(request: ChatRequest) -> list[str]:
     return [text for _, text in _RULE.findall(request.text)]
 
 
-def opposed(one: str, other: str) -> bool:
+def contradict(one: str, other: str) -> bool:
     """Whether two guidelines on one topic say "always" and "never"."""
     return topic_of(one) == topic_of(other) and {"always", "never"} <= {
         adverb
@@ -90,14 +90,14 @@ class Model:
     def __call__(self, request: ChatRequest) -> Reply:
         match request.schema_name:
             case "guideline_operations":
-                return as_reply((self.distil or rules_by_topic)(request))
+                return as_reply((self.distil or guideline_per_topic)(request))
             case "guideline_relations":
                 return as_reply((self.compare or relations_by_topic)(request))
             case _:
                 return answer({"rationale": "Seen.", "value": self.judge(request)})
 
 
-def rules_by_topic(request: ChatRequest) -> ReplyLike:
+def guideline_per_topic(request: ChatRequest) -> ReplyLike:
     """One new guideline per topic, with the text of the first comment."""
     by_topic: dict[str, list[tuple[str, str]]] = {}
     for handle, comment in feedback_in(request).items():
@@ -109,7 +109,7 @@ def rules_by_topic(request: ChatRequest) -> ReplyLike:
     }
 
 
-def each_its_words(request: ChatRequest) -> ReplyLike:
+def guideline_per_comment(request: ChatRequest) -> ReplyLike:
     """One guideline per comment, with the same text."""
     return {
         "operations": [add(comment, handle) for handle, comment in feedback_in(request).items()]
@@ -118,13 +118,13 @@ def each_its_words(request: ChatRequest) -> ReplyLike:
 
 def relations_by_topic(request: ChatRequest) -> ReplyLike:
     """Guidelines on one topic are duplicates or contradictions."""
-    guidelines = rules_in(request)
+    guidelines = guidelines_in(request)
     numbers = range(1, len(guidelines) + 1)
     pairs = [
         [a, b]
         for a in numbers
         for b in numbers
-        if a < b and opposed(guidelines[a - 1], guidelines[b - 1])
+        if a < b and contradict(guidelines[a - 1], guidelines[b - 1])
     ]
     groups: dict[tuple[str, bool], list[int]] = {}
     for number in numbers:
@@ -148,12 +148,12 @@ def judged_case(chat: ChatRequest) -> int:
     return int(match[1])
 
 
-def others_in(chat: ChatRequest) -> set[int]:
+def few_shot_cases_in(chat: ChatRequest) -> set[int]:
     """The numbers of the few-shot cases in a judge prompt."""
     return {int(number) for number in _QUESTION.findall(chat.text.rpartition("<case>")[0])}
 
 
-def judge_by_rules(
+def judge_by_guidelines(
     *, wrong: Iterable[int] = (), right: Any = True, otherwise: Any = False
 ) -> Callable[[ChatRequest], Any]:
     """Make a judge that is right, but of some cases, unless a guideline says otherwise.
@@ -164,7 +164,7 @@ def judge_by_rules(
     def judge(chat: ChatRequest) -> Any:
         number = judged_case(chat)
         value = otherwise if number in wrong else right
-        for guideline in rules_in(chat):
+        for guideline in guidelines_in(chat):
             for said_of, numbers in _SAYS.findall(guideline):
                 if number in map(int, numbers.split()):
                     value = right if said_of == "true" else otherwise
@@ -173,6 +173,6 @@ def judge_by_rules(
     return judge
 
 
-def teaching(*, judge: Callable[[ChatRequest], Any] | None = None) -> Model:
+def verbatim_model(*, judge: Callable[[ChatRequest], Any] | None = None) -> Model:
     """A model that turns comments into guidelines verbatim and judges by them."""
-    return Model(distil=each_its_words, judge=judge or judge_by_rules())
+    return Model(distil=guideline_per_comment, judge=judge or judge_by_guidelines())

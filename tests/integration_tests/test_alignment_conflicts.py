@@ -7,7 +7,7 @@ import pytest
 from memalign_graph import MemAlignWarning
 from memalign_graph.agreement import krippendorff_alpha
 from tests.conftest import EVERY_WAY, Bench, Graph
-from tests.integration_tests.alignment_model import Model, each_its_words, retire
+from tests.integration_tests.alignment_model import Model, guideline_per_comment, retire
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
@@ -26,7 +26,7 @@ GIVEN = [said(1, OLD_A), said(2, OLD_B), said(3, NEW_A), said(4, NEW_B), said(5,
 
 async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
     """Align until the interrupt; returns its value."""
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask", batch_size=1, **options)
     result = await bench.invoke(graph, {"feedback": GIVEN})
     [interrupt] = result["__interrupt__"]
@@ -61,7 +61,7 @@ async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
 
 
 async def test_conflicts_within_one_batch_are_in_the_interrupt(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     result = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
     [interrupt] = result["__interrupt__"]
     assert len(interrupt.value["action_requests"]) == 2
@@ -130,7 +130,7 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
 
 async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: Bench) -> None:
     """Also if the comparison finds duplicates."""
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask")
     await align(bench, [said(1, OLD_A)], graph)
     bench.server.responder = Model(
@@ -142,7 +142,7 @@ async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: B
 
 
 async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     graph = builder(bench, conflicts="ask", batch_size=1).compile(store=bench.store)
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
         result = graph.invoke({"feedback": GIVEN})
@@ -150,14 +150,16 @@ async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
     assert await bench.guidelines() == []
 
 
-def word(author: str, value: Any, rationale: str | None = None, at: int = 1) -> dict[str, Any]:
+def comment_record(
+    author: str, value: Any, rationale: str | None = None, at: int = 1
+) -> dict[str, Any]:
     given_at = record(at)["given_at"]
     return record(1, author=author, value=value, rationale=rationale, given_at=given_at)
 
 
-ANN = word("ann", False, "On #a too cold.", at=1)
-BOB = word("bob", True, "On #b warm enough.", at=2)
-CARL = word("carl", False, "On #c no word of regret.", at=3)
+ANN = comment_record("ann", False, "On #a too cold.", at=1)
+BOB = comment_record("bob", True, "On #b warm enough.", at=2)
+CARL = comment_record("carl", False, "On #c no word of regret.", at=3)
 THREE = [ANN, BOB, CARL]
 
 
@@ -184,7 +186,7 @@ async def test_disagreement_and_alpha_are_reported(bench: Bench) -> None:
 async def test_guideline_of_more_experts_is_kept_over_newer_feedback_and_reported(
     bench: Bench,
 ) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob"), said(3, OLD_B)])
     newer = [said(4, NEW_A, author="cy"), said(5, NEW_B, author="cy")]
     report = await align(bench, newer, alignment(bench, batch_size=1), "u")

@@ -6,7 +6,7 @@ import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
 from tests.conftest import Bench, Graph
-from tests.integration_tests.alignment_model import COMPARE, DISTIL, Model, rules_by_topic
+from tests.integration_tests.alignment_model import COMPARE, DISTIL, Model, guideline_per_topic
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
@@ -34,7 +34,7 @@ GIVEN = records(12, topics=4)
 
 def failing(fault: Any, case: str = "case 5") -> Model:
     """A model that fails on one batch."""
-    return Model(distil=lambda chat: fault if case in chat.text else rules_by_topic(chat))
+    return Model(distil=lambda chat: fault if case in chat.text else guideline_per_topic(chat))
 
 
 def patient(bench: Bench, **options: Any) -> Graph:

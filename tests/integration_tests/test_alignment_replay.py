@@ -10,18 +10,18 @@ from tests.integration_tests.alignment_model import (
     Model,
     add,
     feedback_in,
-    judge_by_rules,
+    few_shot_cases_in,
+    guideline_per_topic,
+    judge_by_guidelines,
     judged_case,
-    others_in,
     revise,
-    rules_by_topic,
-    teaching,
+    verbatim_model,
 )
 from tests.integration_tests.alignment_support import align, alignment, asked, record, said, sources
 from tests.loopback import ChatRequest, ReplyLike, content_filter
 
 
-def words(number: int, text: str, **fields: Any) -> dict[str, Any]:
+def comment_record(number: int, text: str, **fields: Any) -> dict[str, Any]:
     """A comment on a new case that becomes a guideline verbatim."""
     return said(number, text, **{"value": True, **fields})
 
@@ -67,9 +67,9 @@ GOOD = "On #good1 it is false of cases 201 202, whatever else they say."
 async def test_dropped_guideline_is_reported_and_not_distilled_again(bench: Bench) -> None:
     await seed(bench, 6)
     cases = {episode.example_id: [episode.id] for episode in await bench.episodes()}
-    bench.server.responder = teaching()
+    bench.server.responder = verbatim_model()
     guideline = "On #vague it is false of cases 2 3 4."
-    feedback = [words(101, guideline)]
+    feedback = [comment_record(101, guideline)]
     report = await align(bench, feedback, guarded(bench))
     assert await bench.guidelines() == []
     assert report["guidelines"] == {"added": [], "revised": [], "retired": []}
@@ -90,7 +90,9 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
     await seed(bench, 6, guideline)
     [before] = await bench.guidelines()
     changed = {"operations": [revise("G1", "On #keep name it always.", "F1")]}
-    bench.server.responder = Model(distil=lambda _: changed, judge=judge_by_rules(wrong=(2, 3, 4)))
+    bench.server.responder = Model(
+        distil=lambda _: changed, judge=judge_by_guidelines(wrong=(2, 3, 4))
+    )
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert await bench.guidelines() == [before]
     assert report["guidelines"]["revised"] == []
@@ -98,11 +100,11 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
 
 async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Bench) -> None:
     await seed(bench, 8)
-    bench.server.responder = teaching()
+    bench.server.responder = verbatim_model()
     values = [
-        words(101, VAGUE),
-        words(102, "On #bad it is false of cases 5 6 7."),
-        words(103, "On #good it is false of cases 203."),
+        comment_record(101, VAGUE),
+        comment_record(102, "On #bad it is false of cases 5 6 7."),
+        comment_record(103, "On #good it is false of cases 203."),
     ]
     before = await verdicts(bench, range(8))
     report = await align(bench, values, guarded(bench))
@@ -115,8 +117,8 @@ async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Benc
 
 async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None:
     await seed(bench, 6)
-    bench.server.responder = teaching()
-    feedback = [words(101, GOOD), words(102, "On #b thank them.")]
+    bench.server.responder = verbatim_model()
+    feedback = [comment_record(101, GOOD), comment_record(102, "On #b thank them.")]
     await align(bench, feedback, guarded(bench, k=20))
     old, new = set(range(6)), {101, 102}
     seen: dict[bool, set[int]] = {False: set(), True: set()}
@@ -125,7 +127,7 @@ async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None
         with_new = GOOD in chat.text
         case = judged_case(chat)
         seen[with_new].add(case)
-        assert others_in(chat) == (old | new if with_new else old) - {case}
+        assert few_shot_cases_in(chat) == (old | new if with_new else old) - {case}
         # Otherwise its own feedback would be in the prompt without its texts.
         assert f"so said of case {case}." not in chat.text
     assert seen == {False: old | new, True: old | new}
@@ -133,11 +135,11 @@ async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None
 
 async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     await seed(bench, 6)
-    bench.server.responder = teaching()
+    bench.server.responder = verbatim_model()
     graph = guarded(bench, batch_size=1, conflicts="ask")
     values = [
-        words(101, "On #a always name it, for it is false of cases 2 3 4."),
-        words(102, "On #a never name it."),
+        comment_record(101, "On #a always name it, for it is false of cases 2 3 4."),
+        comment_record(102, "On #a never name it."),
     ]
     await bench.invoke(graph, {"feedback": values})
     chats = len(bench.server.chats)
@@ -152,9 +154,10 @@ async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_
     bench: Bench,
 ) -> None:
     await seed(bench, 6)
-    bench.server.responder = Model(distil=rules_by_topic, judge=judge_by_rules())
+    bench.server.responder = Model(distil=guideline_per_topic, judge=judge_by_guidelines())
     feedback = [
-        words(n, f"On #x, said by {n}, thank them.", author=f"e{n}") for n in range(101, 105)
+        comment_record(n, f"On #x, said by {n}, thank them.", author=f"e{n}")
+        for n in range(101, 105)
     ]
     await align(bench, feedback)
     [before] = await bench.guidelines()
@@ -164,7 +167,7 @@ async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_
         assert "said by 101" not in chat.text
         return {"operations": [add("On #x it is false of cases 2 3 4.")]}
 
-    bench.server.responder = Model(distil=distil, judge=judge_by_rules())
+    bench.server.responder = Model(distil=distil, judge=judge_by_guidelines())
     for night in range(3):
         report = await align(bench, [], guarded(bench), f"night {night}")
         assert len(report["replay"]["broken"]) == 3
@@ -183,12 +186,14 @@ async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_
 HARMLESS = "On #good thank them for their patience."
 
 
-def turned_by(episode: int, case: int, rules: Any = None) -> Any:
+def misled_by(episode: int, case: int, rules: Any = None) -> Any:
     """A judge that is misled on one case by a few-shot case."""
-    judge = rules or judge_by_rules()
+    judge = rules or judge_by_guidelines()
 
     def misled(chat: ChatRequest) -> Any:
-        return judge(chat) and not (judged_case(chat) == case and episode in others_in(chat))
+        return judge(chat) and not (
+            judged_case(chat) == case and episode in few_shot_cases_in(chat)
+        )
 
     return misled
 
@@ -200,8 +205,8 @@ async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: B
         for episode in await bench.episodes()
         if "Question 2:" in str(episode.example.inputs)
     ]
-    bench.server.responder = teaching(judge=turned_by(101, 2))
-    report = await align(bench, [words(101, HARMLESS)], guarded(bench, k=20))
+    bench.server.responder = verbatim_model(judge=misled_by(101, 2))
+    report = await align(bench, [comment_record(101, HARMLESS)], guarded(bench, k=20))
     replay = report["replay"]
     assert replay["broken"] == []
     assert replay["turned_by_episodes"] == [turned.example_id]
@@ -214,21 +219,23 @@ async def test_values_of_an_earlier_scale_are_not_replayed(bench: Bench) -> None
     scales: list[Any] = [Numeric(minimum=0, maximum=10), Boolean()]
     old, new = (Criterion(name="grade", instructions="How good?", scale=item) for item in scales)
     await seed(bench, 3, criterion=old, value=7.5)
-    bench.server.responder = teaching(judge=lambda _: False)
-    report = await align(bench, [words(101, HARMLESS, value=False)], guarded(bench, new))
+    bench.server.responder = verbatim_model(judge=lambda _: False)
+    report = await align(bench, [comment_record(101, HARMLESS, value=False)], guarded(bench, new))
     assert report["replay"]["cases"] == 1
     assert len(report["guidelines"]["added"]) == 1
 
 
 async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -> None:
     await seed(bench, 10)
-    good = [words(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)]
+    good = [
+        comment_record(100 + n, f"On #good{n} it is false of cases {200 + n}.") for n in range(12)
+    ]
     bad = [
-        words(150, "On #bad1 it is false of cases 1 2 3."),
-        words(151, "On #bad2 it is false of cases 6 7 8."),
+        comment_record(150, "On #bad1 it is false of cases 1 2 3."),
+        comment_record(151, "On #bad2 it is false of cases 6 7 8."),
     ]
     feedback = [*good[:4], bad[0], *good[4:9], bad[1], *good[9:]]
-    bench.server.responder = teaching()
+    bench.server.responder = verbatim_model()
     report = await align(bench, feedback, guarded(bench))
     assert set(sources(await bench.guidelines())) == {record["rationale"] for record in good}
     result = {case["guideline"] for case in report["replay"]["broken"]}
@@ -241,8 +248,11 @@ async def test_two_bad_guidelines_among_many_good_ones_are_found(bench: Bench) -
 @EVERY_WAY
 async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> None:
     await seed(bench, 10)
-    bench.server.responder = teaching()
-    feedback = [words(101, "On #vague it is false of cases 2 3."), words(102, HARMLESS)]
+    bench.server.responder = verbatim_model()
+    feedback = [
+        comment_record(101, "On #vague it is false of cases 2 3."),
+        comment_record(102, HARMLESS),
+    ]
     report = await align(bench, feedback, guarded(bench))
     assert len(report["guidelines"]["added"]) == 2
     replay = report["replay"]
@@ -253,10 +263,10 @@ async def test_case_that_changes_by_chance_drops_no_guideline(bench: Bench) -> N
 async def test_guideline_that_fixes_as_many_cases_as_it_regresses_stays(bench: Bench) -> None:
     await seed(bench, 10)
     feedback = [record(200 + number, value=False) for number in range(4)]
-    bench.server.responder = teaching()
+    bench.server.responder = verbatim_model()
     await align(bench, feedback)
     guideline = "On #mixed it is false of cases 2 3 4 200 201 202 203."
-    report = await align(bench, [words(101, guideline)], guarded(bench), "u")
+    report = await align(bench, [comment_record(101, guideline)], guarded(bench), "u")
     replay = report["replay"]
     assert (replay["newly_agree"], replay["agreed_before"] - replay["agree_after"]) == (4, 3)
     assert len(report["guidelines"]["added"]) == 1
@@ -265,14 +275,14 @@ async def test_guideline_that_fixes_as_many_cases_as_it_regresses_stays(bench: B
 @EVERY_WAY
 async def test_case_refused_by_the_provider_is_excluded_from_the_replay(bench: Bench) -> None:
     await seed(bench, 10)
-    model = teaching()
+    model = verbatim_model()
 
     def refusing(chat: ChatRequest) -> ReplyLike:
         is_refused = chat.schema_name == JUDGE and judged_case(chat) == 5
         return content_filter() if is_refused else model(chat)
 
     bench.server.responder = refusing
-    feedback = [words(101, VAGUE), words(102, HARMLESS)]
+    feedback = [comment_record(101, VAGUE), comment_record(102, HARMLESS)]
     report = await align(bench, feedback, guarded(bench))
     assert sources(await bench.guidelines()) == {HARMLESS: 1}
     replay = report["replay"]

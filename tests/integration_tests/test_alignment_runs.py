@@ -13,7 +13,7 @@ from tests.integration_tests.alignment_model import (
     DISTIL,
     Model,
     add,
-    each_its_words,
+    guideline_per_comment,
     retire,
     revise,
 )
@@ -80,7 +80,7 @@ async def test_reported_usage_matches_the_servers_count(bench: Bench) -> None:
 
 
 async def test_report_lists_revised_and_retired_guidelines(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     first = await align(bench, [said(1, "On #a name it."), said(2, "On #b name it.")])
     a, b = first["guidelines"]["added"]
     changes = [
@@ -151,7 +151,7 @@ BOTH = [said(n, f"On #{n} name it.") for n in range(8, 12)]
 async def test_learn_from_only_labels_or_only_comments(
     bench: Bench, learn_from: Any, first: int, problem: str, absent: str
 ) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, learn_from=learn_from)
     report = await align(bench, [*LABELS, *WORDS, *BOTH], graph)
     assert report["feedback"] == {"new": 8, "changed": 0, "unchanged": 0, "rejected": 4}
@@ -293,7 +293,7 @@ async def test_subgraph_of_a_parent_with_its_own_context(bench: Bench) -> None:
 
 
 async def test_runs_on_one_thread_have_separate_reports(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, batch_size=1)
     feedback = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]
     first = await align(bench, feedback, graph)

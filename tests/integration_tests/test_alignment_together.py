@@ -19,8 +19,8 @@ from tests.integration_tests.alignment_model import (
     COMPARE,
     DISTIL,
     Model,
-    each_its_words,
     feedback_in,
+    guideline_per_comment,
 )
 from tests.integration_tests.alignment_support import (
     align,
@@ -114,7 +114,7 @@ async def outcome(bench: Bench, seed: int) -> Any:
 
     def slow(chat: Any) -> Any:
         time.sleep(waits.random() / 20)
-        return each_its_words(chat)
+        return guideline_per_comment(chat)
 
     bench.server.responder = Model(distil=slow)
     how = {5: "never"}
@@ -157,10 +157,10 @@ async def test_result_does_not_depend_on_the_order_in_which_batches_finish(bench
 GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On #c be brief.")]
 
 
-def meanwhile(bench: Bench, action: Any, at: str) -> Any:
+def model_that_runs(bench: Bench, action: Any, at: str) -> Any:
     """A model that changes the memory once while it answers."""
     done: list[Any] = []
-    model = Model(distil=each_its_words)
+    model = Model(distil=guideline_per_comment)
 
     def respond(chat: ChatRequest) -> Any:
         if chat.schema_name == at and not done:
@@ -182,7 +182,7 @@ def episode_id(memory: JudgeMemory, number: int) -> str:
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])
 async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench, at: str) -> None:
     planted = said(1, "On #a never say xyzzy-4711.")
-    bench.server.responder = meanwhile(
+    bench.server.responder = model_that_runs(
         bench, lambda memory: memory.forget(episode_id(memory, 1), purge=True), at
     )
     graph = alignment(bench, batch_size=1)

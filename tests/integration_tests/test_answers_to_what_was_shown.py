@@ -44,7 +44,7 @@ class Judged(TypedDict):
     learned: Any
 
 
-def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
+def judge_that_changes(server: LoopbackServer, count: int = 1) -> None:
     """A judge whose first verdicts pass and later ones fail."""
     replies_left = [True] * count
 
@@ -54,7 +54,7 @@ def changes_its_mind(server: LoopbackServer, count: int = 1) -> None:
     server.rules = [Rule(is_later, value=False, rationale="On second thought, no.")]
 
 
-def around(bench: Bench, inner: Any, state: Any, **compiled: Any) -> Graph:
+def outer_graph(bench: Bench, inner: Any, state: Any, **compiled: Any) -> Graph:
     builder = StateGraph(state)
     builder.add_node("inner", inner.compile(**compiled))
     builder.add_edge(START, "inner")
@@ -88,14 +88,14 @@ GRAPHS: dict[str, Callable[[Bench], Graph]] = {
     "gate, exhausted": lambda bench: gated(
         bench, Writer("Wait."), max_revisions=0, review="exhausted", passes=False
     ),
-    "gate in a graph within": lambda bench: around(
+    "gate in a graph within": lambda bench: outer_graph(
         bench, gate_on(bench, writing(Writer("Wait.")), **ALWAYS), MessagesState
     ),
     "middleware": with_middleware,
     "tool": with_tool,
-    "review": lambda bench: around(bench, review(bench), Judged),
+    "review": lambda bench: outer_graph(bench, review(bench), Judged),
     "panel": lambda bench: reviewed(bench, [CRITERION]),
-    "panel in a graph": lambda bench: around(
+    "panel in a graph": lambda bench: outer_graph(
         bench, create_panel_graph([CRITERION], **models(bench, **ALWAYS)), Parent
     ),
 }
@@ -104,7 +104,7 @@ GRAPHS: dict[str, Callable[[Bench], Graph]] = {
 @EVERY_WAY("memory-sync", "sqlite-async")
 @pytest.mark.parametrize("kind", GRAPHS)
 async def test_thread_saved_at_exit_is_judged_once(bench: Bench, kind: str) -> None:
-    changes_its_mind(bench.server)
+    judge_that_changes(bench.server)
     case = CASE if kind.startswith(("review", "panel")) else asked()
     graph = GRAPHS[kind](bench)
     stopped = await bench.invoke(graph, case, durability="exit")
@@ -161,7 +161,7 @@ async def test_reply_by_id_never_reaches_the_other_of_two_graphs_saved_at_exit(
 
 
 async def test_two_interrupts_are_answered_in_turn(bench: Bench) -> None:
-    changes_its_mind(bench.server, 2)
+    judge_that_changes(bench.server, 2)
     builder: Any = StateGraph(Judged)
     for name in ("first", "second"):
         inner = review(bench).compile()
@@ -189,8 +189,8 @@ async def test_two_interrupts_are_answered_in_turn(bench: Bench) -> None:
 )
 async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench, reply: Any) -> None:
     """Without its own checkpointer, the inner graph judges again when resumed."""
-    changes_its_mind(bench.server)
-    graph = around(bench, review(bench), Judged, checkpointer=False)
+    judge_that_changes(bench.server)
+    graph = outer_graph(bench, review(bench), Judged, checkpointer=False)
     [question] = (await bench.invoke(graph, CASE))["__interrupt__"]
     assert question.value["action_requests"][0]["args"]["value"] is True
     reason = await bench.refuse(graph, reply)
@@ -203,8 +203,8 @@ async def test_decision_is_not_applied_to_an_unseen_verdict(bench: Bench, reply:
 
 
 async def test_comment_is_not_applied_to_another_verdict(bench: Bench) -> None:
-    changes_its_mind(bench.server)
-    graph = around(bench, review(bench), Judged, checkpointer=False)
+    judge_that_changes(bench.server)
+    graph = outer_graph(bench, review(bench), Judged, checkpointer=False)
     await bench.invoke(graph, CASE)
     done = await bench.resume(graph, "Say sorry first.")
     feedback = done["feedback"]
@@ -214,9 +214,9 @@ async def test_comment_is_not_applied_to_another_verdict(bench: Bench) -> None:
 
 
 async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> None:
-    changes_its_mind(bench.server)
+    judge_that_changes(bench.server)
     inner = create_panel_graph([TONE], **models(bench, review="always"))
-    graph = around(bench, inner, Parent, checkpointer=False)
+    graph = outer_graph(bench, inner, Parent, checkpointer=False)
     await bench.invoke(graph, CASE)
     edit = {"type": "edit", "args": {"tone": False, "tone_rationale": "No."}}
     for reply in (APPROVE, edit, {"tone": APPROVE}):
@@ -272,7 +272,7 @@ async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Be
 
 async def test_reply_through_another_graph_counts(bench: Bench) -> None:
     """For example a tool that resumes other threads."""
-    changes_its_mind(bench.server)
+    judge_that_changes(bench.server)
     inner = bench.review_graph(review="always")
     await bench.invoke(inner, CASE, "asked")
 
@@ -289,7 +289,7 @@ async def test_reply_through_another_graph_counts(bench: Bench) -> None:
 
 
 def test_task_of_the_functional_api_is_judged_once(bench: Bench) -> None:
-    changes_its_mind(bench.server)
+    judge_that_changes(bench.server)
     inner = review(bench).compile()
 
     @entrypoint(checkpointer=bench.saver, store=bench.store)

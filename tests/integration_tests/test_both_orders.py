@@ -10,7 +10,7 @@ from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwis
 from tests.conftest import EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.evidence.judging_support import learn
 from tests.integration_tests.gates.support import DOWN, models, verdict, writing
-from tests.integration_tests.later_feedback.support import DAY, kept, tell
+from tests.integration_tests.later_feedback.support import DAY, give_feedback, waiting_judgments
 from tests.loopback import ChatRequest, Reply, Rule, Together
 from tests.loopback.replies import as_reply
 
@@ -25,7 +25,7 @@ def kind_first(chat: ChatRequest) -> bool:
     return chat.schema_name == "judgment" and displayed.index(KIND) < displayed.index(COLD)
 
 
-def says(straight: Any, swapped: Any, **more: Any) -> list[Rule]:
+def judge_by_first(straight: Any, swapped: Any, **more: Any) -> list[Rule]:
     """A judge that answers by which output comes first; raises for anything but a value."""
     return [
         Rule(when, reply=DOWN if value is DOWN else verdict(value, rationale, **more))
@@ -42,11 +42,11 @@ async def judge(bench: Bench, case: Any = CASE, criterion: Criterion = PAIR, **m
 
 
 async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> None:
-    bench.server.rules = says("A", "B")
+    bench.server.rules = judge_by_first("A", "B")
     judgment = await judge(bench)
     actual = (judgment["value"], judgment["rationale"], judgment["warnings"])
     assert actual == ("A", "Kind first.", [])
-    bench.server.rules = says("A", "A")
+    bench.server.rules = judge_by_first("A", "A")
     judgment = await judge(bench)
     assert judgment["value"] == "tie"
     [warning] = judgment["warnings"]
@@ -58,7 +58,7 @@ async def test_orders_that_disagree_are_a_tie_with_a_reason(bench: Bench) -> Non
     assert judgment["value"] == "A"
     assert "the scale has no tie: the first stands" in judgment["warnings"][0]
     # Cases in memory are judged in both orders, too.
-    bench.server.rules = says("A", "B")
+    bench.server.rules = judge_by_first("A", "B")
     await learn(bench, [{**CASE, "value": "B", "author": "x"}], criterion=PAIR, swap=True)
     [episode] = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.judgment and episode.judgment.value) == ("B", "A")
@@ -110,10 +110,10 @@ async def test_both_orders_are_judged_concurrently_unless_the_run_limits_it(benc
 async def test_one_failed_call_fails_the_judgment_and_closes_a_gate(
     bench: Bench, straight: Any, swapped: Any
 ) -> None:
-    bench.server.rules = says(straight, swapped)
+    bench.server.rules = judge_by_first(straight, swapped)
     with pytest.raises(ChatModelError, match="It broke"):
         await judge(bench, model=bench.server.chat_model(max_retries=0), keep_judgments=DAY)
-    assert kept(bench, criterion=PAIR) == []
+    assert waiting_judgments(bench, criterion=PAIR) == []
     verdict = await gated(bench)
     assert (verdict["status"], verdict["let_through"]) == ("judge_error", False)
 
@@ -132,7 +132,7 @@ async def test_answer_off_the_scale_is_requested_again_in_the_same_order(bench: 
 
 
 async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Bench) -> None:
-    bench.server.rules = says("A", "A")
+    bench.server.rules = judge_by_first("A", "A")
     graph = bench.review_graph(PAIR, swap=True)
     result = await bench.invoke(graph, CASE)
     [interrupt] = result["__interrupt__"]
@@ -148,9 +148,9 @@ async def test_expert_reviews_the_combined_verdict_and_memory_learns(bench: Benc
     assert (episode.value, episode.example.outputs) == ("A", CASE["outputs"])
     # Later feedback, too, applies to the given order.
     judgment = await judge(bench, {**CASE, "inputs": "Later."}, keep_judgments=DAY)
-    [waiting] = kept(bench, criterion=PAIR)
+    [waiting] = waiting_judgments(bench, criterion=PAIR)
     assert waiting.example.outputs == CASE["outputs"]
-    result = await tell(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
+    result = await give_feedback(bench, judgment["id"], {"value": "B"}, criterion=PAIR)
     assert result["feedback"]["value"] == "B"
     _, episode = await bench.episodes(criterion=PAIR)
     assert (episode.value, episode.example.outputs) == ("B", CASE["outputs"])
@@ -160,7 +160,7 @@ async def test_guideline_is_broken_only_if_both_orders_agree(bench: Bench) -> No
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
     graph = bench.judge_graph(PAIR, swap=True, cite_guidelines=True)
     for swapped, broken in (("B", 1), ("A", 0)):
-        bench.server.rules = says("A", swapped, broken_guidelines=[1])
+        bench.server.rules = judge_by_first("A", swapped, broken_guidelines=[1])
         result = await bench.invoke(graph, CASE, swapped)
         assert len(result["broken_guidelines"]) == broken
 
@@ -180,6 +180,6 @@ async def gated(bench: Bench) -> Any:
 
 @pytest.mark.parametrize(("straight", "swapped"), [("A", "A"), ("B", "A")])
 async def test_gate_uses_the_combined_verdict(bench: Bench, straight: str, swapped: str) -> None:
-    bench.server.rules = says(straight, swapped)
+    bench.server.rules = judge_by_first(straight, swapped)
     assert (await gated(bench))["passed"] is (straight == swapped)
     assert len(judgings(bench.server)) == 2

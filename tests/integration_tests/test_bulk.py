@@ -31,7 +31,7 @@ from tests.integration_tests.evidence import checks_support as checks
 from tests.integration_tests.evidence.judging_support import Judge as Model
 from tests.integration_tests.evidence.judging_support import case, learn, truth, words
 from tests.integration_tests.test_both_orders import CASE as PAIR_CASE
-from tests.integration_tests.test_both_orders import PAIR, says
+from tests.integration_tests.test_both_orders import PAIR, judge_by_first
 from tests.loopback import refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
@@ -81,14 +81,14 @@ async def at_once(batch: Batch, cases: Any) -> list[Any]:
     return [(await batch.bench.invoke(graph, case))["judgment"] for case in cases]
 
 
-def same(made: list[Any], judged: list[Any]) -> bool:
+def equal_except_run_fields(made: list[Any], judged: list[Any]) -> bool:
     """Whether judgments are equal except for run-specific fields."""
     alone = ("id", "thread_id")
     actual = [{**judgment.to_json(), **dict.fromkeys(alone)} for judgment in made]
     return actual == [{**judgment, **dict.fromkeys(alone)} for judgment in judged]
 
 
-async def taught(bench: Bench) -> None:
+async def learned_judge(bench: Bench) -> None:
     await bench.remember({**SAID, **COLD, "author": "ann"}, {**OTHER, "value": True})
     await bench.add_guideline("Say sorry first.")
 
@@ -96,7 +96,7 @@ async def taught(bench: Bench) -> None:
 async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
     bench: Bench, tmp_path: Path
 ) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     batch = Batch(bench, tmp_path, decide="verdict")
     judged = await at_once(batch, CASES)
     sent = [chat.body for chat in judgings(bench.server)]
@@ -112,7 +112,7 @@ async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
     bench.server.chats.clear()
     bench.server.embeddings.clear()
     *made, unusable, _ = batch.collect()
-    assert same(made, judged)
+    assert equal_except_run_fields(made, judged)
     assert made[0].episode_ids
     assert made[0].guideline_ids
     assert str(unusable) == "outputs: is missing. Add it."
@@ -146,22 +146,22 @@ async def test_options_that_add_requests(
     cases = list(map(case, range(30, 34)))
     expected = await at_once(batch, cases)
     made, asked_for = batch.whole(cases)
-    assert same(made, expected)
+    assert equal_except_run_fields(made, expected)
     assert asked_for == sizes
     assert {judgment.evidence.decided_by for judgment in made} <= {"evidence", "verdict"}
 
 
 async def test_both_orders_are_in_one_batch(bench: Bench, tmp_path: Path) -> None:
-    bench.server.rules = says("A", "A")
+    bench.server.rules = judge_by_first("A", "A")
     batch = Batch(bench, tmp_path, criterion=PAIR, swap=True)
     made, sizes = batch.whole([PAIR_CASE])
     assert sizes == [2]
-    assert same(made, await at_once(batch, [PAIR_CASE]))
+    assert equal_except_run_fields(made, await at_once(batch, [PAIR_CASE]))
     assert made[0].value == "tie"
 
 
 async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     cases = [{**SAID, "inputs": name} for name in ("fine", "refused", "cut", "wrong", "late")]
     cases += [{**SAID, "inputs": name} for name in ("lost", "bad", *map(str, BUSY))]
     batch = Batch(bench, tmp_path)
@@ -212,7 +212,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
 async def test_later_changes_of_the_memory_do_not_change_the_batch(
     bench: Bench, tmp_path: Path
 ) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
     expected = await at_once(Batch(bench, tmp_path), CASES)
     batch.prepare(CASES)
@@ -224,12 +224,12 @@ async def test_later_changes_of_the_memory_do_not_change_the_batch(
     made = batch.collect()
     [warning] = {judgment.warnings.pop() for judgment in made if isinstance(judgment, Judgment)}
     assert warning.startswith("Not stored for later feedback: an episode or guideline")
-    assert same(made, expected)
+    assert equal_except_run_fields(made, expected)
     assert memory.judgments() == []
 
 
 async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
     batch.prepare(CASES)
     batch.round()
@@ -243,7 +243,7 @@ async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
 async def test_purge_names_the_files_and_the_cases_are_requested_again(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     batch = Batch(bench, tmp_path, k=1)
     batch.prepare([*CASES, {**OTHER, "inputs": "The cup arrived in pieces."}])
     batch.round()
@@ -333,7 +333,7 @@ async def test_failing_embeddings_leave_no_files_or_cause_a_warning(
     from memalign_graph import EmbeddingError
     from tests.loopback import error
 
-    await taught(bench)
+    await learned_judge(bench)
     batch = Batch(bench, tmp_path)
     bench.server.script_embeddings(*[error(400, "No.")] * 2)
     with pytest.raises(EmbeddingError):
@@ -362,7 +362,7 @@ def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> No
 async def test_pinned_memory_has_the_content_of_its_version(
     bench: Bench, *, moved_on: bool
 ) -> None:
-    await taught(bench)
+    await learned_judge(bench)
     memory = bench.memory()
     judge = Judge(criterion=CRITERION, **bench.models())
     layout = MemoryLayout((*DEFAULT_NAMESPACE, CRITERION.name))

@@ -58,7 +58,7 @@ def pool_of(size: int) -> dict[str, Any]:
     return {"min_size": size, "max_size": size, "timeout": 0.5, "check": check}
 
 
-def picture(memory: JudgeMemory) -> Any:
+def content_of(memory: JudgeMemory) -> Any:
     """The content of a memory; checks that the cached state equals the replayed log."""
     episodes, guidelines = memory.episodes(), memory.guidelines()
     facts, feedback_records = memory.access.view.facts()
@@ -76,8 +76,8 @@ def picture(memory: JudgeMemory) -> Any:
     )
 
 
-def same(*memories: JudgeMemory) -> None:
-    first, *others = [(memory.version(), picture(memory)) for memory in memories]
+def check_same_content(*memories: JudgeMemory) -> None:
+    first, *others = [(memory.version(), content_of(memory)) for memory in memories]
     assert others == [first] * len(others)
 
 
@@ -86,10 +86,10 @@ def failing(mend: str) -> Iterator[None]:
     """Expect an error with one sentence that names the fix, and its cause."""
     with pytest.raises(StoreError) as failed:
         yield
-    told(failed.value, mend)
+    error_message(failed.value, mend)
 
 
-def told(error: StoreError, mend: str) -> None:
+def error_message(error: StoreError, mend: str) -> None:
     sentence = rf"The (Async)?PostgresStore failed: .*{mend}.*; .*nothing is stored twice\."
     assert re.fullmatch(sentence, str(error))
     assert error.__cause__ is not None
@@ -127,29 +127,29 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         near, far = worker(name=space), worker(proxy.uri, name=space)
         near.remember([said("one")])
         near.add_guideline("By hand.")
-        before = picture(far)
+        before = content_of(far)
         proxy.carried.clear()
         proxy.cut_at = cut
         if cut is None:
             change(far)
             cuts += range(len(proxy.carried))
-            after = picture(near)
+            after = content_of(near)
             continue
         try:
             change(far)
         except StoreError as error:
-            told(error, "is the database up")
+            error_message(error, "is the database up")
             ended(near, far)
-            remaining.append(picture(worker(name=space)))
+            remaining.append(content_of(worker(name=space)))
             later = cut + 1
         else:
-            assert picture(near) == after
+            assert content_of(near) == after
             later = len(proxy.carried) - 1
         proxy.cut_at = None
         cold, again = worker(name=space), worker(name=space)
         change(again)
-        assert picture(again) == after
-        same(again, near, cold, worker(name=space))
+        assert content_of(again) == after
+        check_same_content(again, near, cold, worker(name=space))
         # Messages can be split differently: continue until the last one is cut.
         if number == len(cuts) - 1 and after not in remaining:
             cuts.append(later)
@@ -174,7 +174,7 @@ def test_judging_needs_few_round_trips_to_the_database(
         assert judgment["memory_version"] == near.version()
         assert proxy.carried.count("answered") == turns
         near.add_guideline("By hand, too.")
-    same(far, near, worker())
+    check_same_content(far, near, worker())
 
 
 def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
@@ -201,7 +201,7 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
     with failing("has to be opened again"):
         single.remember([said("two")])
     pooled.remember([said("two")])
-    same(pooled, worker(postgres_uri))
+    check_same_content(pooled, worker(postgres_uri))
 
 
 async def test_exhausted_pool_is_named_and_waiting_calls_finish(
@@ -236,7 +236,7 @@ def test_read_only_replica_is_named_before_any_model_call(
         with failing("give it the primary"):
             act()
     assert server.chats == []
-    same(near, worker())
+    check_same_content(near, worker())
 
 
 def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
@@ -259,7 +259,7 @@ def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
 
     interleave(waiting, commits, later)
     assert len(reader.guidelines()) == 2
-    same(reader, ahead, behind, worker())
+    check_same_content(reader, ahead, behind, worker())
 
 
 def test_later_feedback_counts_although_its_clock_is_behind(
@@ -272,4 +272,4 @@ def test_later_feedback_counts_although_its_clock_is_behind(
     assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
     memory.remember([said("one", "Found in a file.", author="ann", given_at=ahead)])
     assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
-    same(memory, worker())
+    check_same_content(memory, worker())

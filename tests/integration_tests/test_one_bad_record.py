@@ -12,7 +12,7 @@ from memalign_graph import ChatModelError, JudgeMemory
 from memalign_graph.evidence import logprobs
 from memalign_graph.io import ASYNC
 from tests.conftest import CRITERION, Bench, Graph, distillings, operations
-from tests.integration_tests.alignment_model import Model, rules_by_topic
+from tests.integration_tests.alignment_model import Model, guideline_per_topic
 from tests.integration_tests.alignment_support import align, alignment, record, records, said
 from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
 
@@ -134,7 +134,7 @@ async def test_review_of_only_a_refused_record_counts_as_an_attempt(bench: Bench
 async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_three_attempts(
     bench: Bench,
 ) -> None:
-    bench.server.responder = rules_by_topic
+    bench.server.responder = guideline_per_topic
     await align(bench, [said(1, "#tone It says sorry."), said(2, "#tone Sorry.", author="bob")])
     [before] = await bench.guidelines()
     bench.memory().forget(author="ann")
@@ -256,7 +256,7 @@ async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> 
 
 
 async def test_guideline_that_is_not_redistilled_stays(bench: Bench) -> None:
-    bench.server.responder = rules_by_topic
+    bench.server.responder = guideline_per_topic
     ann, bob = said(1, "#tone It says sorry."), said(2, "#tone Sorry first.", author="bob")
     await align(bench, [ann, bob])
     [before] = await bench.guidelines()

@@ -16,7 +16,7 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import Categorical, Criterion, JudgeMemory
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, CRITERION, Bench, judgings, thread
-from tests.integration_tests.alignment_model import DISTIL, Model, each_its_words
+from tests.integration_tests.alignment_model import DISTIL, Model, guideline_per_comment
 from tests.integration_tests.alignment_support import (
     align,
     alignment,
@@ -210,7 +210,7 @@ async def do(bench: Bench, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 async def test_edited_feedback_retires_the_old_guideline(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     await align(bench, [said(1, "On #a always say sorry.")])
     edited = said(1, "On #b always thank them.", given_at=record(9)["given_at"])
     await align(bench, [edited])
@@ -220,7 +220,7 @@ async def test_edited_feedback_retires_the_old_guideline(bench: Bench) -> None:
 
 
 async def test_feedback_can_be_forgotten_without_its_thread(bench: Bench) -> None:
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     feedback = [
         said(1, "On #a say sorry.", id="trace-1"),
         said(2, "On #b thank them.", author="bob"),
@@ -240,7 +240,7 @@ async def test_feedback_can_be_forgotten_without_its_thread(bench: Bench) -> Non
 
 async def test_no_cache_keeps_deleted_text(bench: Bench) -> None:
     planted = "xyzzy-4711"
-    bench.server.responder = Model(distil=each_its_words)
+    bench.server.responder = Model(distil=guideline_per_comment)
     judge = bench.judge_graph()
     graph = alignment(bench)
     feedback = [

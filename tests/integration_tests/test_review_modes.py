@@ -215,7 +215,7 @@ OLDER = {**COLD, "author": "ann"}
 WORDS = {"rationale": COLD["rationale"]}
 
 
-def judge_says(bench: Bench, value: Any) -> None:
+def set_verdict(bench: Bench, value: Any) -> None:
     bench.server.rules = [Rule(lambda _: True, value=value)]
 
 
@@ -237,7 +237,7 @@ async def fail_to_distill(
     return episode
 
 
-def said(episode: Episode) -> tuple[Any, ...]:
+def all_feedback(episode: Episode) -> tuple[Any, ...]:
     return episode.value, episode.rationale, episode.status
 
 
@@ -245,10 +245,10 @@ async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Be
     graph = bench.review_graph()
     await bench.review(graph, COLD, on="a")
     guidelines = await bench.guidelines()
-    judge_says(bench, False)
+    set_verdict(bench, False)
     result = await bench.review(graph, APPROVE, on="b")
     [episode] = await bench.episodes()
-    assert said(episode) == (False, COLD["rationale"], "distilled")
+    assert all_feedback(episode) == (False, COLD["rationale"], "distilled")
     assert episode.thread_ids == ["a", "b"]
     assert await bench.guidelines() == guidelines != []
     assert result["learned"]["episode_ids"] == [episode.id]
@@ -268,16 +268,16 @@ async def test_value_alone_extends_a_comment_and_the_opposite_value_replaces_it(
     graph = bench.review_graph()
     await bench.review(graph, WORDS, on="a")
     [before] = await bench.episodes()
-    assert said(before) == (None, COLD["rationale"], "distilled")
+    assert all_feedback(before) == (None, COLD["rationale"], "distilled")
     guidelines = await bench.guidelines()
     await bench.review(graph, {"value": False}, on="b")
     [episode] = await bench.episodes()
-    assert said(episode) == (False, COLD["rationale"], "distilled")
+    assert all_feedback(episode) == (False, COLD["rationale"], "distilled")
     assert episode.created_at == before.created_at
     assert await bench.guidelines() == guidelines != []
     await bench.review(graph, APPROVE, on="c")  # the judge still says true
     [episode] = await bench.episodes()
-    assert said(episode) == (True, None, "distilled")
+    assert all_feedback(episode) == (True, None, "distilled")
     assert await bench.guidelines() == []
     assert len(distillings(bench.server)) == 1
 
@@ -285,12 +285,12 @@ async def test_value_alone_extends_a_comment_and_the_opposite_value_replaces_it(
 async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None:
     graph = patient_graph(bench)
     await fail_to_distill(bench, graph, COLD, "a")
-    judge_says(bench, False)
+    set_verdict(bench, False)
     await bench.review(graph, APPROVE, on="b")
     [episode] = await bench.episodes()
-    assert said(episode) == (False, COLD["rationale"], "pending")
+    assert all_feedback(episode) == (False, COLD["rationale"], "pending")
     await bench.review(graph, WORDS, OTHER, on="c")
-    assert {said(episode)[2] for episode in await bench.episodes()} == {"distilled"}
+    assert {all_feedback(episode)[2] for episode in await bench.episodes()} == {"distilled"}
 
 
 async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> None:
@@ -342,7 +342,7 @@ async def test_unusable_distill_model_loses_no_reply(
     await bench.invoke(graph, CASE)
     learned = (await bench.resume(graph, COLD))["learned"]
     [episode] = await bench.episodes()
-    assert said(episode) == (False, COLD["rationale"], "pending")
+    assert all_feedback(episode) == (False, COLD["rationale"], "pending")
     assert (learned["episode_ids"], learned["guidelines"]) == ([], [])
     [warning] = learned["warnings"]
     assert f"Feedback {episode.id} is stored, but nothing was distilled from it" in warning

@@ -161,7 +161,7 @@ def test_clients_are_closed_with_their_event_loop(
 def _is_socket(descriptor: Path) -> bool:
     try:
         return descriptor.readlink().name.startswith("socket:")
-    except OSError:  # the event loop of the first run
+    except OSError:  # the descriptor of the directory listing itself
         return False
 
 

@@ -11,7 +11,7 @@ from memalign_graph import JudgeMemory, create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
 from tests.conftest import CASE, COLD, CRITERION, distillings, judgings
 from tests.integration_tests.alignment_worker import ON, learn
-from tests.integration_tests.test_database_faults import picture, same
+from tests.integration_tests.test_database_faults import check_same_content, content_of
 from tests.loopback import LoopbackServer
 from tests.postgres import database
 from tests.unit_tests.memory.worker import start
@@ -44,10 +44,12 @@ def test_second_worker_completes_learning_of_a_worker_killed_at_any_write(
             assert graph.get_state(ON).next == ()
             memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
             with open_store(uri) as cold:
-                same(memory, JudgeMemory(cold, CRITERION, embeddings=server.embedder()))
+                check_same_content(
+                    memory, JudgeMemory(cold, CRITERION, embeddings=server.embedder())
+                )
             assert len(judgings(server)) == 1
             assert len(distillings(server)) <= 2
-            return picture(memory), steps
+            return content_of(memory), steps
 
     wanted, steps = outcome(None)
     [case], [(_, sources)], _ = wanted

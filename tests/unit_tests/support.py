@@ -34,7 +34,7 @@ def awaiting(operation: Operation) -> Any:
     return asyncio.run(operation(ASYNC))
 
 
-class Together:
+class Barrier:
     """A barrier that releases operations once a number of them is in flight."""
 
     def __init__(self, count: int) -> None:

@@ -47,7 +47,9 @@ def units(table: str) -> list[list[Value]]:
     return [[int(digit) for digit in row if digit != "."] for row in table.split()]
 
 
-def said(value: Value | None, author: str | None, *, case: str = "q", minute: int = 0) -> Episode:
+def expert_feedback(
+    value: Value | None, author: str | None, *, case: str = "q", minute: int = 0
+) -> Episode:
     return Episode.from_feedback(
         Feedback.model_validate(
             {
@@ -119,7 +121,8 @@ def test_majority_or_median_counts_regardless_of_order(
 ) -> None:
     for order in (values, values[::-1], sorted(values, key=str)):
         feedback = [
-            said(value, f"expert {index}", minute=index) for index, value in enumerate(order)
+            expert_feedback(value, f"expert {index}", minute=index)
+            for index, value in enumerate(order)
         ]
         value = consensus_value(feedback, scale)
         assert value == consensus_value(feedback[::-1], scale) == counts
@@ -130,10 +133,10 @@ def test_majority_or_median_counts_regardless_of_order(
 
 def test_newest_feedback_breaks_a_tie_and_then_the_id() -> None:
     votes = [(A, 1), (B, 2), (B, 3), (A, 4)]
-    episodes = [said(value, f"{minute}", minute=minute) for value, minute in votes]
+    episodes = [expert_feedback(value, f"{minute}", minute=minute) for value, minute in votes]
     assert consensus_value(episodes, Pairwise()) == "A"
     assert consensus_value(episodes[::-1], Pairwise()) == "A"
-    episodes = [said(TRUE, "ann"), said(FALSE, "bob")]
+    episodes = [expert_feedback(TRUE, "ann"), expert_feedback(FALSE, "bob")]
     last = max(episodes, key=lambda episode: episode.id)
     assert consensus_value(episodes, Boolean()) is last.value
     assert consensus_value(episodes[::-1], Boolean()) is last.value
@@ -141,7 +144,7 @@ def test_newest_feedback_breaks_a_tie_and_then_the_id() -> None:
 
 def test_guard_evaluation_and_prompts_use_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
-    episodes = [said(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
+    episodes = [expert_feedback(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     fields = "example", "value", "author", "given_at"
     feedback = [
         Feedback(**{name: getattr(episode, name) for name in fields}) for episode in episodes
@@ -161,15 +164,15 @@ def test_guard_evaluation_and_prompts_use_the_median() -> None:
 
 def test_agreement_names_the_examples_whose_experts_differ() -> None:
     episodes = [
-        said(True, "ann", case="later", minute=5),
-        said(False, None, case="later", minute=6),
-        said(True, "ann", case="first", minute=0),
-        said(False, "cy", case="first", minute=2),
-        said(False, "bob", case="first", minute=1),
-        said(True, "ann", case="agreed"),
-        said(True, "bob", case="agreed"),
-        said(True, "ann", case="alone"),
-        said(None, "bob", case="alone"),
+        expert_feedback(True, "ann", case="later", minute=5),
+        expert_feedback(False, None, case="later", minute=6),
+        expert_feedback(True, "ann", case="first", minute=0),
+        expert_feedback(False, "cy", case="first", minute=2),
+        expert_feedback(False, "bob", case="first", minute=1),
+        expert_feedback(True, "ann", case="agreed"),
+        expert_feedback(True, "bob", case="agreed"),
+        expert_feedback(True, "ann", case="alone"),
+        expert_feedback(None, "bob", case="alone"),
     ]
     agreement = expert_agreement(episodes, Boolean())
     assert (agreement.level, agreement.examples) == ("nominal", 3)
@@ -201,7 +204,7 @@ def test_scale_determines_the_measurement_level(
     scale: Scale, level: Level, values: list[list[Value]], as_numbers: list[list[Value]]
 ) -> None:
     episodes = [
-        said(value, author, case=f"{case}")
+        expert_feedback(value, author, case=f"{case}")
         for case, unit in enumerate(values)
         for author, value in zip("ab", unit, strict=True)
     ]
@@ -214,14 +217,22 @@ def test_scale_determines_the_measurement_level(
 
 
 def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> None:
-    earlier = [said("good", "ann"), said("great", "bob"), said(TRUE, "cy"), said("poor", "dan")]
+    earlier = [
+        expert_feedback("good", "ann"),
+        expert_feedback("great", "bob"),
+        expert_feedback(TRUE, "cy"),
+        expert_feedback("poor", "dan"),
+    ]
     agreement = expert_agreement(earlier, GRADES)
     assert agreement.examples == 1
     assert [disagreement.author for disagreement in agreement.disagreements[0].given] == [
         "ann",
         "dan",
     ]
-    for alike, examples in (([], 0), ([said(TRUE, "ann"), said(TRUE, "bob")], 1)):
+    for alike, examples in (
+        ([], 0),
+        ([expert_feedback(TRUE, "ann"), expert_feedback(TRUE, "bob")], 1),
+    ):
         agreement = expert_agreement(alike, Boolean())
         assert (agreement.alpha, agreement.examples, agreement.disagreements) == (
             None,

@@ -27,7 +27,7 @@ from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
 from memalign_graph.tracing import MeteredIO, Usage
 from tests.loopback import LoopbackServer, answer, error, truncated
-from tests.unit_tests.support import Drive, Together, blocking, say
+from tests.unit_tests.support import Barrier, Drive, blocking, say
 
 pytestmark = pytest.mark.every_way
 
@@ -141,7 +141,7 @@ class Counted:
 
     def __init__(self, count: int = 1) -> None:
         self._lock = threading.Lock()
-        self._together = Together(count)
+        self._together = Barrier(count)
         self.now = self.most = self.started = 0
 
     async def operation(self, io: IO, result: Any) -> Any:

@@ -161,7 +161,7 @@ def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
     return [interrupt["id"] for interrupt in client.threads.get_state(thread)["interrupts"]]
 
 
-def at_once(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
+def run_concurrently(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
     """Make calls concurrently; returns the results in order."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(call, given))
@@ -182,7 +182,7 @@ def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mappin
     return list(client.store.search_items([namespace, MEMORY, kind], limit=100)["items"])
 
 
-def learned_from(client: SyncLangGraphClient, namespace: str) -> list[str]:
+def check_learned(client: SyncLangGraphClient, namespace: str) -> list[str]:
     """Check that each comment is stored and is the text of one guideline."""
     memory = memory_of(client, namespace)
     episodes = memory.episodes()

@@ -12,18 +12,18 @@ from tests.integration_tests.agent_server.support import (
     KINDS,
     MEMORY,
     ask,
-    at_once,
     case,
+    check_learned,
     items,
-    learned_from,
     memory_of,
     new_thread,
     pending,
     refuse,
     resume,
     run,
+    run_concurrently,
 )
-from tests.integration_tests.alignment_model import Model, each_its_words
+from tests.integration_tests.alignment_model import Model, guideline_per_comment
 from tests.loopback import LoopbackServer
 
 pytestmark = pytest.mark.outside
@@ -35,7 +35,7 @@ INVALID: list[tuple[Any, bool, str]] = [
 """Replies, whether they are given by the question's id, and why they are not taken."""
 
 
-def words(number: int) -> str:
+def comment(number: int) -> str:
     """An expert's comment on a case."""
     return f"Case {number} has to say sorry."
 
@@ -85,11 +85,11 @@ def test_invalid_replies_keep_the_interrupt_pending(
 def test_threads_and_an_alignment_learn_concurrently(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    server.responder = Model(distil=each_its_words)
+    server.responder = Model(distil=guideline_per_comment)
     context = {"namespace": ["at_once"]}
     reviews, aligned = range(6), (6, 7, 8)
     threads = [new_thread(client) for _ in reviews]
-    interrupts = at_once(
+    interrupts = run_concurrently(
         lambda number: ask(client, threads[number], input=case(number // 2), context=context),
         reviews,
     )
@@ -99,28 +99,28 @@ def test_threads_and_an_alignment_learn_concurrently(
     again = resume(client, threads[0], {interrupts[1]["id"]: {"rationale": "On another thread."}})
     assert [interrupt["id"] for interrupt in again["__interrupt__"]] == [interrupts[0]["id"]]
     assert items(client, "at_once", "facts") == []
-    feedback = [{**case(number), "rationale": words(number)} for number in aligned]
+    feedback = [{**case(number), "rationale": comment(number)} for number in aligned]
 
     def learn(number: int) -> Any:
         if number not in reviews:
             return run(client, None, "align", input={"feedback": feedback}, context=context)
-        reply = {"rationale": words(number), "author": f"expert {number % 2}"}
+        reply = {"rationale": comment(number), "author": f"expert {number % 2}"}
         return resume(client, threads[number], {interrupts[number]["id"]: reply})
 
-    *results, report = at_once(learn, [*reviews, 6])
+    *results, report = run_concurrently(learn, [*reviews, 6])
     for number, result in enumerate(results):
-        assert result["feedback"]["rationale"] == words(number)
+        assert result["feedback"]["rationale"] == comment(number)
         assert result["feedback"]["example"]["inputs"] == f"Question {number // 2}?"
         assert result["feedback"]["thread_id"] == threads[number]
     assert report["report"]["feedback"]["new"] == len(aligned)
-    assert learned_from(client, "at_once") == list(map(words, [*reviews, *aligned]))
+    assert check_learned(client, "at_once") == list(map(comment, [*reviews, *aligned]))
     assert len(judgings(server)) == len(reviews)
 
 
 def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_none(
     client: SyncLangGraphClient, server: LoopbackServer
 ) -> None:
-    server.responder = Model(distil=each_its_words)
+    server.responder = Model(distil=guideline_per_comment)
     thread = new_thread(client)
     graph_input = {"cases": [case(number) for number in range(3)]}
     context = {"memalign": {"namespace": ["one_by_one"]}}
@@ -135,14 +135,14 @@ def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_
     ]
     assert client.threads.get_state(thread)["next"] == ["review"] * 3
     assert "specify the interrupt id" in refuse(client, thread, "Too cold.", "fan_out")
-    replies = {ids[0]: {"value": "perhaps"}, ids[1]: words(1)}
+    replies = {ids[0]: {"value": "perhaps"}, ids[1]: comment(1)}
     assert "'perhaps' is not on the scale" in refuse(client, thread, replies, "fan_out")
     assert {ids[0], ids[2]} <= set(pending(client, thread))
-    remaining = resume(client, thread, {ids[2]: words(2)}, "fan_out")
+    remaining = resume(client, thread, {ids[2]: comment(2)}, "fan_out")
     assert ids[0] in [interrupt["id"] for interrupt in remaining["__interrupt__"]]
-    result = resume(client, thread, {ids[0]: words(0)}, "fan_out")
+    result = resume(client, thread, {ids[0]: comment(0)}, "fan_out")
     for number, item in enumerate(result["feedback"]):
         assert item["example"]["inputs"] == f"Question {number}?"
-        assert item["rationale"] == words(number)
-    assert learned_from(client, "one_by_one") == list(map(words, range(3)))
+        assert item["rationale"] == comment(number)
+    assert check_learned(client, "one_by_one") == list(map(comment, range(3)))
     assert len(judgings(server)) == len(distillings(server)) == 3

@@ -9,10 +9,10 @@ from tests.conftest import judgings
 from tests.integration_tests.agent_server.support import (
     CASE,
     OTHER,
-    at_once,
     case,
     new_thread,
     run,
+    run_concurrently,
 )
 from tests.loopback import LoopbackServer
 
@@ -63,7 +63,7 @@ def test_assistants_have_their_own_memory_k_and_model(
     narrow = assistant(client, "judge", **emea, k=1, model=OTHER)
     wide = assistant(client, "judge", **emea, k=5, model=None)
     apac = assistant(client, namespace=["acme", "apac"], review="never")
-    results = at_once(
+    results = run_concurrently(
         lambda own: run(client, new_thread(client), own, input=CASE), (narrow, wide, apac)
     )
     assert [len(result["judgment"]["episode_ids"]) for result in results] == [1, 3, 0]

@@ -119,7 +119,7 @@ def ask(text: str = QUESTION) -> dict[str, Any]:
     return {"messages": [("human", text)]}
 
 
-def said(given: dict[str, Any]) -> list[tuple[str, str]]:
+def messages_of(given: dict[str, Any]) -> list[tuple[str, str]]:
     messages: list[BaseMessage] = given["messages"]
     return [(message.type, message.text) for message in messages]
 

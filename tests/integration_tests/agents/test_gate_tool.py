@@ -11,7 +11,15 @@ from langgraph.types import Command
 
 from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_tool
 from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
-from tests.integration_tests.agents.support import AgentModel, Calls, agent, ask, fails, gate, said
+from tests.integration_tests.agents.support import (
+    AgentModel,
+    Calls,
+    agent,
+    ask,
+    fails,
+    gate,
+    messages_of,
+)
 from tests.integration_tests.gates.support import (
     DOWN,
     QUESTION,
@@ -52,7 +60,7 @@ async def test_middleware(bench: Bench) -> None:
     assert verdict["learned"]["episode_ids"]
     assert json.loads(json.dumps(verdict)) == verdict
     assert set(result) == {"messages", "quality_gate"}
-    assert [kind for kind, _ in said(result)] == ["human", "ai", "human", "ai"]
+    assert [kind for kind, _ in messages_of(result)] == ["human", "ai", "human", "ai"]
     assert outputs(bench.server) == ["Wait.", "So sorry!"]
     assert inputs(bench.server) == [QUESTION] * 2
     assert len(model.requests) == len(judgings(bench.server)) == 2
@@ -134,7 +142,7 @@ def node_of(bench: Bench, tool: Any) -> Graph:
     return bench.compile(builder)
 
 
-def told(given: dict[str, Any]) -> list[ToolMessage]:
+def tool_message(given: dict[str, Any]) -> list[ToolMessage]:
     return [message for message in given["messages"] if isinstance(message, ToolMessage)]
 
 
@@ -145,7 +153,7 @@ async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(
     bench.server.rules = fails("Draft")
     graph = agent(bench, tools=[checking(bench)])
     parts = await bench.stream(graph, ask(), stream_mode=["custom", "values"])
-    messages = told(parts[-1][1])
+    messages = tool_message(parts[-1][1])
     for message in messages:
         assert REASON in str(message.content)
         assert "did not pass" in str(message.content)
@@ -171,7 +179,7 @@ async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -
             )
             replies[interrupt.id] = {"value": "Draft 1." in case}
         result = await bench.invoke(graph, Command(resume=replies))
-    by_id = {message.tool_call_id: message.artifact["passed"] for message in told(result)}
+    by_id = {message.tool_call_id: message.artifact["passed"] for message in tool_message(result)}
     assert by_id == {"call_0": True, "call_1": False}
     assert sorted(outputs(bench.server)) == ["Draft 1.", "Draft 2."]
 
@@ -186,7 +194,7 @@ async def test_two_calls_in_one_tool_node_get_their_own_verdicts(bench: Bench) -
 async def test_failing_judge(bench: Bench, mode: Any, end: str) -> None:
     bench.server.rules = [Rule(lambda _: True, reply=DOWN)]
     graph = node_of(bench, checking(bench, on_judge_error=mode))
-    [message] = told(await bench.invoke(graph, called(check("So sorry!"))))
+    [message] = tool_message(await bench.invoke(graph, called(check("So sorry!"))))
     assert message.content == end
     assert message.artifact["status"] == "judge_error"
     assert message.artifact["let_through"] is (mode == "open")
@@ -201,7 +209,7 @@ async def test_tool_returns_the_reason_if_nothing_can_be_judged(bench: Bench) ->
         (("check_quality", {"outputs": "Sorry!"}), "inputs"),
     ]
     for number, (values, field) in enumerate(wrong):
-        [message] = told(await bench.invoke(graph, called(values), str(number)))
+        [message] = tool_message(await bench.invoke(graph, called(values), str(number)))
         assert field in str(message.content)
         assert (message.status, message.artifact) == ("error", None)
     assert judgings(bench.server) == []

@@ -37,7 +37,7 @@ from tests.integration_tests.agents.support import (
     calls,
     fails,
     gate,
-    said,
+    messages_of,
     track,
 )
 from tests.integration_tests.gates.support import (
@@ -63,7 +63,7 @@ async def test_failed_answer_returns_to_the_model_with_a_critique(bench: Bench) 
     parts = await bench.stream(graph, ask(), stream_mode=["custom", "messages", "updates"])
     state_values = (await bench.state(graph)).values
     roles = ["human", "ai", "human", "ai", "human", "ai", "tool", "ai"]
-    assert [kind for kind, _ in said(state_values)] == roles
+    assert [kind for kind, _ in messages_of(state_values)] == roles
     messages = [str(request.messages[-1]["content"]) for request in model.requests]
     assert "There is no answer to judge" in messages[1]
     assert "Secret reason." in messages[2]
@@ -90,7 +90,7 @@ async def test_each_turn_has_its_own_revisions_and_fallback(bench: Bench) -> Non
     result = await bench.invoke(graph, ask())
     verdict = result["quality_gate"]
     assert (verdict["status"], verdict["let_through"]) == ("exhausted", False)
-    assert said(result) == [("human", QUESTION), ("ai", LATER)]
+    assert messages_of(result) == [("human", QUESTION), ("ai", LATER)]
     assert "Draft" not in str((await bench.state(graph)).values["messages"])
     model.then("Draft 3.", "So sorry!")
     verdict = (await bench.invoke(graph, ask(CUP)))["quality_gate"]
@@ -101,7 +101,10 @@ async def test_each_turn_has_its_own_revisions_and_fallback(bench: Bench) -> Non
     assert "Draft 2." not in message
     model.then("", " ")
     result = await bench.invoke(graph, ask("And now?"))
-    assert (result["quality_gate"]["status"], said(result)[-1]) == ("exhausted", ("ai", LATER))
+    assert (result["quality_gate"]["status"], messages_of(result)[-1]) == (
+        "exhausted",
+        ("ai", LATER),
+    )
     assert len(judgings(bench.server)) == 4
 
 
@@ -201,7 +204,7 @@ async def test_failing_judge_passes_answers_only_if_the_gate_fails_open(
             result = await bench.invoke(graph, ask(), mode)
         verdict = result["quality_gate"]
         assert (verdict["status"], verdict["passed"]) == ("judge_error", False)
-        assert (verdict["let_through"], said(result)[-1]) == (opens, ("ai", end))
+        assert (verdict["let_through"], messages_of(result)[-1]) == (opens, ("ai", end))
         assert f"'quality_gate': the judge failed. on_judge_error is {mode!r}" in caplog.text
         assert len(model.requests) == 1
 
@@ -332,7 +335,7 @@ async def test_summarized_conversation_is_judged_with_its_last_question(bench: B
     assert result["quality_gate"]["status"] == "accepted"
     model.then("They spoke of one and two.", "Second.")
     result = await bench.invoke(graph, ask("Two?"))
-    assert "They spoke of one and two." in said(result)[0][1]
+    assert "They spoke of one and two." in messages_of(result)[0][1]
     assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
     assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
     assert model.left == 0
@@ -355,7 +358,7 @@ async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) 
     bench.server.rules = fails("Draft", "limit")
     limits = ModelCallLimitMiddleware(run_limit=limit, exit_behavior="end")
     result = await bench.invoke(agent(bench, limits, gate(bench, max_revisions=5)), ask())
-    notices = [text for _, text in said(result) if "Model call limits exceeded" in text]
+    notices = [text for _, text in messages_of(result) if "Model call limits exceeded" in text]
     assert len(notices) == 1
     assert len(model.requests) == len(outputs(bench.server)) == limit
     assert (result["quality_gate"]["status"], result["quality_gate"]["let_through"]) == (
@@ -377,7 +380,7 @@ async def test_limit_notice_after_a_tool_call_is_not_judged(
     assert "__interrupt__" not in result
     assert judgings(bench.server) == []
     assert len(model.requests) == (1 if limit is ModelCallLimitMiddleware else 2)
-    assert "limit" in said(result)[-1][1]
+    assert "limit" in messages_of(result)[-1][1]
     assert result["quality_gate"] == {}
 
 
@@ -394,7 +397,7 @@ async def test_guards_refusal_is_neither_judged_nor_revised(
         await bench.invoke(graph, ask())
     assert (await bench.state(graph)).values["quality_gate"]["status"] == "revise"
     result = await bench.invoke(graph, ask("Do harm."))
-    assert said(result)[-1] == ("ai", "I may not help with that.")
+    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
     assert not result["quality_gate"].get("judgment")
     brought = {"status": "revise", "judgment": 1}
     result = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
@@ -414,7 +417,7 @@ async def test_guards_refusal_in_a_later_turn_is_not_revised(
     graph = agent(bench, *(middleware if is_first else reversed(middleware)))
     await bench.invoke(graph, ask())
     result = await bench.invoke(graph, ask("Do harm."))
-    assert said(result)[-1] == ("ai", "I may not help with that.")
+    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
     assert result["quality_gate"] == {}
     assert len(model.requests) == len(judgings(bench.server)) == 1
 
@@ -437,7 +440,7 @@ async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
     result = await bench.invoke(agent(bench, *both(made, signs(), gate_first=gate_first)), ask())
     assert outputs(bench.server) == ["So sorry! Signed: cold."]
     assert result["quality_gate"]["status"] == "exhausted"
-    assert said(result)[-1] == ("ai", "Later.")
+    assert messages_of(result)[-1] == ("ai", "Later.")
 
 
 class Shop:

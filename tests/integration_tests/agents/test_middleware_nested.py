@@ -9,7 +9,15 @@ from langgraph.graph import MessagesState
 
 from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
-from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, fails, gate, said
+from tests.integration_tests.agents.support import (
+    AgentModel,
+    agent,
+    ask,
+    calls,
+    fails,
+    gate,
+    messages_of,
+)
 from tests.integration_tests.gates.support import LENGTH, inputs, outputs, pending, writing
 from tests.loopback import ChatRequest, Rule
 
@@ -44,7 +52,7 @@ async def test_both_gates_judge_the_draft_that_follows_a_revision_request(
     for name, criterion in (("tone", CRITERION), ("length", LENGTH)):
         assert (result[name]["status"], result[name]["gate"]) == ("accepted", name)
         assert result[name]["judgment"]["criterion"] == criterion.name
-    assert [kind for kind, _ in said(result)] == ["human", "ai", "human", "ai"]
+    assert [kind for kind, _ in messages_of(result)] == ["human", "ai", "human", "ai"]
     assert outputs(bench.server)[-2:] == ["So sorry!"] * 2
 
 
@@ -102,7 +110,7 @@ async def test_fallback_removes_drafts_and_critiques_of_all_gates(
     graph = agent(bench, *(reversed(gates) if reverse else gates))
     result = await bench.invoke(graph, ask())
     assert result["length"]["status"] == "exhausted"
-    assert [text for kind, text in said(result) if kind == "ai"] == ["Later."]
+    assert [text for kind, text in messages_of(result) if kind == "ai"] == ["Later."]
     assert "Later." not in outputs(bench.server)
     assert len(model.requests) == 3
 
@@ -134,7 +142,7 @@ async def test_gates_of_an_agent_and_of_its_subagent_interrupt_in_turn(bench: Be
     result = await bench.resume(graph, APPROVE)
     assert result["quality_gate"]["judgment"]["criterion"] == LENGTH.name
     assert result["quality_gate"]["status"] == "accepted"
-    assert [kind for kind, _ in said(result)] == ["human", "ai", "tool", "ai"]
+    assert [kind for kind, _ in messages_of(result)] == ["human", "ai", "tool", "ai"]
     assert inputs(bench.server)[0] == "Which?"
     assert outputs(bench.server) == ["This one.", "It is so."]
     assert (len(model.requests), len(judgings(bench.server))) == (3, 2)
@@ -150,7 +158,7 @@ async def test_gate_of_a_subagent_requests_revisions_within_the_tool(bench: Benc
     helper = calls("helper", question="Which?")
     AgentModel(bench.server, "Wait.", helper, "Draft 1.", "Draft 2.", "None.")
     result = await bench.invoke(graph, ask("One?"))
-    assert said(result)[4] == ("tool", "Nobody knows.")
+    assert messages_of(result)[4] == ("tool", "Nobody knows.")
     assert result["quality_gate"]["revisions"] == 1
     *others, last = outputs(bench.server)
     assert others == ["Wait.", "Draft 1.", "Draft 2."]
@@ -177,7 +185,7 @@ async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -
         assert result["quality_gate"]["status"] == "exhausted"
         assert result["quality_gate"]["revisions"] == 1
         assert len(judgings(bench.server)) == 2 * drafts
-    assert [kind for kind, _ in said(result)][:4] == ["human", "ai", "human", "ai"]
+    assert [kind for kind, _ in messages_of(result)][:4] == ["human", "ai", "human", "ai"]
 
 
 async def test_judging_is_visible_with_streamed_subgraphs_and_interrupt_after(

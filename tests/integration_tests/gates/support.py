@@ -44,7 +44,7 @@ def always(value: Any, rationale: str = REASON) -> list[Rule]:
     return [Rule(lambda _: True, value=value, rationale=rationale)]
 
 
-def judges(word: str, value: Any, rationale: str = REASON) -> Rule:
+def judge_rule(word: str, value: Any, rationale: str = REASON) -> Rule:
     """Answer with a value if the prompt contains a text."""
     return Rule(lambda chat: word in chat.text, value=value, rationale=rationale)
 

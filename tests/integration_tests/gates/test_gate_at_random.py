@@ -17,7 +17,7 @@ from tests.integration_tests.gates.support import (
     Writer,
     asked,
     gate_on,
-    judges,
+    judge_rule,
     writing,
 )
 from tests.loopback import Rule
@@ -160,8 +160,8 @@ async def test_gate_matches_its_reference_model(bench: Bench, review: str) -> No
     bench.server.rules = [
         Rule(lambda chat: chat.schema_name != "judgment", reply={"operations": []}),
         Rule(lambda chat: "draft to fault" in chat.text, reply=DOWN),
-        judges("draft to fail", False),
-        judges("draft to pass", True),
+        judge_rule("draft to fail", False),
+        judge_rule("draft to pass", True),
     ]
     for number, (escalates, opens, most) in enumerate(WAYS_BUILT):
         options = Options(most, escalates, opens, review)

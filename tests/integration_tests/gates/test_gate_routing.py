@@ -28,7 +28,7 @@ from tests.integration_tests.gates.support import (
     gate_on,
     gated,
     gather,
-    judges,
+    judge_rule,
     texts,
     verdict,
     writing,
@@ -244,10 +244,10 @@ def chain(bench: Bench, writer: Any, **options: Any) -> Graph:
 
 async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> None:
     bench.server.rules = [
-        judges("cold long\n</outputs>", False, "It is cold."),
-        judges(TONE_ASKED, True),
-        judges("warm long\n</outputs>", False, "It is long."),
-        judges(LENGTH_ASKED, True),
+        judge_rule("cold long\n</outputs>", False, "It is cold."),
+        judge_rule(TONE_ASKED, True),
+        judge_rule("warm long\n</outputs>", False, "It is long."),
+        judge_rule(LENGTH_ASKED, True),
     ]
     writer = Writer("cold long", "warm long", "warm short")
     result = await bench.invoke(chain(bench, writer, max_revisions=1), asked())
@@ -297,7 +297,7 @@ def straight(bench: Bench, **options: Any) -> Graph:
 
 
 async def test_items_sent_to_one_gate_are_routed_separately(bench: Bench) -> None:
-    bench.server.rules = [judges("two\n</outputs>", False), *always(True)]
+    bench.server.rules = [judge_rule("two\n</outputs>", False), *always(True)]
     graph = straight(bench, critique_key="critique", escalate="boss")
     result = await bench.invoke(graph, {"items": ITEMS})
     statuses = [verdict["status"] for verdict in result["quality_gate"]]

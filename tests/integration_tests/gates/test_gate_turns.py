@@ -32,7 +32,7 @@ from tests.integration_tests.gates.support import (
     gate_on,
     gated,
     inputs,
-    judges,
+    judge_rule,
     models,
     pending,
     texts,
@@ -120,8 +120,8 @@ async def test_gate_skipped_by_another_gate_has_all_its_revisions_in_the_next_tu
     gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1, sees="answer")
     graph = bench.compile(builder)
     bench.server.rules = [
-        judges(LENGTH.instructions, False),
-        judges("Draft 2.", False),
+        judge_rule(LENGTH.instructions, False),
+        judge_rule("Draft 2.", False),
         *always(True),
     ]
     first = await bench.invoke(graph, asked())
@@ -310,7 +310,7 @@ async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
 
 async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: Bench) -> None:
     """Including drafts that another gate sent back."""
-    bench.server.rules = [judges("Wait.", False), judges("short enough", False)]
+    bench.server.rules = [judge_rule("Wait.", False), judge_rule("short enough", False)]
     builder = writing(Writer("Wait.", "So sorry!"), Told)
     keyed: dict[str, Any] = {"critique_key": "critique", "revise": None, "fallback": LATER}
     gate_on(bench, builder, LENGTH, after=None, name="short", **keyed)
@@ -325,7 +325,7 @@ async def test_second_gate_of_a_chain_replaces_drafts_of_the_first(bench: Bench)
     gate_on(bench, builder, name="tone", accept="short", fallback=LATER)
     options: dict[str, Any] = {"name": "short", "max_revisions": 0, "fallback": "Too long."}
     gate_on(bench, builder, LENGTH, after=None, **options)
-    bench.server.rules = [judges(LENGTH.instructions, False), judges("Draft 1.", False)]
+    bench.server.rules = [judge_rule(LENGTH.instructions, False), judge_rule("Draft 1.", False)]
     result = await bench.invoke(bench.compile(builder), asked())
     assert (result["tone"]["status"], result["short"]["status"]) == ("accepted", "exhausted")
     assert texts(result["messages"]) == [QUESTION, "Too long."]
@@ -386,7 +386,7 @@ async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: 
     builder = writing(inside(bench, writer, max_revisions=1))
     gate_on(bench, builder, LENGTH, max_revisions=1)
     graph = bench.compile(builder).with_config(recursion_limit=12)
-    bench.server.rules = [judges(LENGTH.instructions, False), *always(True)]
+    bench.server.rules = [judge_rule(LENGTH.instructions, False), *always(True)]
     result = await bench.invoke(graph, asked())
     assert result["quality_gate"]["judgment"]["criterion"] == LENGTH.name
     assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (

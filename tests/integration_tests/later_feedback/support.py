@@ -32,7 +32,7 @@ async def judge(
     return judgment
 
 
-async def tell(
+async def give_feedback(
     bench: Bench,
     judgment_id: Any,
     reply: Any,
@@ -48,12 +48,12 @@ async def tell(
     return result
 
 
-def kept(bench: Bench, **options: Any) -> list[KeptJudgment]:
+def waiting_judgments(bench: Bench, **options: Any) -> list[KeptJudgment]:
     """The judgments that wait for feedback."""
     return bench.memory(**options).judgments()
 
 
-def everything(bench: Bench) -> list[Any]:
+def all_items(bench: Bench) -> list[Any]:
     """All items of the store."""
     [items] = bench.store.batch([SearchOp((), limit=10_000)])
     return list(items)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def everything(bench: Bench) -> list[Any]:
 def judgments_in_store(bench: Bench, *root: str) -> list[str]:
     """The keys of all stored judgments, including expired ones."""
     place = (*(root or ROOT), "judgments")
-    return sorted(item.key for item in everything(bench) if item.namespace == place)
+    return sorted(item.key for item in all_items(bench) if item.namespace == place)
 
 
 def age(bench: Bench, judgment_id: str) -> None:

@@ -9,11 +9,11 @@ from memalign_graph.memory.purge import Forgotten
 from tests.conftest import CRITERION, OTHER, Bench
 from tests.integration_tests.later_feedback.support import (
     age,
-    everything,
+    all_items,
+    give_feedback,
     judge,
     judgments_in_store,
-    kept,
-    tell,
+    waiting_judgments,
 )
 from tests.loopback import ChatRequest, Rule
 
@@ -34,14 +34,16 @@ def traces(bench: Bench) -> list[str]:
     """The store items that contain a planted word."""
     return [
         f"{'/'.join(item.namespace)}/{item.key}"
-        for item in everything(bench)
+        for item in all_items(bench)
         if MARK in json.dumps([item.key, item.value]).casefold()
     ]
 
 
-async def judge_and_tell(bench: Bench, case: Any = SECRET, word: Any = WORD) -> dict[str, Any]:
+async def judge_and_give_feedback(
+    bench: Bench, case: Any = SECRET, word: Any = WORD
+) -> dict[str, Any]:
     judgment = await judge(bench, case)
-    await tell(bench, judgment["id"], word)
+    await give_feedback(bench, judgment["id"], word)
     return judgment
 
 
@@ -57,7 +59,7 @@ def quoting(bench: Bench) -> None:
 async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     apart = await judge(bench, APART, on="apart")
     await judge(bench, SECRET, on="again")  # the same case once more, without feedback
-    judgment = await judge_and_tell(bench)
+    judgment = await judge_and_give_feedback(bench)
     similar = await judge(
         bench, OTHER, on="similar"
     )  # with the case and its guideline in the prompt
@@ -72,7 +74,7 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     assert traces(bench) == []
     assert judgments_in_store(bench) == [apart["id"]]
     with pytest.raises(ValueError, match="no judgment"):
-        await tell(bench, judgment["id"], WORD)
+        await give_feedback(bench, judgment["id"], WORD)
     assert traces(bench) == []
 
 
@@ -81,7 +83,7 @@ async def test_purge_removes_drafts_and_expired_judgments(bench: Bench, inputs: 
     """As a gate does: the first draft is sent back, the second is reviewed."""
     case = {**SECRET, "inputs": inputs}
     await judge(bench, {**case, "outputs": "Draft 1."})
-    await judge_and_tell(bench, case)
+    await judge_and_give_feedback(bench, case)
     age(bench, (await judge(bench, case))["id"])
     purge(bench)
     assert traces(bench) == []
@@ -89,7 +91,7 @@ async def test_purge_removes_drafts_and_expired_judgments(bench: Bench, inputs: 
 
 @pytest.mark.usefixtures("quoting")
 async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Bench) -> None:
-    await judge_and_tell(bench)
+    await judge_and_give_feedback(bench)
     by_guideline = await judge(bench, OTHER, use_episodes=False)
     by_neither = await judge(bench, APART, use_episodes=False, use_guidelines=False)
     assert by_guideline["episode_ids"] == []
@@ -104,13 +106,13 @@ async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Be
 async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(
     bench: Bench,
 ) -> None:
-    judgment = await judge_and_tell(bench)
+    judgment = await judge_and_give_feedback(bench)
     await judge(bench, OTHER)
     [episode] = await bench.episodes()
     assert len(bench.memory().forget([episode.id]).guidelines_removed) == 1
     assert await bench.episodes() == []
-    assert len(kept(bench)) == 2
-    result = await tell(bench, judgment["id"], WORD, on="again")
+    assert len(waiting_judgments(bench)) == 2
+    result = await give_feedback(bench, judgment["id"], WORD, on="again")
     assert result["learned"]["guidelines"]
     assert len(await bench.episodes()) == len(await bench.guidelines()) == 1
     bench.memory().forget([episode.id])
@@ -125,9 +127,9 @@ async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
     inner = {"namespace": ["memalign", CRITERION.name]}
     below = await judge(bench, SECRET, context=inner, criterion=named)
     bob = {"value": False, "rationale": "Ask kindly.", "author": "bob"}
-    others = await judge_and_tell(bench, OTHER, bob)
+    others = await judge_and_give_feedback(bench, OTHER, bob)
     judgment = await judge(bench, SECRET, use_episodes=False, use_guidelines=False)
-    await tell(bench, judgment["id"], WORD)
+    await give_feedback(bench, judgment["id"], WORD)
     assert len(purge(bench, author="ann").episode_ids) == 1
     assert judgments_in_store(bench) == [others["id"]]
     assert [episode.author for episode in await bench.episodes()] == ["bob"]
@@ -138,7 +140,7 @@ async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
 
 
 async def test_judgment_in_flight_during_a_purge_stores_no_trace(bench: Bench) -> None:
-    await judge_and_tell(bench)
+    await judge_and_give_feedback(bench)
 
     def purge_and_answer(request: ChatRequest) -> dict[str, Any]:
         purge(bench)

@@ -13,10 +13,10 @@ from tests.integration_tests.later_feedback.support import (
     DAY,
     ROOT,
     age,
+    give_feedback,
     judge,
     judgments_in_store,
-    kept,
-    tell,
+    waiting_judgments,
 )
 from tests.loopback import LoopbackServer
 
@@ -44,15 +44,15 @@ async def test_expired_judgments_are_deleted_and_other_namespaces_are_kept(
     named = CRITERION.model_copy(update={"name": "judgments"})
     inner = {"namespace": list(ROOT)}
     below = await judge(bench, context=inner, criterion=named, keep_judgments=9 * DAY)
-    await tell(bench, below["id"], "Too cold.", context=inner, criterion=named)
+    await give_feedback(bench, below["id"], "Too cold.", context=inner, criterion=named)
     other = await judge(bench, context={"namespace": ["team-a"]})
     old = await judge(bench)
     long = await judge(bench, {**CASE, "inputs": "Kept for long."}, keep_judgments=9 * DAY)
     clock.ahead = DAY - timedelta(hours=6)
-    assert len(kept(bench)) == 2
+    assert len(waiting_judgments(bench)) == 2
     age(bench, old["id"])
     assert judgments_in_store(bench) == sorted([old["id"], long["id"]])
-    assert [waiting.judgment.id for waiting in kept(bench)] == [long["id"]]
+    assert [waiting.judgment.id for waiting in waiting_judgments(bench)] == [long["id"]]
     clock.ahead = 2 * DAY
     fresh = await judge(bench, OTHER)
     assert judgments_in_store(bench) == sorted([fresh["id"], long["id"]])
@@ -60,7 +60,7 @@ async def test_expired_judgments_are_deleted_and_other_namespaces_are_kept(
     assert judgments_in_store(bench, "team-a", CRITERION.name) == [other["id"]]
     memory = {"criterion": named, "namespace": ROOT}
     assert len(await bench.episodes(**memory)) == len(await bench.guidelines(**memory)) == 1
-    assert [waiting.judgment.id for waiting in kept(bench, **memory)] == [below["id"]]
+    assert [waiting.judgment.id for waiting in waiting_judgments(bench, **memory)] == [below["id"]]
 
 
 def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) -> None:
@@ -83,14 +83,14 @@ def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) ->
 @EVERY_WAY("memory-sync", POSTGRES_WAYS[0])
 async def test_very_long_and_very_short_retention_times(bench: Bench) -> None:
     short = await judge(bench, keep_judgments=timedelta(microseconds=1))
-    assert kept(bench) == []
+    assert waiting_judgments(bench) == []
     with pytest.raises(ValueError, match="It has expired"):
-        await tell(bench, short["id"], "Too cold.")
+        await give_feedback(bench, short["id"], "Too cold.")
     judgment = await judge(bench, keep_judgments=timedelta.max)
-    [waiting] = kept(bench)
+    [waiting] = waiting_judgments(bench)
     assert waiting.kept_until.year == 9999
     assert waiting.judgment.id == judgment["id"]
-    assert (await tell(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
+    assert (await give_feedback(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
 
 
 async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions_stay(

@@ -32,12 +32,12 @@ from tests.conftest import (
 from tests.integration_tests.later_feedback.support import (
     DAY,
     age,
-    everything,
+    all_items,
     feedback_graph,
+    give_feedback,
     judge,
     judgments_in_store,
-    kept,
-    tell,
+    waiting_judgments,
 )
 from tests.loopback import error
 
@@ -49,7 +49,7 @@ BY_ANN = {**COLD, "author": "ann"}
 @EVERY_WAY
 async def test_feedback_is_learned_on_another_thread(bench: Bench) -> None:
     judgment = await judge(bench)
-    result = await tell(bench, judgment["id"], BY_ANN)
+    result = await give_feedback(bench, judgment["id"], BY_ANN)
     assert result["judgment"] == judgment
     assert result["feedback"]["rationale"] == COLD["rationale"]
     [learned] = result["learned"]["guidelines"]
@@ -76,17 +76,17 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(
     unkept = await judge(bench, keep_judgments=None)
     assert judgments_in_store(bench) == []
     with pytest.raises(ValueError, match="without `keep_judgments`"):
-        await tell(bench, unkept["id"], COLD)
+        await give_feedback(bench, unkept["id"], COLD)
     first = await judge(bench, keep_judgments=2 * DAY)
     second = await judge(bench, OTHER)
-    newer, older = kept(bench)
+    newer, older = waiting_judgments(bench)
     assert (newer.judgment.id, older.judgment.to_json()) == (second["id"], first)
     assert older.example.outputs == CASE["outputs"]
     assert newer.kept_until < older.kept_until
-    ignored = await tell(bench, first["id"], {"type": "ignore"})
+    ignored = await give_feedback(bench, first["id"], {"type": "ignore"})
     assert (ignored["feedback"], ignored["learned"]) == (None, None)
     assert await bench.episodes() == []
-    await tell(bench, first["id"], COLD)
+    await give_feedback(bench, first["id"], COLD)
     judgments = bench.memory().judgments(waiting=True)
     assert [waiting.judgment.id for waiting in judgments] == [second["id"]]
 
@@ -94,10 +94,12 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(
 async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     result = await bench.review(graph, BY_ANN)
-    assert [waiting.judgment.id for waiting in kept(bench)] == [result["judgment"]["id"]]
+    assert [waiting.judgment.id for waiting in waiting_judgments(bench)] == [
+        result["judgment"]["id"]
+    ]
     other = bench.server.chat_model(model="distiller")
     feedback = {"value": True, "rationale": "Fine.", "author": "bob"}
-    await tell(bench, result["judgment"]["id"], feedback, distill_model=other)
+    await give_feedback(bench, result["judgment"]["id"], feedback, distill_model=other)
     episodes = await bench.episodes()
     assert {episode.author: episode.value for episode in episodes} == {"ann": False, "bob": True}
     assert [chat.model for chat in distillings(bench.server)] == ["gpt-4.1-mini", "distiller"]
@@ -116,7 +118,7 @@ async def test_every_reply_format_is_accepted(
     bench: Bench, reply: Any, value: Any, words: str | None, distils: int
 ) -> None:
     judgment = await judge(bench)
-    result = await tell(bench, judgment["id"], reply)
+    result = await give_feedback(bench, judgment["id"], reply)
     assert (result["feedback"]["value"], result["feedback"]["rationale"]) == (value, words)
     [episode] = await bench.episodes()
     assert (episode.value, episode.rationale, episode.status) == (value, words, "distilled")
@@ -127,11 +129,11 @@ async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) 
     await bench.remember({**CASE, **COLD})
     judgment = await judge(bench, OTHER)
     del bench.server.embeddings[:]
-    await tell(bench, judgment["id"], BY_ANN)
+    await give_feedback(bench, judgment["id"], BY_ANN)
     assert bench.server.embeddings == []
     embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
     feedback = {**COLD, "author": "bob"}
-    await tell(bench, judgment["id"], feedback, on="later", embeddings=embedder)
+    await give_feedback(bench, judgment["id"], feedback, on="later", embeddings=embedder)
     assert {embedding_count.model for embedding_count in bench.server.embeddings} == {
         "text-embedding-3-large"
     }
@@ -145,8 +147,10 @@ async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None
         options: Any = {"criterion": named, "context": {"namespace": place}}
         judgment = await judge(bench, **options)
         with pytest.raises(ValueError, match="another namespace"):
-            await tell(bench, judgment["id"], COLD, criterion=named)
-        assert (await tell(bench, judgment["id"], COLD, **options))["learned"]["guidelines"]
+            await give_feedback(bench, judgment["id"], COLD, criterion=named)
+        assert (await give_feedback(bench, judgment["id"], COLD, **options))["learned"][
+            "guidelines"
+        ]
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
 
 
@@ -155,11 +159,11 @@ async def test_feedback_of_a_failed_distillation_is_learned_once_by_the_next_run
 ) -> None:
     judgment = await judge(bench)
     bench.server.script(*[error(500, "It broke.", retry_after=0)] * 3)
-    failed = await tell(bench, judgment["id"], COLD)
+    failed = await give_feedback(bench, judgment["id"], COLD)
     assert "It broke" in failed["learned"]["warnings"][0]
     assert [episode.status for episode in await bench.episodes()] == ["pending"]
-    first = await tell(bench, judgment["id"], COLD, on="again")
-    again = await tell(bench, judgment["id"], COLD)
+    first = await give_feedback(bench, judgment["id"], COLD, on="again")
+    again = await give_feedback(bench, judgment["id"], COLD)
     assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
     assert [episode.status for episode in await bench.episodes()] == ["distilled"]
     assert len(await bench.guidelines()) == 1
@@ -185,7 +189,7 @@ async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) ->
 
 def content(bench: Bench) -> tuple[Any, ...]:
     """The store's content and the number of model calls."""
-    stored = sorted((item.namespace, item.key, str(item.value)) for item in everything(bench))
+    stored = sorted((item.namespace, item.key, str(item.value)) for item in all_items(bench))
     return stored, len(bench.server.chats), len(bench.server.embeddings)
 
 
@@ -223,7 +227,7 @@ async def test_invalid_or_incomplete_feedback_is_reported_and_can_be_corrected(
     # Nor is it taken from an earlier run on the thread.
     assert (await refuse(bench, {"judgment_id": judgment_id})).startswith("reply: ")
     assert NO_ID in await refuse(bench, {"reply": COLD})
-    assert (await tell(bench, judgment_id, COLD))["learned"]["guidelines"]
+    assert (await give_feedback(bench, judgment_id, COLD))["learned"]["guidelines"]
 
 
 async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Bench) -> None:
@@ -235,7 +239,7 @@ async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Ben
     assert "memalign/brevity" in await refuse(bench, graph_input, criterion=other)
     age(bench, graph_input["judgment_id"])
     assert "It has expired" in await refuse(bench, graph_input)
-    assert kept(bench) == []
+    assert waiting_judgments(bench) == []
 
 
 async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
@@ -245,7 +249,7 @@ async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
     boolean = score.model_copy(update={"scale": Boolean()})
     graph_input = {"judgment_id": judgment["id"], "reply": {"type": "approve"}}
     assert "not on the scale" in await refuse(bench, graph_input, criterion=boolean)
-    taken = await tell(bench, judgment["id"], {"value": False}, criterion=boolean)
+    taken = await give_feedback(bench, judgment["id"], {"value": False}, criterion=boolean)
     assert taken["feedback"]["value"] is False
 
 
@@ -260,7 +264,7 @@ async def test_feedback_after_one_with_the_latest_possible_date_counts(bench: Be
     judgment = await judge(bench)
     early = {**CASE, "value": True, "author": "ann", "given_at": "9999-12-31T23:59:59.999999Z"}
     await bench.remember(early)
-    await tell(bench, judgment["id"], BY_ANN)
+    await give_feedback(bench, judgment["id"], BY_ANN)
     [episode] = await bench.episodes()
     assert episode.value is False
 

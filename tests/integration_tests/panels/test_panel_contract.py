@@ -40,7 +40,7 @@ from tests.integration_tests.panels.support import (
     learned_texts,
     panel,
     reviewed,
-    teach,
+    store_feedback,
     values_of,
 )
 from tests.loopback import Rule, Together, content_filter, disconnect
@@ -188,7 +188,7 @@ async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_bot
 
 async def test_each_judge_sees_only_its_own_memory(bench: Bench) -> None:
     for criterion in THREE:
-        await teach(
+        await store_feedback(
             bench, criterion, OTHER, value=False, rationale=f"Said of {criterion.name} alone."
         )
         await bench.add_guideline(f"A rule of {criterion.name} alone.", criterion=criterion)
@@ -261,7 +261,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, label: str) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE, "waiting")
-    await teach(bench, FACTS, OTHER)
+    await store_feedback(bench, FACTS, OTHER)
     where, (key, broken) = ("memalign", "facts", label), BROKEN[label]
     keys = [item.key for item in bench.store.search(where)] if label == "vectors" else []
     for name in [*keys, key]:
@@ -327,7 +327,7 @@ async def test_example_is_embedded_at_most_once_for_all_memories(
     bench: Bench, filled: Sequence[Criterion], reply: Any, texts: int
 ) -> None:
     for item in filled:
-        await teach(bench, item, OTHER)
+        await store_feedback(bench, item, OTHER)
     graph = reviewed(bench, decide="verdict")
     result = await bench.invoke(graph, CASE)
     assert embedded(bench) == bool(filled)
@@ -344,7 +344,7 @@ async def test_example_is_embedded_at_most_once_for_all_memories(
 
 
 async def test_failing_embedding(bench: Bench) -> None:
-    await teach(bench, TONE, OTHER)
+    await store_feedback(bench, TONE, OTHER)
     await bench.add_guideline("Say sorry.", criterion=TONE)
     bench.server.script_embeddings(DOWN)
     result = await bench.invoke(panel(bench, on_embedding_error="guidelines"), CASE, "borne")

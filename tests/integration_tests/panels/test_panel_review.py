@@ -36,7 +36,7 @@ from tests.integration_tests.panels.support import (
     learned_texts,
     panel,
     reviewed,
-    teach,
+    store_feedback,
 )
 from tests.loopback import ChatRequest, Rule, refusal, truncated
 
@@ -289,7 +289,7 @@ async def test_cited_guidelines_are_returned_by_criterion(bench: Bench) -> None:
 
 async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) -> None:
     for criterion in THREE:
-        await teach(bench, criterion)
+        await store_feedback(bench, criterion)
         for number in range(30):
             await bench.add_guideline(
                 f"Rule {number} of {criterion.name}: say sorry.", criterion=criterion
@@ -307,7 +307,7 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
     assert str(state).count(state["judge_run"]["vector"]) == 1
 
 
-async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
+async def give_feedback(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
     """Give later feedback on one of a panel's judgments."""
     graph = bench.compile(create_feedback_graph(one, **models(bench)))
     graph_input = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
@@ -316,23 +316,23 @@ async def tell(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]
 
 
 async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
-    await teach(bench, TONE, OTHER)
+    await store_feedback(bench, TONE, OTHER)
     result = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     ids = {name: item["id"] for name, item in result["judgments"].items()}
     for criterion in THREE:
         assert [judgment.judgment.id for judgment in bench.memory(criterion).judgments()] == [
             ids[criterion.name]
         ]
-    later = await tell(bench, FACTS, ids["facts"])
+    later = await give_feedback(bench, FACTS, ids["facts"])
     assert later["judgment"]["id"] == ids["facts"]
     [episode] = await bench.episodes(criterion=FACTS)
     assert (episode.author, episode.example.outputs) == ("ann", CASE["outputs"])
     assert len(bench.server.embeddings) == 1
     with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
-        await tell(bench, TONE, ids["length"])
+        await give_feedback(bench, TONE, ids["length"])
     result = await bench.invoke(panel(bench), CASE, "u")
     with pytest.raises(InvalidInputError, match="judgment_id"):
-        await tell(bench, TONE, result["judgments"]["tone"]["id"])
+        await give_feedback(bench, TONE, result["judgments"]["tone"]["id"])
 
 
 async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench: Bench) -> None:

@@ -27,7 +27,7 @@ STARS = Numeric(minimum=1, maximum=5, integer=True)
 RANK = Categorical(choices=("poor", "fair", "good"), ordered=True)
 
 
-def word(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
+def feedback_row(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
     """Feedback of one expert on one case."""
     return {
         "inputs": f"Question {number // 2}?",
@@ -49,10 +49,12 @@ def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 
 
 @pytest.mark.parametrize("group_by", ["example", "inputs"])
 def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
-    feedback = [word(number) for number in range(14)]
-    feedback += [word(number, author="bob", value=True) for number in range(0, 14, 3)]
-    feedback += [word(number, author="cy", value=None, rationale="Hm.") for number in range(4)]
-    feedback.append(word(40, value=None, rationale="Say why."))
+    feedback = [feedback_row(number) for number in range(14)]
+    feedback += [feedback_row(number, author="bob", value=True) for number in range(0, 14, 3)]
+    feedback += [
+        feedback_row(number, author="cy", value=None, rationale="Hm.") for number in range(4)
+    ]
+    feedback.append(feedback_row(40, value=None, rationale="Say why."))
     for seed in range(5):
         made = folds_of(feedback, group_by, seed)
         judged = Counter(case.example.id for fold in made for case in fold.test)
@@ -69,21 +71,21 @@ def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
 
 
 def test_folds_are_stratified_by_label() -> None:
-    feedback = [word(number, value=number % 4 == 0) for number in range(40)]
+    feedback = [feedback_row(number, value=number % 4 == 0) for number in range(40)]
     shares = [
         sum(bool(case.expected) for case in fold.test) for fold in folds_of(feedback, folds=5)
     ]
     assert shares == [2] * 5
     # Numbers are stratified by range; labels that cannot be stratified are still split.
     share = Criterion(name="s", instructions="?", scale=Numeric(minimum=0, maximum=1))
-    numbers = read([word(n, value=n / 40) for n in range(40)], share)
+    numbers = read([feedback_row(n, value=n / 40) for n in range(40)], share)
     middles = [
         sum(float(case.expected) for case in fold.test) / len(fold.test)
         for fold in make_folds(numbers, share, 4, "example", 0)
     ]
     assert all(0.35 < middle < 0.65 for middle in middles)
     for few in ([True, False, True], [True, True, True]):
-        made = folds_of([word(n, value=value) for n, value in enumerate(few)])
+        made = folds_of([feedback_row(n, value=value) for n, value in enumerate(few)])
         assert [len(fold.test) for fold in made] == [1, 1, 1]
 
 
@@ -121,13 +123,17 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
 
 def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
     feedback = [
-        word(0, author=one, value=one != "b", said=minute) for minute, one in enumerate("abc")
+        feedback_row(0, author=one, value=one != "b", said=minute)
+        for minute, one in enumerate("abc")
     ]
     [case] = labelled_cases(read(feedback), CRITERION)
     assert case.expected is True
     assert [feedback.author for feedback in case.feedback] == ["a", "b", "c"]
-    tie = [word(0, author="a", value=True, said=5), word(0, author="b", value=False, said=1)]
-    twice = [word(0, value=True, said=1), word(0, value=False, said=9)]
+    tie = [
+        feedback_row(0, author="a", value=True, said=5),
+        feedback_row(0, author="b", value=False, said=1),
+    ]
+    twice = [feedback_row(0, value=True, said=1), feedback_row(0, value=False, said=9)]
     for turn in (1, -1):
         [case] = labelled_cases(read(tie[::turn]), CRITERION)
         assert case.expected is True
@@ -137,7 +143,7 @@ def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
 
 def recalled(*values: Any) -> list[RecalledExample]:
     episodes = [
-        Episode.from_feedback(Feedback.model_validate(word(n, value=value, rationale="x")))
+        Episode.from_feedback(Feedback.model_validate(feedback_row(n, value=value, rationale="x")))
         for n, value in enumerate(values)
     ]
     return [

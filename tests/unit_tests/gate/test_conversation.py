@@ -378,7 +378,7 @@ def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgmen
     )
 
 
-def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
+def critique_of(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
     feedback = Feedback(example=EXAMPLE, **said) if said else None
     passes = 4 if isinstance(criterion.scale, Numeric) else True
     pass_rule = PassRule.of(criterion.scale, passes)
@@ -386,21 +386,21 @@ def told(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> st
 
 
 def test_critique_has_rationale_value_and_broken_guidelines() -> None:
-    text = told(CRITERION, judgment(False), "Say sorry.", "Be brief.")
+    text = critique_of(CRITERION, judgment(False), "Say sorry.", "Be brief.")
     for part in ("false", "It is cold.", "- Say sorry.", "- Be brief."):
         assert part in text
     assert "expert" not in text
     stars = CRITERION.model_copy(update={"scale": Numeric(minimum=1, maximum=5, integer=True)})
-    assert "The result is: 2. It has to be: 4 or more." in told(stars, judgment(2))
-    assert not told(CRITERION, judgment(False, "")).rstrip().endswith("says:")
+    assert "The result is: 2. It has to be: 4 or more." in critique_of(stars, judgment(2))
+    assert not critique_of(CRITERION, judgment(False, "")).rstrip().endswith("says:")
 
 
 def test_experts_feedback_replaces_the_judges_rationale() -> None:
     judgment_made = judgment(True, "It is warm.")
-    text = told(CRITERION, judgment_made, "Say sorry.", value=False, rationale="Too cold.")
+    text = critique_of(CRITERION, judgment_made, "Say sorry.", value=False, rationale="Too cold.")
     assert "false" in text
     assert "An expert says: Too cold." in text
-    bare = told(CRITERION, judgment_made, "Say sorry.", value=False)
+    bare = critique_of(CRITERION, judgment_made, "Say sorry.", value=False)
     assert "An expert decided so, and gave no reason." in bare
     for comment in (text, bare):
         assert "It is warm." not in comment
@@ -409,11 +409,11 @@ def test_experts_feedback_replaces_the_judges_rationale() -> None:
 
 def test_rationale_of_an_overruled_judge_is_not_in_the_critique() -> None:
     judgment_made = judgment(False, "It is warm.", evidence=OUTWEIGHED)
-    text = told(CRITERION, judgment_made, "Say sorry.")
+    text = critique_of(CRITERION, judgment_made, "Say sorry.")
     assert "It is warm." not in text
     assert "Say sorry." not in text
     assert "Experts did not accept the answers most like this one." in text
-    text = told(CRITERION, judgment_made, value=False, rationale="Too cold.")
+    text = critique_of(CRITERION, judgment_made, value=False, rationale="Too cold.")
     assert "Too cold." in text
     assert "most like this one" not in text
 

@@ -153,7 +153,7 @@ def test_criterion_or_builder_of_another_type_is_refused(criterion: Any) -> None
         assert refused(add_quality_gate, builder, CRITERION).startswith("builder: ")
 
 
-def leads_on(_state: MessagesState) -> Command[Literal["publish"]]:
+def routes_onward(_state: MessagesState) -> Command[Literal["publish"]]:
     return Command(goto="publish")
 
 
@@ -164,7 +164,7 @@ PAST: dict[str, Callable[[Any], Any]] = {
         "write", tools_condition, ["tools", END]
     ),
     "waiting": lambda builder: builder.add_edge(["write", "other"], "publish"),
-    "command": lambda builder: builder.add_node("leads_on", leads_on),
+    "command": lambda builder: builder.add_node("leads_on", routes_onward),
 }
 
 

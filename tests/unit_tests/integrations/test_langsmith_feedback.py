@@ -39,7 +39,9 @@ def run(**fields: Any) -> Run:
     return Run(**made)
 
 
-def said(on: Any, who: str | None = "ann", source: str = "app", **fields: Any) -> Feedback:
+def langsmith_feedback(
+    on: Any, who: str | None = "ann", source: str = "app", **fields: Any
+) -> Feedback:
     made: dict[str, Any] = {
         "id": uuid.uuid4(),
         "run_id": on.id,
@@ -74,7 +76,7 @@ def test_score_comment_and_reference_are_imported() -> None:
         id=uuid.uuid4(), inputs={}, outputs={"answer": "Oh."}, dataset_id=uuid.uuid4()
     )
     app = run(reference_example_id=example.id)
-    feedback = said(app, score=0, comment=" Too cold. ")
+    feedback = langsmith_feedback(app, score=0, comment=" Too cold. ")
     item = only(read([app], [feedback], examples=[example]))
     assert (item.value, item.rationale, item.author) == (False, "Too cold.", "ann")
     assert (item.id, item.given_at) == (str(feedback.id), LATER)
@@ -98,7 +100,7 @@ def test_score_comment_and_reference_are_imported() -> None:
 )
 def test_values_are_converted_to_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
     app = run()
-    item = only(read([app], [said(app, **given)], criterion))
+    item = only(read([app], [langsmith_feedback(app, **given)], criterion))
     assert (item.value, type(item.value)) == (value, type(value))
 
 
@@ -129,19 +131,19 @@ def test_labels_of_a_table_get_their_type() -> None:
 
 def test_only_feedback_from_people_is_imported() -> None:
     app, other = run(), run()
-    nobody = said(app, score=1).model_copy(update={"feedback_source": None})
+    nobody = langsmith_feedback(app, score=1).model_copy(update={"feedback_source": None})
     user = FeedbackSourceBase(type="app", user_id="u-7")
     parsed = read(
         [app, other],
         [
-            said(app, score=0, comment="Cold."),
-            said(app, key="note", comment="Third time this week."),
-            said(app, "bob", score=0),
-            said(app, None, "api", score=1),
-            said(app, None, "api", score=0),
-            said(app, score=1, feedback_source=user),
-            said(other, key="note", comment="On another run."),
-            said(app, source="model", score=1),
+            langsmith_feedback(app, score=0, comment="Cold."),
+            langsmith_feedback(app, key="note", comment="Third time this week."),
+            langsmith_feedback(app, "bob", score=0),
+            langsmith_feedback(app, None, "api", score=1),
+            langsmith_feedback(app, None, "api", score=0),
+            langsmith_feedback(app, score=1, feedback_source=user),
+            langsmith_feedback(other, key="note", comment="On another run."),
+            langsmith_feedback(app, source="model", score=1),
             nobody,
         ],
     )
@@ -156,7 +158,10 @@ def test_only_feedback_from_people_is_imported() -> None:
         "its source is None, which is no person": 1,
     }
     assert only(read([app], [nobody], sources=None)).value is True
-    assert only(read([app], [said(app, key="thumbs", score=1)], key="thumbs")).value is True
+    assert (
+        only(read([app], [langsmith_feedback(app, key="thumbs", score=1)], key="thumbs")).value
+        is True
+    )
 
 
 def test_correction_is_feedback_of_its_author() -> None:
@@ -164,9 +169,11 @@ def test_correction_is_feedback_of_its_author() -> None:
     better = {"answer": "We are sorry."}
     score = {"value": "no", "explanation": "Too cold."}
     feedback = [
-        said(app, score=0, comment="Cold.", correction=better),
-        said(app, "the judge's owner", "model", score=1, comment="Fine!", correction=score),
-        said(app, source="model", score=1, comment="Fine!", correction="Say sorry."),
+        langsmith_feedback(app, score=0, comment="Cold.", correction=better),
+        langsmith_feedback(
+            app, "the judge's owner", "model", score=1, comment="Fine!", correction=score
+        ),
+        langsmith_feedback(app, source="model", score=1, comment="Fine!", correction="Say sorry."),
     ]
     labels = [
         (feedback.value, feedback.rationale, feedback.author)
@@ -181,7 +188,7 @@ def test_correction_is_feedback_of_its_author() -> None:
 
 def test_feedback_in_an_export_counts_once() -> None:
     app = run(outputs={"messages": [AIMessage("Here.")]})
-    feedback = said(app, score=0)
+    feedback = langsmith_feedback(app, score=0)
     line = {**dict(app), "feedback": [json.loads(feedback.model_dump_json())]}
     item = only(feedback_from_langsmith([line], [feedback], criterion=CRITERION))
     assert (item.value, item.author) == (False, "ann")
@@ -192,7 +199,7 @@ def test_two_users_with_one_name_are_two_experts() -> None:
     app = run()
     ids = [uuid.uuid4(), uuid.uuid4()]
     feedback = [
-        said(
+        langsmith_feedback(
             app,
             feedback_source=FeedbackSourceBase(type="app", user_name="John Smith", user_id=user_id),
             **fields,
@@ -203,7 +210,9 @@ def test_two_users_with_one_name_are_two_experts() -> None:
             (ids[1], {"key": "note", "comment": "Short."}),
         )
     ]
-    imported = feedback_from_langsmith([app], [*feedback, said(app, score=1)], criterion=CRITERION)
+    imported = feedback_from_langsmith(
+        [app], [*feedback, langsmith_feedback(app, score=1)], criterion=CRITERION
+    )
     assert [(item.author, item.rationale) for item in imported.feedback] == [
         (f"John Smith ({ids[0]})", "Cold."),
         (f"John Smith ({ids[1]})", "Short."),
@@ -232,13 +241,18 @@ def test_comment_of_another_type_becomes_text(fields: Any, rationale: str) -> No
 def test_unusable_feedback_is_rejected_with_the_reason() -> None:
     app, other, empty = run(), run(), run(outputs={})
     cases: list[tuple[Criterion, Any, Any, str]] = [
-        (CRITERION, app, said(app, score=math.nan), "needs a value or a rationale"),
-        (CRITERION, app, said(app, score=1, comment="a\x00b"), "NUL"),
-        (CRITERION, app, said(other, score=1), f"run {other.id} is not among the runs"),
-        (CRITERION, empty, said(empty, score=1), "outputs: must not be empty"),
-        (CRITERION, app, said(app, score=0.6), "is not on the scale"),
-        (GRADE, app, said(app, score=True), "is not on the scale"),
-        (TONE, app, said(app, score=1), "is not on the scale"),
+        (CRITERION, app, langsmith_feedback(app, score=math.nan), "needs a value or a rationale"),
+        (CRITERION, app, langsmith_feedback(app, score=1, comment="a\x00b"), "NUL"),
+        (
+            CRITERION,
+            app,
+            langsmith_feedback(other, score=1),
+            f"run {other.id} is not among the runs",
+        ),
+        (CRITERION, empty, langsmith_feedback(empty, score=1), "outputs: must not be empty"),
+        (CRITERION, app, langsmith_feedback(app, score=0.6), "is not on the scale"),
+        (GRADE, app, langsmith_feedback(app, score=True), "is not on the scale"),
+        (TONE, app, langsmith_feedback(app, score=1), "is not on the scale"),
     ]
     for criterion, case, feedback, reason in cases:
         imported = feedback_from_langsmith([case], [feedback], criterion=criterion)

@@ -114,7 +114,7 @@ def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
     assert (guideline.status, guideline.episode_ids) == ("pending", [two.id])
 
 
-def five(memory: JudgeMemory) -> list[Episode]:
+def five_episodes(memory: JudgeMemory) -> list[Episode]:
     """Feedback: ann on one and two, bob on one, two without an author on three."""
     feedback = [
         said("one", author=" ann ", id="7"),
@@ -144,7 +144,7 @@ SELECTIONS: list[tuple[dict[str, Any], list[int]]] = [
 def test_forget_matches_all_given_filters(
     memory: JudgeMemory, selection: dict[str, Any], expected: list[int]
 ) -> None:
-    episodes = five(memory)
+    episodes = five_episodes(memory)
     forgotten = memory.forget(**selection)
     gone = {episodes[place].id for place in expected}
     assert set(forgotten.episode_ids) == gone
@@ -152,7 +152,7 @@ def test_forget_matches_all_given_filters(
 
 
 def test_unknown_ids_are_listed_in_order(memory: JudgeMemory) -> None:
-    one, two, *_ = five(memory)
+    one, two, *_ = five_episodes(memory)
     forgotten = memory.forget(iter(["b", one.id, "a", "b", one.id]))
     assert (forgotten.episode_ids, forgotten.unknown_ids) == ([one.id], ["b", "a"])
     forgotten = memory.forget({two.id}, feedback_ids=["nope"], author="bob")
@@ -174,7 +174,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("purge", [False, True])
 def test_invalid_filters_are_refused_before_any_change(memory: JudgeMemory, *, purge: bool) -> None:
-    five(memory)
+    five_episodes(memory)
     before = everything_in(memory.access.store)
     for selection, field in WRONG:
         with pytest.raises(InvalidInputError, match=rf"^{field}\b.*") as caught:

@@ -104,7 +104,7 @@ def test_every_operation_with_every_other_in_the_middle(name: str, moment: int |
     problems = []
     for other in OPERATIONS:
         try:
-            here, there, cold = together(name, other, moment or commits)
+            here, there, cold = run_interleaved(name, other, moment or commits)
         except InvalidInputError as error:
             assert "has no" in str(error)  # noqa: PT017 - what it speaks of is gone meanwhile
             continue
@@ -117,14 +117,14 @@ def test_every_operation_with_every_other_in_the_middle(name: str, moment: int |
     assert problems == []
 
 
-def together(name: str, other: str, when: Any) -> list[JudgeMemory]:
+def run_interleaved(name: str, other: str, when: Any) -> list[JudgeMemory]:
     """Run an operation with another in the middle of it."""
     here, there, cold = start()
-    beside(here, OPERATIONS[name], when, other, there)
+    run_concurrently(here, OPERATIONS[name], when, other, there)
     return [here, there, cold]
 
 
-def beside(
+def run_concurrently(
     here: JudgeMemory, operation: driver.Operation, when: Any, other: str, there: JudgeMemory
 ) -> None:
     def run_other() -> None:
@@ -147,7 +147,7 @@ AT_EVERY_STEP = [
 @pytest.mark.parametrize(("name", "other"), AT_EVERY_STEP)
 def test_every_pair_of_operations_at_every_step(name: str, other: str) -> None:
     for step in range(1, 35):
-        check(together(name, other, step), {name, other})
+        check(run_interleaved(name, other, step), {name, other})
 
 
 @pytest.mark.parametrize("other", OPERATIONS)
@@ -158,7 +158,7 @@ def test_read_with_a_concurrent_write(name: str, other: str) -> None:
             here, there, cold = start()
             reader = cold if is_first else here
             before = there.version()
-            beside(reader, READS[name], step, other, there)
+            run_concurrently(reader, READS[name], step, other, there)
             assert reader.access.view.version in (before, there.version()) or other == "purge one"
             assert reader.at(reader.access.view.version).missing == [] or other == "purge one"
             check([here, there, cold], {other})
@@ -263,7 +263,7 @@ def test_newer_of_two_concurrent_pieces_of_feedback_counts(any_opener: Opener) -
 SHARES = [((0, 1, 2, 3), (2, 3)), ((2, 3), (0, 1, 2, 3)), ((0, 1, 2), (1, 2, 3)), ((0, 1), (2, 3))]
 
 
-def taught(memory: JudgeMemory) -> Counter[str]:
+def count_lessons(memory: JudgeMemory) -> Counter[str]:
     return Counter(key for guideline in memory.guidelines() for key in guideline.episode_ids)
 
 
@@ -278,7 +278,7 @@ def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -
             commits,
             partial(run_sync, lesson(other, op("add", *theirs, text=text))(SYNC)),
         )
-        assert taught(one) == taught(other) == dict.fromkeys({*mine, *theirs}, 1)
+        assert count_lessons(one) == count_lessons(other) == dict.fromkeys({*mine, *theirs}, 1)
         statuses = {episode.id: episode.status for episode in one.episodes()}
         assert {statuses[key] for key in (*mine, *theirs)} == {"distilled"}
         texts = [normalize_text(guideline.text) for guideline in one.guidelines()]
@@ -297,7 +297,7 @@ def reopened(store: InMemoryStore) -> JudgeMemory:
     return memory
 
 
-def picture(store: InMemoryStore) -> Any:
+def content_of(store: InMemoryStore) -> Any:
     """The content of a memory without dates and ids that depend on them."""
     memory = reopened(store)
     guidelines = [
@@ -322,7 +322,7 @@ async def test_operation_cut_off_at_each_put(
     after: Any = None
     for puts in (None, *range(MOST)):
         memory, *_ = start(store := Failing())
-        before, store.puts_left = picture(store), puts
+        before, store.puts_left = content_of(store), puts
         for attempt in (1, 2):
             try:
                 if awaits:
@@ -330,7 +330,7 @@ async def test_operation_cut_off_at_each_put(
                 else:
                     run_sync(OPERATIONS[name](SYNC, memory.access))
             except CutOffError:
-                before_cut = picture(store)
+                before_cut = content_of(store)
                 assert before_cut in (before, after)
                 assert memory.at(memory.version()).missing == []
                 continue
@@ -338,9 +338,9 @@ async def test_operation_cut_off_at_each_put(
                 assert (attempt, before_cut) == (2, after)
                 assert "has no" in str(error)  # noqa: PT017 - it was removed at the first attempt
             break
-        after = after or picture(store)
+        after = after or content_of(store)
         assert after != before
-        assert picture(store) == after
+        assert content_of(store) == after
         check_same([memory], reopened(store))
         if puts is not None and attempt == 1:
             assert puts > 1

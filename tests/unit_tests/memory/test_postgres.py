@@ -37,7 +37,7 @@ class Counting(PostgresStore):
 
 
 @pytest.fixture
-def another(postgres_uri: str) -> Iterator[Open]:
+def another_worker(postgres_uri: str) -> Iterator[Open]:
     """Open the memory with another connection, as another worker."""
     with ExitStack() as stack:
 
@@ -49,9 +49,9 @@ def another(postgres_uri: str) -> Iterator[Open]:
 
 
 def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
-    another: Open, postgres_uri: str, server: LoopbackServer
+    another_worker: Open, postgres_uri: str, server: LoopbackServer
 ) -> None:
-    memory = another()
+    memory = another_worker()
     memory.remember([said("one")])
     store: Any = memory.access.store
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
@@ -89,10 +89,10 @@ def part_of(op: Any) -> str:
 
 @pytest.mark.parametrize("known", [False, True], ids=["empty", "by a clock that was never set"])
 def test_reader_sees_facts_dated_before_1970(
-    another: Open, monkeypatch: pytest.MonkeyPatch, *, known: bool
+    another_worker: Open, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
     """Postgres compares times as text, and many collations ignore a minus sign."""
-    writer, reader = another(), another()
+    writer, reader = another_worker(), another_worker()
     if known:
         with monkeypatch.context() as patched:
             patched.setattr(clock, "now_us", lambda: 90_000_000_000)  # in 1970
@@ -107,13 +107,13 @@ def test_reader_sees_facts_dated_before_1970(
 
 
 def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
-    another: Open,
+    another_worker: Open,
 ) -> None:
     """Postgres locks row by row, so opposite orders could deadlock."""
     with ThreadPoolExecutor(2) as pool:
         for number in range(5):
             feedback = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]
-            one, other = another(), another()
+            one, other = another_worker(), another_worker()
             writing = [
                 pool.submit(one.remember, feedback),
                 pool.submit(other.remember, feedback[::-1]),
@@ -124,9 +124,9 @@ def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
 
 
 def test_reading_a_kept_judgment_does_not_extend_its_time_to_live(
-    another: Open, postgres_uri: str, server: LoopbackServer
+    another_worker: Open, postgres_uri: str, server: LoopbackServer
 ) -> None:
-    memory = another()
+    memory = another_worker()
     options: Any = {"embeddings": hashed, "keep_judgments": timedelta(seconds=90)}
     judging = create_judge_graph(CRITERION, model=server.chat_model(), **options)
     judging.compile(store=memory.access.store).invoke({"inputs": "one", "outputs": "a"})

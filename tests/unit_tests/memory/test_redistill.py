@@ -45,7 +45,7 @@ async def two_sources(bench: Bench) -> list[Any]:
     return episodes
 
 
-async def take_back(bench: Bench, how: str, episode: Any, memory: JudgeMemory) -> Any:
+async def forget_first(bench: Bench, how: str, episode: Any, memory: JudgeMemory) -> Any:
     if how == "revise":
         changed = {"rationale": "Something else."}
         return await bench.do("revise", episode.id, changed, memory=memory)
@@ -58,7 +58,7 @@ async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, 
     one, two = await two_sources(bench)
     [before] = await bench.do("guidelines")
     bench.server.script(worded("Say sorry for a delay."))
-    done = await take_back(bench, how, one, with_model(bench))
+    done = await forget_first(bench, how, one, with_model(bench))
     [request] = [json.dumps(chat.body) for chat in bench.server.chats]
     assert PLANTED not in request.casefold()
     assert "It must say sorry for the delay." in request
@@ -92,7 +92,7 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
     memory = with_model(near, max_retries=0)
     near.server.script(*replies)
     with pytest.raises(failure):
-        await take_back(near, how, one, memory)
+        await forget_first(near, how, one, memory)
     assert one.word not in {episode.word for episode in memory.episodes()}
     pending = [(guideline.status, guideline.episode_ids) for guideline in memory.guidelines()]
     assert pending == ([] if how == "purge" else [("pending", [two.id])])

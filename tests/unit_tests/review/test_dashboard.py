@@ -12,18 +12,18 @@ from memalign_graph.review.dashboard import agreement_overview, answers_by, guid
 from memalign_graph.review.requests import _TEMPLATES
 from memalign_graph.types import ReviewChoice
 from tests.unit_tests.memory.support import learn, op
-from tests.unit_tests.review.test_preview import judged, memory_of, told
+from tests.unit_tests.review.test_preview import feedback_on, judged, memory_of
 
 
 def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
     memory, index = (
-        memory_of(*(told(f"late {index}", index % 2 > 0, "bob") for index in range(9))),
+        memory_of(*(feedback_on(f"late {index}", index % 2 > 0, "bob") for index in range(9))),
         utc_now(),
     )
     rights = {episode.example_id: float(bool(episode.value)) for episode in memory.episodes()}
-    episode = told("kind 1", True, rationale="So kind.", given_at=index)
-    sources = memory.remember([episode, told("kind 1", False, "bob")])
-    memory.remember([told("late 1", False, given_at=index - timedelta(1))])
+    episode = feedback_on("kind 1", True, rationale="So kind.", given_at=index)
+    sources = memory.remember([episode, feedback_on("kind 1", False, "bob")])
+    memory.remember([feedback_on("late 1", False, given_at=index - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
     overview = run_sync(guideline_overview(SYNC, memory.access, "ann"))
@@ -40,13 +40,13 @@ def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
 
 
 def test_recent_history_describes_every_kind_of_commit() -> None:
-    memory = memory_of(told("warm 1", True, rationale="Good."))
+    memory = memory_of(feedback_on("warm 1", True, rationale="Good."))
     [first], view = memory.episodes(), memory.access.view
     at_us = timestamp_us(view.latest_fact_id) + 1
     late = [Fact(id=new_id(at_us), at_us=at_us, reason="ask")]  # a concurrent fact
     for act in (
         lambda: learn(memory, op("add", first, text="Be warm."), author="ann"),
-        lambda: memory.remember([told("warm 2", False, "bob", rationale="No.")]),
+        lambda: memory.remember([feedback_on("warm 2", False, "bob", rationale="No.")]),
         lambda: memory.revise(first.id, {"value": False}),
         lambda: memory.rollback(memory.history()[1].version, author="cy"),
         lambda: view.add(late, {}),
@@ -60,7 +60,11 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
             commit.version for commit in memory.history()
         ]
     memory.remember(
-        [told("warm 3", True, "eve"), told("warm 4", True, "dan"), told("warm 5", True)]
+        [
+            feedback_on("warm 3", True, "eve"),
+            feedback_on("warm 4", True, "dan"),
+            feedback_on("warm 5", True),
+        ]
     )
     commits = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
     assert commits[0]["what"] == "ann, dan, eve answered (answers given: 3)."
@@ -78,7 +82,7 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
 
 
 def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
-    unjudged = told("late 9", True, "bob", given_at=utc_now() - timedelta(1))
+    unjudged = feedback_on("late 9", True, "bob", given_at=utc_now() - timedelta(1))
     memory = memory_of(*(judged(f"late {index}", True, index > 0) for index in range(4)), unjudged)
     judgments = [episode.judgment for episode in memory.episodes() if episode.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):

@@ -38,13 +38,13 @@ def example(name: str) -> Example:
     return Example(inputs=name, outputs=f"The answer to {name}")
 
 
-def told(name: str, value: Any, author: str = "ann", **fields: Any) -> Feedback:
+def feedback_on(name: str, value: Any, author: str = "ann", **fields: Any) -> Feedback:
     return Feedback(example=example(name), value=value, author=author, **fields)
 
 
 def judged(name: str, value: Any, verdict: Any) -> Feedback:
     fields: Any = {"criterion": "c", "example_id": "", "rationale": "So.", "memory_version": ""}
-    return told(name, value, judgment=Judgment(value=verdict, **fields))
+    return feedback_on(name, value, judgment=Judgment(value=verdict, **fields))
 
 
 def memory_of(*feedback: Feedback) -> JudgeMemory:
@@ -64,7 +64,9 @@ def settled(count: int = 24, errs: bool = True) -> list[Feedback]:  # noqa: FBT0
 
 def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True) -> Any:
     vector = run_sync(embed_once(SYNC, [memory.access], example(name), always=True))
-    answer = told(name, value) if value is not None else told(name, value, rationale="Hm.")
+    answer = (
+        feedback_on(name, value) if value is not None else feedback_on(name, value, rationale="Hm.")
+    )
     return run_sync(predicted_changes(SYNC, memory.access, answer, vector if embedded else None))
 
 
@@ -77,15 +79,15 @@ def estimates(memory: JudgeMemory) -> dict[str, Any]:
 def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> None:
     other = Example(**{**example("warm 1").to_json(), "reference_outputs": "Hello"})
     memory = memory_of(
-        told("warm 1", False, "bob", rationale="Too long."),
-        told("warm 1", True, "cy"),
-        told("warm 1", False),
-        told("warm 1", None, "dee", rationale="?"),
+        feedback_on("warm 1", False, "bob", rationale="Too long."),
+        feedback_on("warm 1", True, "cy"),
+        feedback_on("warm 1", False),
+        feedback_on("warm 1", None, "dee", rationale="?"),
         Feedback(example=other, value=False, author="eve"),
     )
 
     def conflicts(value: Any, author: str) -> Any:
-        answer = told("warm 1", value, author, rationale="So.")
+        answer = feedback_on("warm 1", value, author, rationale="So.")
         return run_sync(conflicting_labels(SYNC, memory.access, answer))
 
     assert conflicts(True, "ann") == [{"author": "bob", "value": "No", "rationale": "Too long."}]
@@ -99,7 +101,7 @@ def test_predicted_changes_are_the_changes_after_the_answer_is_stored(new: str) 
     before, version = estimates(memory), memory.version()
     [change], unknown = changes(memory, new, True)
     assert (unknown, memory.version()) == (None, version)
-    memory.remember([told(new, True)])
+    memory.remember([feedback_on(new, True)])
     after = {**before, **estimates(memory)}
     assert {key for key in before if before[key] != after[key]} == {change["title"]}
     expected = {"before": "No", "after": "Yes", "expert": "Yes", "becomes": "right"}
@@ -118,7 +120,7 @@ def test_preview_says_why_it_predicts_no_changes() -> None:
 
 @pytest.mark.parametrize("author", ["ann", "bob"])
 def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str) -> None:
-    memory = memory_of(told("warm 1", True, rationale="Short."))
+    memory = memory_of(feedback_on("warm 1", True, rationale="Short."))
     learn(memory, op("add", *memory.episodes(), text="Be brief."))
     access_and_model = memory.access, server.chat_model(max_retries=0)
     feedback = Feedback(example=Example(**CASE), author=author, **COLD)
@@ -142,8 +144,12 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
 
 
 def test_nearest_case_is_another_case_with_a_value() -> None:
-    cases = [told("warm 1", False), told("warm 2", None, rationale="Hm."), told("cold 1", True)]
-    memory = memory_of(*cases, told("warm 3", True, "bob", rationale="Fine."))
+    cases = [
+        feedback_on("warm 1", False),
+        feedback_on("warm 2", None, rationale="Hm."),
+        feedback_on("cold 1", True),
+    ]
+    memory = memory_of(*cases, feedback_on("warm 3", True, "bob", rationale="Fine."))
     nearest = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
     expected = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
     assert nearest == {**expected, "similarity": pytest.approx(0.9, abs=0.1)}
