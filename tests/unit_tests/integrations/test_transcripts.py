@@ -63,6 +63,11 @@ RUNS: dict[str, tuple[Any, Any, Example]] = {
         {"messages": [message.model_dump() for message in [SUMMARY, ASKED, *STEPS, HANDS_BACK]]},
         judged(ASKED, *STEPS),
     ),
+    "a result after the next request": (
+        ASKED_IN,
+        {"messages": [ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]]},
+        judged(ASKED, STEPS[0], *HISTORY[:1], *STEPS[1:]),
+    ),
     "text in parts": (
         {"messages": [IN_PARTS.model_dump()]},
         {"messages": [IN_PARTS, AIMessage("No.")]},
