@@ -129,7 +129,10 @@ def migrate(
         "verdicts that change": len(result.changed),
         "more labels until unasked": result.more_labels,
         "calls": {f"{row.judge} {row.purpose}": row.chat_calls for row in result.usage},
-        "tokens": sum(row.input_tokens + row.output_tokens for row in result.usage),
+        "tokens in and out": {
+            f"{row.judge} {row.purpose}": [row.input_tokens, row.output_tokens]
+            for row in result.usage
+        },
     }
     changed = [{**case.to_json(), "text": str(case.example.inputs)} for case in result.changed]
     terminal.result(result.to_json(), shown=[key_value_table(summary), table(changed)])

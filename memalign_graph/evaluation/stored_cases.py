@@ -114,7 +114,7 @@ class Migration(FrozenModel):
 
     more_labels: dict[str, int | None]
     """At least so many more labels are needed until `review="uncertain"` leaves a verdict
-    unasked, by verdict; None if the agreement so far is not above the target."""
+    unasked, by verdict; None if the agreement so far is not clearly above the target."""
 
     judge_key: str
     """The new judge's key, as in its judgments."""

@@ -139,14 +139,15 @@ def find_threshold_by_verdict(
 def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
     """Return how many more decisions show the target, if they agree as often as those so far.
 
-    None if these agree no more often than the target.
+    None if these agree no more often than the target, or so little more that no bet of the test
+    wins in the long run.
     """
     if trust.threshold is not None:
         return 0
     if not trust.has_enough:
         return trust.needed - trust.decisions
     agreement, cases = trust.agreement or 0.0, trust.decisions
-    if agreement <= trust.target:
+    if max(agreement * won + (1 - agreement) * lost for won, lost in _odds(trust.target)) <= 0:
         return None
     bar = -log((1 - level) * _STARTS[0][1])
     while _log_e(agreement * cases, cases, trust.target) < bar:

@@ -30,6 +30,7 @@ from memalign_graph.types import (
     Example,
     Feedback,
     Judgment,
+    ReviewChoice,
     parse_feedback,
 )
 
@@ -227,6 +228,11 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     }
 
 
+def _review_of(row: EpisodeRow) -> ReviewChoice | None:
+    review = row.past_verdict and row.past_verdict.review
+    return ReviewChoice.model_validate(review) if review else None
+
+
 async def record_judgments(
     io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment], *, replaces: bool = False
 ) -> None:
@@ -240,7 +246,10 @@ async def record_judgments(
         Episode.model_validate(
             {
                 **row.content,
-                "judgment": judgments[row.example_id].model_copy(update={"rationale": ""}),
+                "judgment": judgments[row.example_id].model_copy(
+                    # Why the expert was asked stays true of the answer.
+                    update={"rationale": "", "review": _review_of(row)}
+                ),
                 "other_verdicts": row.verdicts,
                 "updated_at": now,
             }

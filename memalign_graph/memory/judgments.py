@@ -148,7 +148,21 @@ async def find_judgment(
             "It has expired, or was made in another namespace or by a graph without "
             "`keep_judgments`."
         )
-    return kept
+    return await _with_review(io, access, kept)
+
+
+async def _with_review(io: IO, access: MemoryAccess, kept: KeptJudgment) -> KeptJudgment:
+    """Add why an expert was asked, which is decided after the judgment is kept."""
+    judgment, at = kept.judgment, kept.judged_at
+    if judgment.review is not None or at is None:
+        return kept
+    for day in (at, at + timedelta(days=1)):  # it may be decided after midnight
+        namespace = access.layout.reviews_on(yyyymmdd(day.astimezone(UTC)), asked=True)
+        for item in (await access.get(io, namespace, [judgment.id])).values():
+            entry = _read(ReviewLogEntry, item)
+            review = ReviewChoice(asks=True, reasons=entry.reasons, threshold=entry.threshold)
+            judgment = judgment.model_copy(update={"review": review})
+    return kept.model_copy(update={"judgment": judgment})
 
 
 async def kept_judgments(

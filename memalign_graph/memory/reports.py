@@ -3,9 +3,10 @@
 The pass rate is the judge's own rate, corrected by experts' labels on a random sample.
 """
 
+import inspect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, get_args
 
 from pydantic import Field
@@ -23,7 +24,7 @@ from memalign_graph.memory.judgments import (
     kept_judgments,
     read_review_log,
 )
-from memalign_graph.scales import Numeric, Passes, PassRule, Scale, Value
+from memalign_graph.scales import PLAIN_FUNCTION, Numeric, Passes, PassRule, Scale, Value
 from memalign_graph.types import Episode, Example, FrozenModel, ReviewReason
 
 GroupBy = str | Callable[[Example], Any]
@@ -118,20 +119,32 @@ def _drawn(
 ) -> list[tuple[str, date, bool]]:
     """Return the sampled judgments in the order of answers, and whether the judge agreed.
 
-    Also those with other reasons to ask: what is uncertain changes as the memory grows.
+    Also those with other reasons to ask: what is uncertain changes as the memory grows. Other
+    verdicts than the present one of an answer count if the case was judged again later. Otherwise
+    the present one has replaced them: it is a newer answer's or, after `migrate`, another judge's.
     """
-    drawn = {item.judgment_id for item in log if item.asked and "sample" in item.reasons}
-    for judgment in filter(None, (episode.judgment for episode in episodes)):
-        # The log no longer has older ones.
-        if judgment.review and judgment.review.asks and "sample" in judgment.review.reasons:
-            drawn.add(judgment.id)
-    newest_first = sorted(episodes, key=lambda episode: episode.given_at, reverse=True)
-    given_at = {key: episode.given_at for episode in newest_first for key in episode.verdicts}
+    sampled, answered_at = _sampled(log, episodes), dict[str, datetime]()
+    logged_at = {item.judgment_id: item.at for item in log}
+    for episode in sorted(episodes, key=lambda episode: episode.given_at, reverse=True):
+        for key in episode.verdicts.keys() & sampled:
+            at = logged_at.get(key, episode.given_at)
+            is_present = episode.judgment is not None and key == episode.judgment.id
+            if is_present or at > episode.given_at:
+                answered_at[key] = max(at, episode.given_at)
     answers = answered_judgments(episodes, scale)
     return [
-        (key, given_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
-        for key in sorted(drawn & answers.keys(), key=lambda key: (given_at[key], key))
+        (key, answered_at[key].astimezone(UTC).date(), values_agree(scale, *answers[key]))
+        for key in sorted(answered_at.keys() & answers, key=lambda key: (answered_at[key], key))
     ]
+
+
+def _sampled(log: Iterable[ReviewLogEntry], episodes: Iterable[Episode]) -> set[str]:
+    """Return the ids of judgments sampled at random; the log no longer has older ones."""
+    sampled = {item.judgment_id for item in log if item.asked and "sample" in item.reasons}
+    for judgment in filter(None, (episode.judgment for episode in episodes)):
+        if judgment.review and judgment.review.asks and "sample" in judgment.review.reasons:
+            sampled.add(judgment.id)
+    return sampled
 
 
 def report_of(
@@ -228,6 +241,8 @@ async def pass_rate(
             f"by: {by!r} is not known. Use 'day', 'week', a field such as 'inputs.region', or a "
             "function of the Example."
         )
+    if inspect.iscoroutinefunction(by):
+        raise InvalidInputError(f"by: {PLAIN_FUNCTION}")
     scale = access.criterion.scale
     is_mean = passes is None and isinstance(scale, Numeric)
     rule = None if is_mean else PassRule.of(scale, passes)
@@ -240,13 +255,13 @@ async def pass_rate(
         for item in await kept_judgments(io, access)
         if value_or_none(item.judgment.value, scale) is not None
     ]
-    log = await read_review_log(io, access) if kept else []
-    drawn = {entry.judgment_id for entry in log if entry.asked and "sample" in entry.reasons}
-    answers = answered_judgments(await access.all_episodes(io) if kept else [], scale)
+    episodes = await access.all_episodes(io) if kept else []
+    sampled = _sampled(await read_review_log(io, access) if kept else [], episodes)
+    answers = answered_judgments(episodes, scale)
     labels = {
         judgment_id: number(expected)
         for judgment_id, (_, expected) in answers.items()
-        if answered_at_random or judgment_id in drawn
+        if answered_at_random or judgment_id in sampled
     }
     bounds = (scale.minimum, scale.maximum) if is_mean and isinstance(scale, Numeric) else (0, 1)
 

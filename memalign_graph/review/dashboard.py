@@ -127,13 +127,13 @@ async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
     by_week: defaultdict[date, list[bool]] = defaultdict(list)
     by_expert: defaultdict[Any, list[bool]] = defaultdict(list)
     for row in access.view.rows():
-        value, day = value_or_none(row.value, scale), row.given_at.date()
-        for stored in row.verdicts.values():
-            verdict = value_or_none(stored, scale)
-            if value is not None and verdict is not None:
-                agrees = values_agree(scale, verdict, value)
-                by_week[day - timedelta(day.weekday())].append(agrees)
-                by_expert[row.content.get("author")].append(agrees)
+        value, day = value_or_none(row.value, scale), row.given_at.astimezone(UTC).date()
+        # One verdict for each answer: others are of earlier judges, or of the case judged again.
+        verdict = value_or_none((row.content.get("judgment") or {}).get("value"), scale)
+        if value is not None and verdict is not None:
+            agrees = values_agree(scale, verdict, value)
+            by_week[day - timedelta(day.weekday())].append(agrees)
+            by_expert[row.content.get("author")].append(agrees)
     agreements = [agrees for expert in by_expert.values() for agrees in expert]
     monday = today - timedelta(today.weekday())
     mondays = [monday - timedelta(weeks=back) for back in reversed(range(_WEEKS))]

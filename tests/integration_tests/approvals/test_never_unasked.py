@@ -17,6 +17,8 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from memalign_graph import create_approval_wrapper
+from memalign_graph.io import ASYNC
+from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
 from tests.integration_tests.approvals.support import (
@@ -60,10 +62,18 @@ class WithId(Calls):
 
 
 @pytest.mark.parametrize("reason", ["always_ask", "untrusted_text", "refused_before"])
+@pytest.mark.parametrize("is_migrated", [False, True])
 async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
-    bench: Bench, reason: Any
+    bench: Bench, reason: Any, *, is_migrated: bool
 ) -> None:
     await trust_judge(bench, asked=[reason, "too_little_feedback"])
+    if is_migrated:
+        access, again = bench.memory(CRITERION).access, {}
+        for episode in await access.all_episodes(ASYNC):
+            assert episode.judgment is not None
+            fields = {"id": f"new {episode.id}", "review": None}
+            again[episode.example_id] = episode.judgment.model_copy(update=fields)
+        await record_judgments(ASYNC, access, again, replaces=True)
     shop, _, asked = await start(bench, "batched", CALL)
     assert (questions(asked), shop.ran) == ([REFUND], [])
 

@@ -1,5 +1,6 @@
 """`memalign rate` and `memalign migrate`: output and errors."""
 
+import json
 from datetime import timedelta
 
 from memalign_graph import Example, Feedback, JudgeMemory, Judgment
@@ -75,6 +76,8 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
     assert output["verdicts that change"] == "2"
     assert output["more labels until unasked"] == '{"false": 38}'
     assert '"new judge": 2' in output["calls"]
+    read, written = json.loads(output["tokens in and out"])["new judge"]
+    assert read > written > 0
     assert "expected" in ran.out
     assert "--apply stores the new verdicts" in ran.err
     document = shell.run(*arguments, "--apply", "--json").document

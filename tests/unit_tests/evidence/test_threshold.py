@@ -149,6 +149,7 @@ def test_more_decisions_are_counted_by_the_agreement_so_far() -> None:
         return more_decisions(find_threshold(pairs(*groups), TARGET))
 
     assert (more((0.9, 30, 0)), more((0.9, 40, 0)), more((0.9, 30, 30))) == (10, 0, None)
+    assert more((0.9, 73, 8)) is None  # 0.9012: hardly above the target
     close = more((0.9, 85, 5))
     assert close is not None
     times = (90 + close) // 90 + 1

@@ -7,8 +7,13 @@ import pytest
 
 from memalign_graph import JudgeMemory
 from memalign_graph.evidence.drift import LEVEL, bets, find_drift
-from memalign_graph.types import ReviewChoice
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.feedback import record_judgments
+from memalign_graph.memory.judgments import log_review
+from memalign_graph.types import Judgment, ReviewChoice
 from tests.unit_tests.review.test_preview import judged, memory_of
+
+DRAWN = ReviewChoice(asks=True, reasons=["sample"])
 
 LABELS = 500  # of 10,000 judgments, 5 % drawn by chance
 
@@ -68,3 +73,32 @@ def test_report_tests_the_random_sample_including_doubtful_cases() -> None:
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 1, 3))
     assert sampled(90, "unsure").review_report().drift.answers == 0
+
+
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_stored_verdicts_of_another_judge_replace_those_that_fell(*, is_fixed: bool) -> None:
+    memory = sampled(90, "sample")
+    judgments = {}
+    for episode in memory.episodes():
+        assert episode.judgment is not None
+        run_sync(log_review(SYNC, memory.access, episode.judgment, DRAWN, episode.given_at))
+        value = episode.value if is_fixed else episode.judgment.value
+        fields = {"id": f"new {episode.id}", "value": value, "review": None}
+        judgments[episode.example_id] = episode.judgment.model_copy(update=fields)
+    assert memory.review_report().drift.has_fallen
+    run_sync(record_judgments(SYNC, memory.access, judgments, replaces=True))
+    report = memory.review_report()
+    assert (report.drift.answers, report.drift.has_fallen) == (90, not is_fixed)
+    assert (report.sample.answered, report.sample.agreeing) == (90, 60)  # as it was at the time
+
+
+def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
+    memory, first = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(90):  # three cases, each judged 30 times
+        at, said = first + timedelta(days=number), judged(f"late {number % 3}", True, number < 60)
+        assert isinstance(said.judgment, Judgment)
+        run_sync(log_review(SYNC, memory.access, said.judgment, DRAWN, at))
+        memory.remember(said.model_copy(update={"given_at": at + timedelta(minutes=1)}))
+    drift = memory.review_report().drift
+    assert (drift.answers, drift.has_fallen) == (90, True)
+    assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 3, 2))

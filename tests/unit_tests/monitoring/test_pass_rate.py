@@ -20,7 +20,7 @@ from memalign_graph import (
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import keep_judgment, log_review
+from memalign_graph.memory.judgments import delete_matching, keep_judgment, log_review
 from memalign_graph.scales import Categorical, Numeric, Scale
 from memalign_graph.types import ReviewChoice, ReviewReason
 from tests.loopback import LoopbackServer
@@ -110,6 +110,24 @@ def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
     assert list(by(by=lambda example: len(example.outputs)).groups) == ["1"]
 
 
+def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> None:
+    said = []
+    for number in range(20):
+        bench.now = MONDAY.replace(hour=23, minute=59, second=59)
+        example, judgment = bench.judge(number, True)
+        bench.now += timedelta(seconds=number % 2 * 2)  # half of them are drawn after midnight
+        drawn = ReviewChoice(asks=True, reasons=["sample"], threshold=0.9)
+        run_sync(log_review(SYNC, bench.memory.access, judgment, drawn, bench.now))
+        kept = run_sync(judgments.find_judgment(SYNC, bench.memory.access, judgment.id))
+        assert kept.judgment.review == drawn
+        said.append(Feedback(example=example, value=number > 4, judgment=kept.judgment))
+    bench.memory.remember(said)
+    before = bench.memory.pass_rate()
+    run_sync(delete_matching(SYNC, bench.memory.access, lambda item: "reasons" in item))
+    after = bench.memory.pass_rate()
+    assert (before.labels, after.labels, after.rate.value) == (20, 20, 0.75)
+
+
 def test_without_labels_the_result_says_how_many_are_needed(bench: Bench) -> None:
     empty = bench.memory.pass_rate()
     assert (empty.judgments, empty.labels, empty.more_labels) == (0, 0, 10)
@@ -146,6 +164,12 @@ def test_unusable_arguments_are_named(monkeypatch: pytest.MonkeyPatch, bench: Be
         bench.memory.pass_rate(by="region")
     with pytest.raises(InvalidInputError, match="passes: "):
         bench.memory.pass_rate(passes="maybe")
+
+    async def by(example: Example) -> str:
+        return str(example.inputs)
+
+    with pytest.raises(InvalidInputError, match="by: give a plain function, not an async one"):
+        bench.memory.pass_rate(by=by)
     several = Bench(monkeypatch, Categorical(choices=("poor", "fair", "good")))
     with pytest.raises(InvalidInputError, match="passes: say which values pass"):
         several.memory.pass_rate()

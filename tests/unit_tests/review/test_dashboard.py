@@ -1,10 +1,11 @@
 """The dashboard: guidelines, history and agreement."""
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
+from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.history import history
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.memory.learning import record_check_answers
@@ -94,8 +95,27 @@ def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
     report, tasks = overview["report"], overview["report"].asked
     assert (report.judgments, tasks.asked, tasks.answered) == (3, 2, 2)
     assert tasks.agreeing == sum(judgment.value is True for judgment in judgments[:2])
+    previous = {each.example_id: each.judgment for each in memory.episodes() if each.judgment}
+    for number in range(2):  # as `migrate` does each time
+        given = {
+            key: judgment.model_copy(update={"id": f"{number} {key}"})
+            for key, judgment in previous.items()
+        }
+        run_sync(record_judgments(SYNC, memory.access, given, replaces=True))
+    again = run_sync(agreement_overview(SYNC, memory.access))
+    assert (again["agreement"], again["weeks"]) == (overview["agreement"], overview["weeks"])
     empty = run_sync(agreement_overview(SYNC, memory_of().access))
     assert (empty["report"].judgments, empty["agreement"]["n"]) == (0, 0)
+
+
+def test_weeks_begin_on_monday_in_utc() -> None:
+    today = utc_now().date()
+    monday = datetime.combine(today - timedelta(today.weekday()), time(), UTC)
+    east = timezone(timedelta(hours=2))
+    at = (monday - timedelta(minutes=1)).astimezone(east)  # Monday in Berlin
+    said = judged("late 1", True, True).model_copy(update={"given_at": at})
+    weeks = run_sync(agreement_overview(SYNC, memory_of(said).access))["weeks"]
+    assert [week["n"] for week in weeks[-2:]] == [1, 0]
 
 
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
