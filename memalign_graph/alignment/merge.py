@@ -197,13 +197,14 @@ class ProposalMerger:
         self._table = GuidelineTable(self._before, usable_sources=self._proposed, position=last + 1)
         self._changed_ids: set[str] = set()
         self._contradictions: list[tuple[str, str]] = []
-        self._outweighing: set[str] = set()
+        self._warnings: list[str] = []
         # A proposal that adds sources to a guideline counts before one that retires it.
         for operation in operations:
             if operation.action != "retire" or operation.text:
                 self._add_proposal(operation)
-        for operation in join_retirements(operations):
-            self._retire(operation)
+        for operation in operations:
+            if operation.action == "retire" and not operation.text:
+                self._retire(operation)
 
     @property
     def guidelines(self) -> list[Guideline]:
@@ -230,15 +231,9 @@ class ProposalMerger:
             self._merge_duplicates([ids[place] for place in group], pairs)
         if changed_only:
             pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
-        conflicts = self._conflicts(pairs)
-        opposed = {side.guideline_id for pair in conflicts for side in (pair.first, pair.second)}
-        # What becomes of a contradiction is reported with it.
-        staying = [
-            guideline.text
-            for key, guideline in self._table.after.items()
-            if key in self._outweighing - opposed
-        ]
-        return MergeResult(self._operations(), conflicts, list(map(OUTWEIGHED.format, staying)))
+        return MergeResult(
+            self._operations(), self._conflicts(pairs), [*dict.fromkeys(self._warnings)]
+        )
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
@@ -277,7 +272,7 @@ class ProposalMerger:
         """Return whether a guideline stays as it is; if so, a warning says it."""
         stays = outweighs(self._authors, target.episode_ids, operation.episode_ids)
         if stays:
-            self._outweighing.add(target.id)
+            self._warnings.append(OUTWEIGHED.format(target.text))
         return stays
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
@@ -378,18 +373,6 @@ class ProposalMerger:
             by_expert=guideline.origin == "expert",
             experts=len(experts_of(self._authors, guideline.episode_ids)),
         )
-
-
-def join_retirements(operations: Sequence[GuidelineOperation]) -> list[GuidelineOperation]:
-    """Return one retirement for each guideline that is only retired, with all that calls for it."""
-    joined: dict[str, GuidelineOperation] = {}
-    for operation in operations:
-        if operation.action == "retire" and not operation.text:
-            key = operation.guideline_id or ""
-            sources = [*joined.get(key, operation).episode_ids, *operation.episode_ids]
-            update = {"episode_ids": list(dict.fromkeys(sources))}
-            joined[key] = operation.model_copy(update=update)
-    return list(joined.values())
 
 
 def resolve_conflicts(

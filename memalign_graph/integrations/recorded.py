@@ -139,8 +139,10 @@ def _with_marks(message: Fields, recorded: Any) -> Fields:
     """Add what a gate reads beside the text: parts of the content, and marks."""
     fields = message_fields(recorded) or {}
     marks = {key: fields[key] for key in _MARKS if isinstance(fields.get(key), Mapping)}
-    content = fields.get("content")
-    return {**message, **marks, **({"content": content} if isinstance(content, list) else {})}
+    # The result's call may be in another part of the conversation.
+    unread = {"content": list, "name": str}
+    rest = {key: fields[key] for key, kind in unread.items() if isinstance(fields.get(key), kind)}
+    return {**message, **marks, **rest}
 
 
 def _holds_only_messages(value: Mapping[str, Any]) -> bool:
