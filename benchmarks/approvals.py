@@ -81,7 +81,7 @@ def share_line(name: str, count: int, test: Sequence[Row], asks: Sequence[bool])
 
 def measure(train: Sequence[Row], test: Sequence[Row], options: argparse.Namespace) -> list[str]:
     """Let the person decide on the training calls, and judge the test calls in between."""
-    criterion = Criterion(name=_SET, instructions=train[0]["instructions"])
+    criterion = Criterion(name=_SET, instructions=test[0]["instructions"])
     names = sorted({row["outputs"]["name"] for row in [*train, *test]})
     store, lines, known = InMemoryStore(), list[str](), dict[str, set[bool]]()
     with_models = {"model": options.chat, "embeddings": LocalEmbeddings()}

@@ -144,7 +144,7 @@ def test_closed_stdin_is_read_as_empty(
 
 def test_usage_errors_are_status_2(shell: Shell) -> None:
     judge = ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"]
-    for arguments in ([], ["align", "-c", "tone.yaml", "-f", "x", "--pending"], judge):
+    for arguments in (["align", "-c", "tone.yaml", "-f", "x", "--pending"], judge):
         ran = shell.run(*arguments)
         assert (ran.status, ran.out, "error: " in ran.err) == (2, "", True)
 

@@ -1,6 +1,5 @@
 """Examples rendered as blocks: types and size limits."""
 
-import time
 from typing import Any
 
 import pytest
@@ -88,11 +87,9 @@ def test_tool_calls_of_any_type_are_shown(calls: Any) -> None:
 def test_one_megabyte_is_truncated_with_a_note() -> None:
     chat = [{"role": "user", "content": "x"}] * 30_000
     for value in ("word " * 200_000, {"a": "word " * 200_000}, chat, [[1] * 500] * 500):
-        start = time.perf_counter()
         section = sections_of(
             {"outputs": value}, compare_with={"outputs": "other words " * 90_000}
         )[0]
-        assert time.perf_counter() - start < 10  # it is far less on an idle machine
         assert len(text_of(section.blocks)) <= 200_000
         assert section.left_out
 
