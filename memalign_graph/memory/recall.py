@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
@@ -256,19 +257,28 @@ async def ensure_vectors(
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
     """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
+    missing = view.missing_texts()
+    # Chunk by chunk, as who waits for too long embeds them, too.
+    for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
+        episode_ids = {key: missing[key] for key in keys}
+        await do_once(
+            io,
+            view.indexing,
+            partial(view.has_vectors, episode_ids),
+            partial(_index, io, access, view, episode_ids),
+        )
 
-    async def index() -> None:
-        missing = view.missing_texts()
-        for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
-            episodes = view.episodes(missing[key] for key in keys)
-            texts = {
-                key: retrieval_text(episodes[missing[key]].example)[0]
-                for key in keys
-                if missing[key] in episodes
-            }
-            view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
 
-    await do_once(io, view.indexing, lambda: not view.missing_texts(), index)
+async def _index(
+    io: IO, access: MemoryAccess, view: MemoryView, episode_ids: Mapping[str, str]
+) -> None:
+    episodes = view.episodes(episode_ids.values())
+    texts = {
+        key: retrieval_text(episodes[episode_id].example)[0]
+        for key, episode_id in episode_ids.items()
+        if episode_id in episodes
+    }
+    view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

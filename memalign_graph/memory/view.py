@@ -259,6 +259,10 @@ class MemoryView:
         with self._lock:
             return {key: min(self._state.by_vector[key]) for key in sorted(self._missing)}
 
+    def has_vectors(self, keys: Iterable[str]) -> bool:
+        """Return whether the index lacks none of these vectors; callers ask it often."""
+        return self._missing.isdisjoint(keys)
+
     def rows_for_vector(self, key: str) -> list[EpisodeRow]:
         with self._lock:
             return [self._state.rows[each] for each in sorted(self._state.by_vector.get(key, ()))]

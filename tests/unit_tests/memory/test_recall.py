@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,11 @@ from numpy.typing import NDArray
 
 from memalign_graph import Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory import access
+from memalign_graph.memory import recall as recalling
 from memalign_graph.memory.index import MAX_BYTES, VectorIndex, normalised
 from memalign_graph.memory.recall import recall, recall_excluding
+from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.stores import in_memory
 from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, hashed, said
 
@@ -105,6 +110,36 @@ async def test_concurrent_callers_embed_missing_texts_once(bench: Bench) -> None
     await asyncio.gather(*(other.arecall({"inputs": "new", "outputs": "a"}) for _ in range(20)))
     embedded = bench.embedded()
     assert [embedded.count(text) for text in ("one\n\na", "two\n\na")] == [1, 1]
+
+
+async def test_waiting_for_many_missing_texts_neither_lists_nor_embeds_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if all of them take longer than a caller waits."""
+    clock_s, lists, embedded = [0.0], list[int](), list[str]()
+
+    async def embed(texts: Sequence[str]) -> list[list[float]]:
+        embedded.extend(texts)
+        await asyncio.sleep(0.02)  # the others look several times
+        clock_s[0] += 0.0 if "new\n\na" in texts else 0.6 * access._WAIT_TIMEOUT_S
+        return hashed(texts)
+
+    vars(embed)["name"] = "counted"
+    store = InMemoryStore()
+    texts = [said(str(number)) for number in range(4)]
+    JudgeMemory(store, CRITERION, embeddings=hashed).remember(texts)
+    monkeypatch.setattr(recalling, "_EMBED_TEXTS", 1)
+    monkeypatch.setattr(recalling, "_EMBED_REQUESTS", 1)
+    monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    listed = MemoryView.missing_texts
+    monkeypatch.setattr(
+        MemoryView, "missing_texts", lambda view: [lists.append(1), listed(view)][1]
+    )
+    other = JudgeMemory(store, CRITERION, embeddings=embed)
+    case = {"inputs": "new", "outputs": "a"}
+    await asyncio.gather(*(other.arecall(case) for _ in range(10)))
+    assert [embedded.count(f"{number}\n\na") for number in range(4)] == [1] * 4
+    assert len(lists) <= 10
 
 
 class Untouched:
