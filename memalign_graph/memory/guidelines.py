@@ -196,9 +196,21 @@ class GuidelineTable:
         self._report(operation, same, sources)
         return same.id
 
+    def _add_own(self, operation: GuidelineOperation, sources: list[str]) -> str:
+        """Add an operation's text as a guideline of its own; returns the id."""
+        added = operation.model_copy(update={"action": "add", "guideline_id": None})
+        return self.add(added, sources)
+
+    def _is_reworded(self, target: Guideline, text: str) -> bool:
+        """Return whether an earlier operation gave the guideline another text than this."""
+        is_changed = target.text != self._before.get(target.id, target).text
+        return is_changed and normalize_text(target.text) != normalize_text(text)
+
     def _revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
         target = self._target(operation)
-        if target is None:
+        if target is None or self._is_reworded(target, operation.text or target.text):
+            if operation.text:
+                self._add_own(operation, sources)
             return
         text = operation.text or target.text
         same = guideline_with_text(self.after.values(), text)
@@ -224,17 +236,16 @@ class GuidelineTable:
 
     def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
         key = operation.guideline_id or ""
-        if key not in self.after:
-            # Retired by an earlier attempt at this lesson, or by an expert meanwhile.
-            self._report(operation, None, sources)
-            return
         target = self._target(operation)
         if target is None:
+            if operation.text:
+                self._add_own(operation, sources)
+            elif key not in self.after:  # retired by an earlier operation, or meanwhile
+                self._report(operation, None, sources)
             return
         instead = operation.superseded_by
         if operation.text:
-            added = operation.model_copy(update={"action": "add", "guideline_id": None})
-            instead = self.add(added, sources)
+            instead = self._add_own(operation, sources)
         if instead == key or (instead is not None and instead not in self.after):
             return  # the guideline that should replace it is not active
         self.retirement_sources[key] = sources

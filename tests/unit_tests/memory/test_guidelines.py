@@ -75,6 +75,49 @@ def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pendin
     assert statuses == {two.id: "pending", three.id: "distilled"}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        (("revise", "Be kind."), ("revise", "Be brief."), {"Be kind.", "Be brief."}),
+        (("retire", "Be kind."), ("retire", "Be brief."), {"Be kind.", "Be brief."}),
+        (("retire", None), ("revise", "Be brief."), {"Be brief."}),
+    ],
+)
+def test_second_operation_on_a_guideline_loses_no_text(
+    memory: JudgeMemory, first: Any, second: Any, left: set[str]
+) -> None:
+    learn(memory, op("add", memory.remember(said("one")), text="Be warm."))
+    [rule] = memory.guidelines()
+    new = memory.remember(said("two"))
+    twice = [
+        op(action, new, text=text, guideline_id=rule.id, before=rule.text)
+        for action, text in (first, second)
+    ]
+    learned = run_sync(learning.commit_lesson(SYNC, memory.access, twice, hashes([new])))
+    assert sources(memory).keys() == left
+    assert left <= {done["text"] for done in learned["guidelines"]}
+    version = memory.version()
+    run_sync(learning.commit_lesson(SYNC, memory.access, twice, hashes([new])))
+    assert memory.version() == version
+
+
+def test_replacement_of_a_guideline_that_is_gone_or_edited_meanwhile_is_learned(
+    memory: JudgeMemory,
+) -> None:
+    one = memory.remember(said("one"))
+    learn(memory, op("add", one, text="Be warm."), op("add", one, text="Be brief."))
+    new = memory.remember(said("two"))
+    warm, brief = memory.guidelines()
+    memory.remove_guideline(warm.id)
+    memory.edit_guideline(brief.id, "Be short.")
+    replaced = [
+        op("retire", new, text="Be kind.", guideline_id=warm.id),
+        op("retire", new, text="Be long.", guideline_id=brief.id),
+    ]
+    run_sync(learning.commit_lesson(SYNC, memory.access, replaced, hashes([new])))
+    assert sources(memory).keys() == {"Be kind.", "Be short.", "Be long."}
+
+
 def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_does(
     memory: JudgeMemory,
 ) -> None:
