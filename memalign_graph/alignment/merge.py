@@ -5,7 +5,7 @@ guidelines; equal texts are one guideline. A model finds duplicates in other wor
 contradictions. The code decides which guidelines are merged or retired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -197,14 +197,13 @@ class ProposalMerger:
         self._table = GuidelineTable(self._before, usable_sources=self._proposed, position=last + 1)
         self._changed_ids: set[str] = set()
         self._contradictions: list[tuple[str, str]] = []
-        self._warnings: list[str] = []
+        self._outweighing: set[str] = set()
         # A proposal that adds sources to a guideline counts before one that retires it.
         for operation in operations:
             if operation.action != "retire" or operation.text:
                 self._add_proposal(operation)
-        for operation in operations:
-            if operation.action == "retire" and not operation.text:
-                self._retire(operation)
+        for operation in join_retirements(filter(self._is_as_new, operations)):
+            self._retire(operation)
 
     @property
     def guidelines(self) -> list[Guideline]:
@@ -231,9 +230,15 @@ class ProposalMerger:
             self._merge_duplicates([ids[place] for place in group], pairs)
         if changed_only:
             pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
-        return MergeResult(
-            self._operations(), self._conflicts(pairs), [*dict.fromkeys(self._warnings)]
-        )
+        conflicts = self._conflicts(pairs)
+        opposed = {side.guideline_id for pair in conflicts for side in (pair.first, pair.second)}
+        # What becomes of a contradiction is reported with it.
+        staying = [
+            guideline.text
+            for key, guideline in self._table.after.items()
+            if key in self._outweighing - opposed
+        ]
+        return MergeResult(self._operations(), conflicts, list(map(OUTWEIGHED.format, staying)))
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
@@ -259,11 +264,15 @@ class ProposalMerger:
         is_reworded = target.text != self._before[target.id].text
         return not self._is_outweighed(operation, target) and not is_reworded
 
+    def _is_as_new(self, operation: GuidelineOperation) -> bool:
+        """Return whether an operation's feedback is at least as new as its guideline's."""
+        target = self._table.after.get(operation.guideline_id or "")
+        sources = [] if target is None else target.episode_ids
+        return self._newest(operation.episode_ids) >= self._newest(sources)
+
     def _retire(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
-        if target is None or self._newest(operation.episode_ids) < self._newest(target.episode_ids):
-            return
-        if self._is_outweighed(operation, target):
+        if target is None or self._is_outweighed(operation, target):
             return
         reason = "Newer feedback contradicts it."
         self._table.apply(operation.model_copy(update={"reason": reason}))
@@ -272,7 +281,7 @@ class ProposalMerger:
         """Return whether a guideline stays as it is; if so, a warning says it."""
         stays = outweighs(self._authors, target.episode_ids, operation.episode_ids)
         if stays:
-            self._warnings.append(OUTWEIGHED.format(target.text))
+            self._outweighing.add(target.id)
         return stays
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
@@ -373,6 +382,18 @@ class ProposalMerger:
             by_expert=guideline.origin == "expert",
             experts=len(experts_of(self._authors, guideline.episode_ids)),
         )
+
+
+def join_retirements(operations: Iterable[GuidelineOperation]) -> list[GuidelineOperation]:
+    """Return one retirement for each guideline that is only retired, with all that calls for it."""
+    joined: dict[str, GuidelineOperation] = {}
+    for operation in operations:
+        if operation.action == "retire" and not operation.text:
+            key = operation.guideline_id or ""
+            sources = [*joined.get(key, operation).episode_ids, *operation.episode_ids]
+            update = {"episode_ids": list(dict.fromkeys(sources))}
+            joined[key] = operation.model_copy(update=update)
+    return list(joined.values())
 
 
 def resolve_conflicts(

@@ -132,9 +132,12 @@ async def test_waiting_for_many_missing_texts_neither_lists_nor_embeds_them_agai
     monkeypatch.setattr(recalling, "_EMBED_REQUESTS", 1)
     monkeypatch.setattr(access, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     listed = MemoryView.missing_texts
-    monkeypatch.setattr(
-        MemoryView, "missing_texts", lambda view: [lists.append(1), listed(view)][1]
-    )
+
+    def counted(view: MemoryView) -> dict[str, str]:
+        lists.append(1)
+        return listed(view)
+
+    monkeypatch.setattr(MemoryView, "missing_texts", counted)
     other = JudgeMemory(store, CRITERION, embeddings=embed)
     case = {"inputs": "new", "outputs": "a"}
     await asyncio.gather(*(other.arecall(case) for _ in range(10)))
