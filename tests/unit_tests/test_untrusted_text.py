@@ -20,7 +20,7 @@ from memalign_graph.prompts import checks, distill, distill_small, fences, judge
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.review.blocks import sections_of
 
-SIZE = 1_000_000
+SIZE = 200_000
 _MAX_RATIO = 30  # of the processor time to that of plain text
 _LEAST_S = 0.02  # of plain text: shorter times are too noisy
 CRITERION = Criterion(name="tone", instructions="Is the reply friendly?")
@@ -82,7 +82,7 @@ def seconds(call: Callable[[str], Any], text: str) -> float:
 
 def check(call: Callable[[str], Any], texts: Callable[[int], Iterator[str]], name: str) -> None:
     """Compare a small size first, since quadratic code would not finish at the full size."""
-    for size in (SIZE // 200, SIZE // 20, SIZE):
+    for size in (SIZE // 40, SIZE // 4, SIZE):
         plain = max(seconds(call, "plain words " * (size // 12)), _LEAST_S)
         for text in texts(size):
             took = seconds(call, text)
