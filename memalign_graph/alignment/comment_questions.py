@@ -4,7 +4,7 @@ The model writes several questions from the comment. The expert's value says how
 must answer them. A question about another subject, or with the same answer for every case, is
 dropped before it judges anything. Each question is also asked about the same outputs rewritten as
 the expert wants them, and about cases in memory that experts valued otherwise. The questions of
-standing guidelines take part: a comment that asks for the same again makes no second check.
+active guidelines take part: a comment that asks for the same again makes no second check.
 """
 
 import logging
@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_SOURCES_ASKED = 3  # source cases on which a question is validated
 _MAX_OTHER_CASES = 2  # cases in memory with another value, on which questions are compared
-_MAX_STANDING = 8  # newest guidelines that a comment may support
+_MAX_ACTIVE = 8  # newest guidelines that a comment may support
 _MIN_SUPPORT, _SUPPORT_SHARE = 0.3, 0.5
-"""A comment supports a standing guideline whose question has at least this contrast, and this share
+"""A comment supports an active guideline whose question has at least this contrast, and this share
 of the best new question's. On the development scenarios, questions of other rules have less."""
 _MIN_CONTRAST = 0.15
 """Least difference in log-odds between accepted outputs and the case; less is noise."""
@@ -52,10 +52,10 @@ async def distill_comments(
 ) -> DistillResult:
     """Make a guideline from each comment: the comment is its text, the best question its check.
 
-    If the question of a standing guideline is about as good, the comment supports that guideline.
+    If the question of an active guideline is about as good, the comment supports that guideline.
     """
     result = DistillResult()
-    texts = {each.question: each.text for each in guidelines[-_MAX_STANDING:] if each.question}
+    texts = {each.question: each.text for each in guidelines[-_MAX_ACTIVE:] if each.question}
     for episode in episodes:
         comment = episode.rationale or ""
         result.read[episode.id] = episode.word
@@ -153,17 +153,17 @@ async def _choose(
     chat: BaseChatModel,
     episode: Episode,
     wordings: Sequence[str],
-    standing: Sequence[str],
+    active: Sequence[str],
     *,
     is_accepted: bool | None,
 ) -> str | None:
     """Return the question that separates the case best from others; None if none does.
 
-    The others are cases that experts valued otherwise, and the case as the expert wants it. A
-    standing question has to separate them, and is preferred to new ones that are little better.
+    The others are cases that experts valued otherwise, and the case as the expert wants it. An
+    active guideline's question is preferred to new ones that separate them little better.
     A comment without a value may be praise: no question made from it is turned around.
     """
-    questions = list(dict.fromkeys([*standing, *wordings]))
+    questions = list(dict.fromkeys([*active, *wordings]))
     answers = await _answers(io, chat, episode.example, questions)
     if answers is None:
         return wordings[0] if wordings else None
@@ -188,13 +188,16 @@ async def _choose(
     best = max(map(contrast, working), default=0.0)
     # The case may break two rules: another rule's question separates it from accepted cases, but
     # not from the outputs as this comment wants them.
-    least = {
-        each: contrast(each, fmean if is_accepted else min) for each in standing if each in answers
+    support = {
+        each: contrast(each, fmean if is_accepted else min) for each in active if each in answers
     }
     needed = max(_SUPPORT_SHARE * best, _MIN_SUPPORT)
-    supported = [each for each in least if least[each] >= needed]
-    if supported or working:
-        chosen = max(supported, key=least.__getitem__) if supported else max(working, key=contrast)
+    supported = [each for each in support if support[each] >= needed]
+    if supported:
+        chosen = max(supported, key=support.__getitem__)
+        answer = answers[chosen]
+    elif working:
+        chosen = max(working, key=contrast)
         answer = answers[chosen]
     elif is_accepted is not None and (
         about_fault := [each for each in new if contrast(each) < 0 and not is_as_valued(each)]

@@ -296,7 +296,7 @@ async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
 ) -> None:
     graph = panel(bench)
     bench.server.rules = [Rule(lambda _: True, reply=reply)]
-    for on in ("again", "anew"):
+    for on in ("again", "second"):
         with pytest.raises(kind, match="None of the 3 criteria could be judged") as caught:
             await bench.invoke(graph, CASE, on)
         assert "\n" not in str(caught.value)
@@ -304,7 +304,7 @@ async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
     result = await bench.invoke(graph, None, "again")
     assert result["judgments"].keys() == {"tone", "length"}
     bench.server.rules = []
-    result = await bench.invoke(graph, CASE, "anew")
+    result = await bench.invoke(graph, CASE, "second")
     assert (result["judgments"].keys(), result["errors"]) == (set(NAMES), {})
 
 
