@@ -218,7 +218,9 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
 
 def _is_messages(value: Any) -> bool:
     """Return whether a JSON value is a list of messages as `read_messages` returns it."""
-    return isinstance(value, list) and value == read_messages(value, "", lenient=True)
+    with suppress(ValueError):
+        return isinstance(value, list) and value == read_messages(value, "")
+    return False
 
 
 def transcripts_in(value: Any) -> dict[str, list[Step]]:

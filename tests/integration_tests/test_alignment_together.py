@@ -225,7 +225,10 @@ def align_at_once(
     """Align each set in a separate concurrent process; returns the memory."""
     server.responder = Model()
     server.latency_s = 0.05
-    SqliteStore(connect(folder / "store.db")).setup()
+    store = SqliteStore(connect(folder / "store.db"))
+    store.setup()
+    # Two processes cannot switch a file to WAL at the same time.
+    connect(folder / "threads.db").close()
     workers = []
     for number, feedback in enumerate(sets):
         options: Any = {"awaits": awaits, "checkpoints": False, "name": f"steps{number}"}
@@ -236,7 +239,7 @@ def align_at_once(
     for worker in workers:
         worker.join(300)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
-    return JudgeMemory(SqliteStore(connect(folder / "store.db")), CRITERION)
+    return JudgeMemory(store, CRITERION)
 
 
 def sources_of(memory: JudgeMemory) -> Counter[str]:
