@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -308,12 +307,7 @@ def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> d
 
 
 def revision_of(guideline: Guideline) -> str:
-    return _revision(guideline.text, guideline.origin, guideline.author)
-
-
-@lru_cache(maxsize=10_000)
-def _revision(*wording: str | None) -> str:
-    return digest([*wording])
+    return digest([guideline.text, guideline.origin, guideline.author])
 
 
 def new_id(at_us: int) -> str:

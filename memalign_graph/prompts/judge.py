@@ -11,7 +11,6 @@ answers a 1.5B model gave nearly every answer no point.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -161,12 +160,15 @@ def judge_prompt(
     max_input_tokens: int,
 ) -> JudgePrompt:
     warnings: list[str] = []
-    wordings = tuple(guideline.text for guideline in guidelines)
-    system, size = _system(fences.render_criterion(criterion), wordings)
+    numbered = "\n".join(_lines(guidelines, start=1))
+    system = _SYSTEM.format(
+        criterion=fences.render_criterion(criterion),
+        guidelines=_GUIDELINES.format(lines=numbered) if guidelines else "",
+    )
     title = "Further guidelines from the experts, on cases like this one:"
-    lines = _lines([guideline.text for guideline in relevant], start=len(guidelines) + 1)
+    lines = _lines(relevant, start=len(guidelines) + 1)
     further = "\n".join([title, *lines]) if relevant else ""
-    fixed = size + sum(map(fences.estimate_tokens, (further, _ask_about("", _BY))))
+    fixed = sum(map(fences.estimate_tokens, (system, further, _ask_about("", _BY))))
     tokens_left = max_input_tokens - ANSWER_TOKENS - fixed
     case, is_cut = fences.render_example("case", example, max_tokens=max(tokens_left, 3))
     if is_cut:
@@ -244,19 +246,10 @@ def _within_budget(
     return [guideline for guideline in guidelines if guideline.id in chosen]
 
 
-@lru_cache(maxsize=64)
-def _system(criterion: str, guidelines: tuple[str, ...]) -> tuple[str, int]:
-    """Return the system message, the same for all cases of a memory's version, and its tokens."""
-    lines = _GUIDELINES.format(lines="\n".join(_lines(guidelines, start=1)))
-    system = _SYSTEM.format(criterion=criterion, guidelines=lines if guidelines else "")
-    return system, fences.estimate_tokens(system)
+def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
+    return [f"{n}. {fences.escape_tags(each.text)}" for n, each in enumerate(guidelines, start)]
 
 
-def _lines(texts: Sequence[str], *, start: int) -> list[str]:
-    return [f"{n}. {fences.escape_tags(text)}" for n, text in enumerate(texts, start)]
-
-
-@lru_cache(maxsize=10_000)
 def _cost(text: str, digits: int) -> int:
     return fences.estimate_tokens(f"{'9' * digits}. {fences.escape_tags(text)}")
 

@@ -1,6 +1,8 @@
 """Assorted tests of purges, lessons, evaluations and kept judgments."""
 
+import gc
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -50,6 +52,33 @@ async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
         assert all(other in stored for name, other in CANARIES.items() if name in authors)
     stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
     assert apart["judgment"]["id"] in stored
+
+
+def cached_texts() -> set[str]:
+    """All texts in the keys of this package's `lru_cache`s."""
+    parts: list[Any] = [
+        part
+        for part in gc.get_objects()
+        if type(part) is type(lru_cache(str)) and part.__module__.startswith("memalign_graph.")
+    ]
+    texts: set[str] = set()
+    while parts:
+        for part in gc.get_referents(parts.pop()):
+            if isinstance(part, str):
+                texts.add(part)
+            elif isinstance(part, dict | list | tuple):
+                parts.append(part)
+    return texts
+
+
+async def test_purged_guideline_is_in_no_cache_of_the_process(bench: Bench) -> None:
+    reply = {"value": False, "rationale": "Too cold: zqxcache.", "author": "ann"}
+    graph = bench.review_graph()
+    await bench.review(graph, reply, {"inputs": "One?", "outputs": "Yes."}, "t1")
+    assert any("zqxcache" in guideline.text for guideline in await bench.guidelines())
+    await bench.review(graph, {"value": True}, {"inputs": "Two?", "outputs": "Yes."}, "t2")
+    bench.memory().forget(author="ann", purge=True, checkpointer=bench.saver)
+    assert not [text for text in cached_texts() if "zqxcache" in text]
 
 
 def test_lessons_are_applied_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
