@@ -42,13 +42,13 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.scales import (
     Boolean,
-    Categorical,
     Numeric,
     Pairwise,
     Passes,
     PassRule,
     Scale,
     Value,
+    share_of_scale,
 )
 from memalign_graph.settings import Judge, JudgeOptions, PanelReview, PanelSettings, Settings
 from memalign_graph.state import RunInput
@@ -112,7 +112,9 @@ class Aggregate(Settings):
 
         def score_of(values: Mapping[str, Value]) -> AggregateResult:
             parts = {
-                name: _unit_score(scales[name], values[name]) for name in weights if name in values
+                name: share_of_scale(values[name], scales[name]) or 0.0
+                for name in weights
+                if name in values
             }
             # Divided by the largest weight, so that no sum overflows.
             largest = max((weights[name] for name in parts), default=0.0) or 1.0
@@ -150,14 +152,6 @@ class Aggregate(Settings):
 
 def _is_ordered(scale: Scale) -> bool:
     return isinstance(scale, Boolean | Numeric) or bool(getattr(scale, "ordered", False))
-
-
-def _unit_score(scale: Scale, value: Any) -> float:
-    if isinstance(scale, Numeric):
-        return float((value - scale.minimum) / (scale.maximum - scale.minimum))
-    if isinstance(scale, Categorical):
-        return scale.choices.index(value) / (len(scale.choices) - 1)
-    return float(value)
 
 
 def merge(old: dict[str, Any], new: dict[str, Any] | None) -> dict[str, Any]:

@@ -243,6 +243,19 @@ class PassRule:
         return cls(lambda value: value == lowest, scale.render(lowest))
 
 
+def share_of_scale(value: Value | None, scale: Scale) -> float | None:
+    """Map a value to 0 (worst) to 1 (best); None if the scale has no order."""
+    if value is None:
+        return None
+    if isinstance(scale, Boolean):
+        return float(bool(value))
+    if isinstance(scale, Numeric):
+        return (float(value) - scale.minimum) / (scale.maximum - scale.minimum)
+    if isinstance(scale, Categorical) and scale.ordered:
+        return scale.choices.index(str(value)) / max(len(scale.choices) - 1, 1)
+    return None
+
+
 def _on_scale(scale: Scale, value: Any, field: str) -> Value:
     try:
         return scale.validate_value(value)

@@ -14,7 +14,6 @@ from statistics import fmean
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence.check_anchors import share_of_scale
 from memalign_graph.evidence.checks import YES_THRESHOLD, ask_questions
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.identity import asked_id
@@ -28,7 +27,7 @@ from memalign_graph.prompts import distill_small as prompts
 from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
 from memalign_graph.prompts.fences import is_placeholder, split_words
-from memalign_graph.scales import Scale
+from memalign_graph.scales import Scale, share_of_scale
 from memalign_graph.types import Episode, Example, Guideline
 
 logger = logging.getLogger(__name__)

@@ -1,27 +1,205 @@
 """The value of a case, from a small model's answers to its checks.
 
-The check that is met least counts, and cases with similar answers vote.
+A small model answers some questions with yes too often and others too seldom. So each check has its
+own threshold, set by the answers on cases in memory: the cases that the guideline comes from break
+it, and cases that experts accepted meet it. The check that is met least counts, and cases with
+similar answers vote.
+
+A check counts in full until cases that experts accepted say otherwise, and then as far as it tells
+these from rejected ones: a useless check must not hurt. With few rejected cases, failures of a
+check are safe to use if hardly any accepted case fails it. That a case meets it is not, because
+rejected cases may have other faults.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from math import exp, nan
-from typing import Any
+from math import exp, log, nan
+from statistics import fmean
+from typing import Any, NamedTuple
 
-from memalign_graph.evidence.check_anchors import (
-    AnchoredCheck,
-    consensus_values,
-    share_of_scale,
-)
-from memalign_graph.evidence.verdicts import LEAST_SPREAD, log_odds
-from memalign_graph.memory.checks import check_answers
+from memalign_graph.evidence.verdicts import log_odds
+from memalign_graph.memory.checks import check_answers, consensus_values
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.prompts.judge import nearest_value
-from memalign_graph.scales import Boolean, Scale, Value
-from memalign_graph.types import Probabilities
+from memalign_graph.scales import Boolean, Scale, Value, share_of_scale
+from memalign_graph.types import Check, Guideline, Probabilities
 
+_USUAL_MET = 1.0
+"""Usual log-odds of yes for a case that meets a guideline. With the embedded model the mean over
+the development scenarios is 0.9."""
+_LEAST_GAP = 0.35
+"""Least distance from the log-odds of a breaking case to those of a meeting case. With this gap and
+a threshold at 0.3 of it, 88 % of the breaking and 82 % of the meeting cases of the development
+scenarios were classified correctly."""
+_GAP_CASES = 2.0  # the usual gap weighs as much as this many accepted cases
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.5
+"""Where in the gap the threshold lies: without accepted cases, and with many of them."""
+_SLOPE = 3.0  # log-odds that a check is met, per log-odds of yes above the threshold
+_MAX_ODDS = 3.0
+"""The largest log-odds that a check is met. If the log ratio of its rates is as large, its weight
+is 1."""
+_MIN_WEIGHT = 0.1
+"""A check whose failures have this weight or less is not used."""
+_ADDED_CASES = 2  # of each kind, so that no rate is 0 or 1
 _JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1 at most
 _SURE = 0.9  # probability of the values seen where a check failed, or where all are met
+
+
+@dataclass(frozen=True)
+class AnchoredCheck:
+    """A check's answer, compared with the answers on cases that experts valued."""
+
+    check: Check  # `held` says whether the answer is above the threshold
+    question: str
+    odds: float  # log-odds that it is met
+    weight: float  # of the log-odds, from 0 to 1
+    broken_values: list[Value]  # the experts' values of the cases that break it
+    anchor: float | None  # the mean probability of yes on these
+    met_values: list[Value]  # the experts' values of accepted cases that were asked it
+
+
+class CheckWeights(NamedTuple):
+    """The weights of a check's log-odds, from 0 to 1."""
+
+    failed: float
+    met: float
+
+    def of(self, odds: float) -> float:
+        return self.met if odds > 0 else self.failed
+
+
+def anchor_checks(
+    view: MemoryView,
+    scale: Scale,
+    checks: Sequence[Check],
+    guidelines: Mapping[str, Guideline],
+    excluded_keys: Container[str],
+) -> list[AnchoredCheck]:
+    """Set each check's threshold by cases in memory, without the cases of excluded vector keys.
+
+    Checks that tell accepted cases from others by no more than chance are not returned.
+    """
+    answers, values = check_answers(view), consensus_values(view, scale, excluded_keys)
+    example_ids = {row.id: row.example_id for row in view.rows()}
+    anchored: list[AnchoredCheck] = []
+    worst: dict[str, float] = {}  # of each accepted case: the log-odds of the check met least
+    for check in checks:
+        if check.probability is None:
+            continue
+        guideline = guidelines[check.guideline_id]
+        sources = {example_ids.get(key) for key in guideline.episode_ids}
+        asked = {key: p for key, p in answers.get(check.asked, {}).items() if key in values}
+        item, accepted = _anchored(check, guideline.question or "", scale, values, sources, asked)
+        if item is not None:
+            anchored.append(item)
+            for key, odds in accepted.items():
+                worst[key] = min(odds, worst.get(key, odds))
+    shift = worst_check_shift(worst.values()) if len(anchored) > 1 else 0.0
+    return [_shifted(item, shift) for item in anchored]
+
+
+def _shifted(item: AnchoredCheck, shift: float) -> AnchoredCheck:
+    """Add to the weighted log-odds that a check is met."""
+    odds = min(item.odds + shift / max(item.weight, _MIN_WEIGHT), _MAX_ODDS)
+    return replace(item, check=item.check.model_copy(update={"held": odds > 0}), odds=odds)
+
+
+def _anchored(
+    check: Check,
+    question: str,
+    scale: Scale,
+    values: Mapping[str, Value],
+    sources: Container[str | None],
+    asked: Mapping[str, float],
+) -> tuple[AnchoredCheck | None, dict[str, float]]:
+    """Compare a check's answer with those on cases in memory; None if it tells nothing.
+
+    Also returns the weighted log-odds that accepted cases meet the check: those with a better value
+    than the guideline's sources on average, because experts may hardly ever give the best value.
+    Each case of the best value is left out of the threshold.
+    """
+    levels = {key: share_of_scale(values[key], scale) or 0.0 for key in asked}
+    odds_of = {key: log_odds(answer) for key, answer in asked.items()}
+    broken = [key for key, level in levels.items() if key in sources and level < 1]
+    best = [key for key, level in levels.items() if level == 1]
+    usual = fmean(levels[key] for key in broken) if broken else 1.0
+    accepted = [key for key, level in levels.items() if level == 1 or level > usual]
+    broken_odds, best_sum = [odds_of[key] for key in broken], sum(odds_of[key] for key in best)
+    threshold = _threshold(broken_odds, len(best), best_sum)
+    left_out = {key: _met_odds(odds, threshold) for key, odds in odds_of.items()}
+    for key in best:
+        without = _threshold(broken_odds, len(best) - 1, best_sum - odds_of[key])
+        left_out[key] = _met_odds(odds_of[key], without)
+    rejected = asked.keys() - set(accepted)
+    weights = weigh_check(
+        [left_out[key] for key in accepted],
+        [left_out[key] for key in rejected if key not in sources],
+    )
+    if weights.failed <= _MIN_WEIGHT:
+        return None, {}
+    odds = _met_odds(log_odds(check.probability or 0.0), threshold)
+    item = AnchoredCheck(
+        check=check,
+        question=question,
+        odds=odds,
+        weight=weights.of(odds),
+        broken_values=[values[key] for key in broken],
+        anchor=fmean(asked[key] for key in broken) if broken else None,
+        met_values=[values[key] for key in best],
+    )
+    return item, {key: weights.of(left_out[key]) * left_out[key] for key in accepted}
+
+
+def _threshold(broken_odds: Sequence[float], met_count: int, met_sum: float) -> float:
+    """Return the log-odds of yes from which a case meets a check."""
+    if broken_odds:
+        low = fmean(broken_odds)
+    elif met_count:
+        low = met_sum / met_count - _USUAL_MET
+    else:
+        return 0.0
+    usual = _GAP_CASES * max(low + _LEAST_GAP, _USUAL_MET)
+    gap = max((usual + met_sum) / (_GAP_CASES + met_count) - low, 0.0)
+    known = met_count / (met_count + 2 * _GAP_CASES)
+    return low + gap * (_FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * known)
+
+
+def _met_odds(odds: float, threshold: float) -> float:
+    return min(max(_SLOPE * (odds - threshold), -_MAX_ODDS), _MAX_ODDS)
+
+
+def weigh_check(accepted: Collection[float], rejected: Collection[float]) -> CheckWeights:
+    """Weigh a check by the log-odds that cases meet it.
+
+    Args:
+        accepted: Of the cases that experts accepted.
+        rejected: Of the others, without those that set the threshold.
+    """
+
+    def weight(likelihood_ratio: float, initial_share: float) -> float:
+        """Average the initial weight of 1 and the weight that cases in memory show."""
+        shown = min(max(log(likelihood_ratio) / _MAX_ODDS, 0.0), 1.0)
+        return initial_share + (1 - initial_share) * shown
+
+    accepted_failing = sum(odds <= 0 for odds in accepted)
+    rejected_failing = sum(odds <= 0 for odds in rejected)
+    accepted_rate = (accepted_failing + 1) / (len(accepted) + _ADDED_CASES)
+    rejected_rate = (rejected_failing + 1) / (len(rejected) + _ADDED_CASES)
+    # Both added cases meet the check here, since they may have another fault.
+    rejected_meeting = 1 - rejected_failing / (len(rejected) + _ADDED_CASES)
+    return CheckWeights(
+        failed=weight(rejected_rate / accepted_rate, 0.5**accepted_failing),
+        met=weight((1 - accepted_rate) / rejected_meeting, 0.5 ** max(len(accepted) - 1, 0)),
+    )
+
+
+def worst_check_shift(worst: Collection[float]) -> float:
+    """Return what to add to weighted log-odds, by the check that each accepted case meets least.
+
+    Of many checks an accepted case fails some by chance. The shift brings the mean up to 0.
+    """
+    return max(-sum(worst), 0.0) / (len(worst) + _ADDED_CASES)
 
 
 def add_checks(
@@ -67,6 +245,7 @@ def combine_probabilities(
 
 
 _WIDTH = 0.5  # of the kernel, in squared standard deviations of the answers
+_LEAST_SPREAD = 0.05  # added to that of the answers, so that nearly equal ones are not scaled up
 _HALF_WEIGHT_CASES = 8  # number of cases at which a vote has half of its weight
 _MAX_VOTERS = 200  # the newest cases
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the vote
@@ -99,7 +278,7 @@ def check_vote(
     table += [[by_id.get(key, nan) for by_id in answers] for key in cases]
     odds = np.array([list(map(log_odds, row)) for row in table])
     odds = odds[:, ~np.isnan(odds[1:]).all(axis=0)]
-    odds /= np.nanstd(odds[1:], axis=0) + LEAST_SPREAD
+    odds /= np.nanstd(odds[1:], axis=0) + _LEAST_SPREAD
     squares = (odds[:, None] - odds[None]) ** 2
     compared = ~np.isnan(squares)
     distances = np.where(compared, squares, 0).sum(axis=2) / np.maximum(compared.sum(axis=2), 1)
@@ -137,16 +316,13 @@ def _left_out_weight(shares: Any, chosen: Any) -> float:
 
 def explain_checks(anchored: Sequence[AnchoredCheck]) -> str:
     """Name the checks that failed, with their questions, or say that all are met."""
-    failed = [item for item in anchored if not item.check.held]
-    if not failed:
-        count = len(anchored)
-        return "The only check is met." if count == 1 else f"All {count} checks are met."
-    lines = "; ".join(map(_failed_check, failed))
-    return f"{len(failed)} of {len(anchored)} checks failed: {lines}."
-
-
-def _failed_check(item: AnchoredCheck) -> str:
-    line = f'"{item.question}" (yes with probability {item.check.probability:.2f}'
-    if item.anchor is None:
-        return f"{line})"
-    return f"{line}; {item.anchor:.2f} on the case that it was learned from)"
+    lines = []
+    for item in anchored:
+        source = "" if item.anchor is None else "; {:.2f} on the case that it was learned from"
+        if not item.check.held:
+            yes = f"yes with probability {item.check.probability:.2f}{source.format(item.anchor)}"
+            lines.append(f'"{item.question}" ({yes})')
+    count = len(anchored)
+    if lines:
+        return f"{len(lines)} of {count} checks failed: {'; '.join(lines)}."
+    return "The only check is met." if count == 1 else f"All {count} checks are met."

@@ -83,7 +83,3 @@ def log_odds(share: float) -> float:
     """Return the log-odds of a probability, within bounds; NaN of NaN."""
     inside = min(max(share, 1e-3), 1 - 1e-3)
     return math.log(inside / (1 - inside))
-
-
-LEAST_SPREAD = 0.05
-"""Added to the spread of log-odds, so that nearly equal answers are not scaled up."""

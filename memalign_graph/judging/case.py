@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError
-from memalign_graph.evidence.check_anchors import AnchoredCheck
+from memalign_graph.evidence.check_value import AnchoredCheck
 from memalign_graph.evidence.verdicts import ConfidenceMeasurement
 from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory

@@ -8,9 +8,9 @@ from typing import Any
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence import confidence, logprobs, verdicts
-from memalign_graph.evidence.check_anchors import anchor_checks
 from memalign_graph.evidence.check_value import (
     add_checks,
+    anchor_checks,
     check_vote,
     combine_probabilities,
     explain_checks,

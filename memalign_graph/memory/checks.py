@@ -5,7 +5,7 @@ The standard error is that of Jonckheere's test (1954); with two values, of Mann
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import groupby
 from math import sqrt
 from operator import itemgetter
@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.identity import asked_id
-from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.view import MemoryView
-from memalign_graph.scales import Categorical, Pairwise, Scale, Value
+from memalign_graph.scales import Scale, Value, share_of_scale
 from memalign_graph.types import Guideline, Worth
 
 MIN_CASES = 8
@@ -45,6 +44,18 @@ def check_answers(view: MemoryView) -> CheckAnswers:
     return _derived(view, "answers", view.version, lambda: _answers(view))
 
 
+def consensus_values(
+    view: MemoryView, scale: Scale, excluded_keys: Container[str] = ()
+) -> dict[str, Value]:
+    """Return the experts' consensus by example id, newest first, without excluded vector keys."""
+    values: dict[str, list[Value]] = {}
+    for row in sorted(view.rows(), key=lambda row: (row.given_at, row.id), reverse=True):
+        value = value_or_none(row.value, scale)
+        if value is not None and row.vector_key not in excluded_keys:
+            values.setdefault(row.example_id, []).insert(0, value)
+    return {example_id: consensus(labels, scale) for example_id, labels in values.items()}
+
+
 def is_answer_to(asked: str, question: str) -> bool:
     """Return whether an `asked_id` is of this question, asked of any model."""
     return asked.startswith(asked_id(question, ""))
@@ -69,38 +80,25 @@ def _answers(view: MemoryView) -> CheckAnswers:
 
 
 def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> list[Guideline]:
-    is_ordered = (
-        scale.ordered if isinstance(scale, Categorical) else not isinstance(scale, Pairwise)
-    )
-    if not is_ordered or not any(guideline.question for guideline in guidelines):
-        return guidelines
-    rows, answers = view.rows(), check_answers(view)
-    values = _values(rows, scale) if answers else {}
-    example_ids = {row.id: row.example_id for row in rows}
+    answers = check_answers(view)
+    levels = {
+        key: level
+        for key, value in (consensus_values(view, scale) if answers else {}).items()
+        if (level := share_of_scale(value, scale)) is not None
+    }
+    example_ids = {row.id: row.example_id for row in view.rows()} if levels else {}
 
     def cases_of(guideline: Guideline) -> list[tuple[float, float]]:
         # Without the cases that it was distilled from, and of the model with most answers.
         sources = {example_ids.get(key) for key in guideline.episode_ids}
         by_model = [
-            [(values[key], by_case[key]) for key in by_case.keys() & values.keys() - sources]
+            [(levels[key], by_case[key]) for key in by_case.keys() & levels.keys() - sources]
             for asked, by_case in sorted(answers.items())
             if guideline.question and is_answer_to(asked, guideline.question)
         ]
         return max(by_model, key=len, default=[])
 
     return [_with_worth(guideline, cases_of(guideline)) for guideline in guidelines]
-
-
-def _values(rows: Iterable[EpisodeRow], scale: Scale) -> dict[str, float]:
-    """Return the consensus value of each example as a number, higher is better."""
-    labels: defaultdict[str, list[Value]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: (row.given_at, row.id)):
-        if (value := value_or_none(row.value, scale)) is not None:
-            labels[row.example_id].append(value)
-    value_by_id = {key: consensus(values, scale) for key, values in labels.items()}
-    if isinstance(scale, Categorical):
-        return {key: float(scale.choices.index(str(value))) for key, value in value_by_id.items()}
-    return {key: float(value) for key, value in value_by_id.items()}
 
 
 def _with_worth(guideline: Guideline, cases: Sequence[tuple[float, float]]) -> Guideline:

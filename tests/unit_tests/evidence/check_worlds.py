@@ -10,8 +10,7 @@ from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Criterion, JudgeMemory
-from memalign_graph.evidence.check_anchors import anchor_checks
-from memalign_graph.evidence.check_value import add_checks
+from memalign_graph.evidence.check_value import add_checks, anchor_checks
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.types import Check, Guideline

@@ -14,9 +14,10 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from memalign_graph.evidence.check_anchors import AnchoredCheck, anchor_checks
 from memalign_graph.evidence.check_value import (
+    AnchoredCheck,
     add_checks,
+    anchor_checks,
     check_vote,
     combine_probabilities,
     explain_checks,

@@ -5,9 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from memalign_graph import Categorical, Numeric
-from memalign_graph.evidence.check_anchors import AnchoredCheck, anchor_checks
-from memalign_graph.evidence.check_value import add_checks
-from memalign_graph.evidence.check_weights import weigh_check, worst_check_shift
+from memalign_graph.evidence.check_value import (
+    AnchoredCheck,
+    add_checks,
+    anchor_checks,
+    weigh_check,
+    worst_check_shift,
+)
 from memalign_graph.scales import Boolean, Scale, Value
 from memalign_graph.types import Check
 from tests.unit_tests.evidence.check_worlds import World, asked_memory, probability, simulate
