@@ -38,9 +38,7 @@ from memalign_graph.evaluation import metrics
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evidence import (
     cases,
-    check_anchors,
     check_value,
-    check_weights,
     checks,
     comparison,
     evidence_model,
@@ -249,8 +247,8 @@ def test_documented_case_counts_match_the_code() -> None:
 
 
 def _is_used_after_failures(accepted: int) -> bool:
-    weights = check_weights.weigh_check([-1.0] * accepted, [])
-    return weights.failed > check_weights.MIN_WEIGHT
+    weights = check_value.weigh_check([-1.0] * accepted, [])
+    return weights.failed > check_value._MIN_WEIGHT
 
 
 SENTENCES: list[tuple[str, str, list[Any]]] = [
@@ -267,20 +265,20 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("docs/checks.md", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
     ("docs/checks.md", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
     ("docs/checks.md", r"its weight, times n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
-    ("docs/checks.md", r"on average, times n / \(n \+ (\d+)\)", [check_weights._ADDED_CASES]),
-    ("docs/checks.md", r"at a logarithm of (\d+) its weight is 1", [check_weights.MAX_ODDS]),
+    ("docs/checks.md", r"on average, times n / \(n \+ (\d+)\)", [check_value._ADDED_CASES]),
+    ("docs/checks.md", r"at a logarithm of (\d+) its weight is 1", [check_value._MAX_ODDS]),
     (
         "docs/checks.md",
         r"a weight of (\S+) or less .* at (\d+) accepted cases that all fail",
         [
-            check_weights.MIN_WEIGHT,
+            check_value._MIN_WEIGHT,
             next(n for n in range(50) if not _is_used_after_failures(n)),
         ],
     ),
     (
         "docs/checks.md",
         r"above the anchor by (\S+) of .* towards (\S+) of it",
-        [check_anchors._FIRST_SHARE, check_anchors._LAST_SHARE],
+        [check_value._FIRST_SHARE, check_value._LAST_SHARE],
     ),
     ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
     ("docs/checks.md", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
