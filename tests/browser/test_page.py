@@ -1,16 +1,14 @@
 """Failures of the page: lost text, executed markup, inaccessible pages."""
 
 import json
-import re
 from typing import Any
 
-import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from memalign_graph import Criterion
 from tests.browser.support import Bring, Expert, Shop, case
-from tests.loopback import ChatRequest, ReplyLike, error, hang
+from tests.loopback import ChatRequest, ReplyLike, hang
 
 pytestmark = pytest.mark.browser
 
@@ -80,45 +78,6 @@ def test_next_expert_in_the_same_browser_does_not_see_the_previous_draft(
             assert zoe.page.input_value("textarea") == typed
 
 
-def test_answer_is_stored_while_the_model_fails(shop: Shop, expert: Bring) -> None:
-    shop.keep(case(0), case(1))
-    zoe = expert(shop.url, "zoe")
-    at_learning(shop, error(400))
-    with shop.open():
-        zoe.go("/next")
-        zoe.answer("2", SAYS)
-        assert zoe.notice().startswith("Your answer is kept, and learned from later: ")
-        assert [(episode.author, episode.status) for episode in shop.episodes()] == [
-            ("zoe", "pending")
-        ]
-        shop.models.responder = shop.models.judge
-        zoe.go("/next")
-        zoe.answer("2", SAYS)
-        assert zoe.notice().startswith("Learned:")
-        assert [episode.status for episode in shop.episodes()] == ["distilled", "distilled"]
-
-
-def test_forms_from_another_origin_are_refused(shop: Shop) -> None:
-    shop.keep(case(0))
-    with shop.open(), httpx.Client(base_url=shop.url, trust_env=False) as client:
-        client.cookies.set("memalign_name", "zoe")
-        page = client.get("/review/next", follow_redirects=True)
-        [token] = set(re.findall(r'name="token" value="([^"]+)"', page.text))
-        path, form = f"{page.url.path}/answer", {"value": "false", "token": token}
-        ways: list[tuple[dict[str, str], dict[str, str]]] = [
-            (form | {"token": "of another page"}, {}),
-            ({"value": "false"}, {}),
-            (form, {"origin": "http://elsewhere.example"}),
-            (form, {"origin": "null"}),
-            (form, {"host": "elsewhere.example"}),
-            (form | {"rationale": "x" * 300_000}, {}),
-        ]
-        for fields, headers in ways:
-            assert client.post(path, data=fields, headers=headers).status_code == 403
-        assert client.post(path, data=form, headers={"origin": shop.url}).status_code == 303
-    assert len(shop.episodes()) == 1
-
-
 def test_hostile_text_is_escaped_and_never_executed(shop: Shop, expert: Bring) -> None:
     shop.criterion = Criterion(name="support_tone", instructions=HOSTILE)
     turns = [{"role": HOSTILE, "content": HOSTILE}, {"role": "user", "content": {HOSTILE: HOSTILE}}]
@@ -140,14 +99,6 @@ def test_hostile_text_is_escaped_and_never_executed(shop: Shop, expert: Bring) -
         for path in PAGES:
             zoe.go(path)
             assert zoe.page.locator("[onerror], [onload], [onclick]").count() == 0
-
-
-def test_case_of_one_megabyte_opens(shop: Shop, expert: Bring) -> None:
-    shop.keep({"inputs": "?", "outputs": "0123456789abcde\n" * 65_536})
-    zoe = expert(shop.url, "zoe")
-    with shop.open():
-        zoe.go("/next", on="case")
-        assert "0123456789abcde" in zoe.text
 
 
 def check(zoe: Expert, where: str) -> None:

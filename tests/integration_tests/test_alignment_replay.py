@@ -98,23 +98,6 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
     assert report["guidelines"]["revised"] == []
 
 
-async def test_cases_that_agreed_before_still_agree_after_the_commit(bench: Bench) -> None:
-    await seed(bench, 8)
-    bench.server.responder = verbatim_model()
-    values = [
-        comment_record(101, VAGUE),
-        comment_record(102, "On #bad it is false of cases 5 6 7."),
-        comment_record(103, "On #good it is false of cases 203."),
-    ]
-    before = await verdicts(bench, range(8))
-    report = await align(bench, values, guarded(bench))
-    after = await verdicts(bench, range(8))
-    assert before == [True] * 8
-    assert after == before
-    assert report["replay"]["agree_after"] == report["replay"]["agreed_before"]
-    assert await verdicts(bench, [203]) == [False]
-
-
 async def test_each_case_is_judged_without_its_own_episode(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = verbatim_model()

@@ -50,10 +50,6 @@ async def test_each_judgment_is_one_event_with_its_review_status(bench: Bench, e
     assert [item.get("memalign.asked") for item in events_seen] == [True, True, None]
 
 
-async def test_without_a_provider_no_event_is_emitted_and_nothing_fails(bench: Bench) -> None:
-    assert (await bench.invoke(bench.judge_graph(), CASE))["judgment"]["value"] is True
-
-
 async def test_runs_that_judge_name_the_judge(bench: Bench) -> None:
     from langchain_core.callbacks import BaseCallbackHandler
 

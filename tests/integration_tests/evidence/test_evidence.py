@@ -1,8 +1,6 @@
 """Deciding by evidence: in judge and review graphs, gates and panels, with any memory."""
 
 import json
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -343,17 +341,3 @@ async def test_a_judges_key_names_the_options_that_change_its_verdict(bench: Ben
     assert len(set(keys)) == 1 + len(others)
     same: list[dict[str, Any]] = [{"k": 1}, {"decide": "verdict"}, {"max_guideline_tokens": 900}]
     assert {await key(**options) for options in same} == {keys[0]}
-
-
-def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    program = """
-import sys
-import threading
-from memalign_graph import Criterion, create_review_graph
-create_review_graph(Criterion(name="a", instructions="b")).compile()
-import memalign_graph.nodes.judge
-assert not {"sklearn", "scipy", "numpy", "faiss"} & {*sys.modules}
-import memalign_graph.evidence.deciding
-assert not {"sklearn", "scipy"} & {*sys.modules}
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

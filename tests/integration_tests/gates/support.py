@@ -114,6 +114,12 @@ def gate_of(state: Any) -> Any:
     return state["quality_gate"] if isinstance(state, dict) else state.quality_gate
 
 
+def ended(state: Any) -> tuple[str, int]:
+    """How a turn ended: the status and the revisions of the gate's verdict."""
+    verdict = gate_of(state)
+    return verdict["status"], verdict["revisions"]
+
+
 def wired(bench: Bench, writer: Any, state: Any, **options: Any) -> Graph:
     """The same graph with edges added by hand."""
     builder = writing(writer, state)

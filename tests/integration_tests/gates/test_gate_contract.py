@@ -410,23 +410,6 @@ async def test_distilling_failure_is_not_a_judge_error_and_ends_the_turn(bench: 
     assert f"Feedback {episode.id} is stored" in gate["learned"]["warnings"][0]
 
 
-async def test_unresolvable_distill_model_loses_no_reply(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    options: dict[str, Any] = {"review": "always", "distill_model": "openai:gpt-own"}
-    graph = gated(bench, Writer(), max_revisions=0, **options)
-    await bench.invoke(graph, asked())
-    gate = (await bench.resume(graph, COLD))["quality_gate"]
-    [episode] = await bench.episodes()
-    assert (gate["status"], gate["decided_by"], episode.status) == (
-        "exhausted",
-        "expert",
-        "pending",
-    )
-    assert "OPENAI_API_KEY" in gate["learned"]["warnings"][0]
-
-
 async def test_store_failure_fails_the_run_which_can_be_resumed(
     bench: Bench,
 ) -> None:

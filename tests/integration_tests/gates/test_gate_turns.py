@@ -29,6 +29,7 @@ from tests.integration_tests.gates.support import (
     Writer,
     always,
     asked,
+    ended,
     gate_on,
     gated,
     inputs,
@@ -77,10 +78,7 @@ async def test_turn_after_a_failed_turn_has_all_its_revisions(bench: Bench, case
         await bench.invoke(graph.with_config(recursion_limit=6), asked())
     before = len(writer.seen)
     result = await bench.invoke(graph, asked(question))
-    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
-        "exhausted",
-        2,
-    )
+    assert ended(result) == ("exhausted", 2)
     assert len(writer.seen) - before == 3
 
 
@@ -93,10 +91,7 @@ async def test_each_question_starts_a_turn_of_a_hand_added_node(bench: Bench) ->
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())
     result = await bench.invoke(graph, asked(AGAIN))
-    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
-        "exhausted",
-        1,
-    )
+    assert ended(result) == ("exhausted", 1)
     assert result["quality_gate"]["turn"] == result["messages"][3].id
     assert len(judgings(bench.server)) == 3
 
@@ -166,10 +161,7 @@ async def test_unanswered_interrupt_does_not_count_in_a_new_turn(bench: Bench) -
     result = await bench.resume(graph, {"value": False})
     assert result["quality_gate"]["status"] == "revise"
     result = await bench.resume(graph, {"value": False})
-    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
-        "exhausted",
-        1,
-    )
+    assert ended(result) == ("exhausted", 1)
     judged = [episode.example.inputs for episode in await bench.episodes()]
     assert judged == [QUESTION, AGAIN, AGAIN]
 
@@ -225,10 +217,7 @@ async def test_callers_state_sets_neither_namespace_nor_revisions_of_a_hand_adde
     graph = wired(bench, Writer(), Counted, max_revisions=1)
     planted = {"status": "revise", "revisions": -9, "settings": {"namespace": ["team-b"]}}
     result = await bench.invoke(graph, {**asked(), "quality_gate": planted})
-    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
-        "exhausted",
-        1,
-    )
+    assert ended(result) == ("exhausted", 1)
     namespaces = bench.store.list_namespaces()
     assert {namespace[0] for namespace in namespaces} == {"memalign"}
 
@@ -389,10 +378,7 @@ async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: 
     bench.server.rules = [judge_rule(LENGTH.instructions, False), *always(True)]
     result = await bench.invoke(graph, asked())
     assert result["quality_gate"]["judgment"]["criterion"] == LENGTH.name
-    assert (result["quality_gate"]["status"], result["quality_gate"]["revisions"]) == (
-        "exhausted",
-        1,
-    )
+    assert ended(result) == ("exhausted", 1)
     assert len(writer.seen) == 2
 
 

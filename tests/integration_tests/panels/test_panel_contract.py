@@ -18,7 +18,7 @@ from memalign_graph import (
     create_panel_graph,
     models,
 )
-from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings, thread
+from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings
 from tests.integration_tests.gates.support import DOWN
 from tests.integration_tests.panels.support import (
     ASPECTS,
@@ -152,13 +152,6 @@ async def test_nine_criteria_are_judged_and_distilled_concurrently(
     assert result["learned"].keys() == set(ASPECTS)
     assert sorted(made) == ["resolve_chat_model", "resolve_embeddings"]
     assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-6-luna"}
-
-
-async def test_max_concurrency_of_the_run_is_respected(bench: Bench) -> None:
-    config: Any = {**thread("t"), "max_concurrency": 1}
-    result = panel(bench, NINE).invoke(CASE, config)
-    assert len(result["judgments"]) == len(NINE)
-    assert bench.server.peak_chats == 1
 
 
 async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_both_orders(

@@ -23,7 +23,6 @@ from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judging
 from tests.integration_tests.gates.support import DOWN, models
 from tests.integration_tests.panels.support import (
     FACTS,
-    LENGTH,
     NAMES,
     THREE,
     TONE,
@@ -333,23 +332,3 @@ async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     result = await bench.invoke(panel(bench), CASE, "u")
     with pytest.raises(InvalidInputError, match="judgment_id"):
         await give_feedback(bench, TONE, result["judgments"]["tone"]["id"])
-
-
-async def test_purging_feedback_of_one_criterion_keeps_the_other_memories(bench: Bench) -> None:
-    graph = reviewed(bench)
-    secret = {"value": False, "rationale": "The customer, Ms Quillfeather, was never told."}
-    await bench.review(graph, {"tone": secret, "facts": COLD, "author": "ann"}, on="taught")
-    await bench.invoke(graph, OTHER, "shown")
-    await bench.invoke(panel(bench, [LENGTH]), THIRD, "apart")
-    forgotten = bench.memory(TONE).forget(author="ann", purge=True, checkpointer=bench.saver)
-    assert len(forgotten.episode_ids) == 1
-    assert await bench.episodes(criterion=TONE) == []
-    assert await bench.guidelines(criterion=TONE) == []
-    assert len(await bench.episodes(criterion=FACTS)) == 1
-    assert len(await bench.guidelines(criterion=FACTS)) == 1
-    checkpoints = list(bench.saver.list(None))
-    # The taught feedback is gone, and the threads that showed it to another expert.
-    assert {point.config["configurable"]["thread_id"] for point in checkpoints} == {"apart"}
-    result = await bench.invoke(graph, OTHER, "after")
-    assert "Quillfeather" not in str([result, checkpoints])
-    assert result["judgments"]["tone"]["episode_ids"] == []

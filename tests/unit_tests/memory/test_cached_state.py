@@ -98,6 +98,20 @@ def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.Mon
     assert weigh.call_count <= 3 * 20
 
 
+def test_lessons_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    [memory] = memories(in_memory(), 1)
+    for number in range(60):
+        memory.remember(said(f"q{number}", "Cold.", value=False))
+    for episode in memory.episodes()[:40]:
+        memory.revise(episode.id, {"rationale": "Rude."})
+    facts, feedback_records = memory.access.view.facts()
+    reapply = Mock()
+    monkeypatch.setattr(memory_state.MemoryState, "_reapply_lessons", reapply)
+    folded = memory_state.build_state(facts, feedback_records, memory.access.embedder.id)
+    assert folded.version == memory.version()
+    assert reapply.call_count <= 1
+
+
 @pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
 async def test_concurrent_writers_lose_nothing(bench: Bench, reopen: Any) -> None:
     await asyncio.gather(*(bench.memory().aremember(said(f"case {n}")) for n in range(20)))

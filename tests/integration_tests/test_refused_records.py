@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from memalign_graph import ChatModelError, JudgeMemory
+from memalign_graph import ChatModelError
 from memalign_graph.evidence import logprobs
 from memalign_graph.io import ASYNC
-from tests.conftest import CRITERION, Bench, Graph, distillings, operations
+from tests.conftest import Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, guideline_per_topic
 from tests.integration_tests.alignment_support import align, alignment, record, records, said
-from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
+from tests.loopback import ChatRequest, content_filter, error, refusal
 
 REFUSED = "GRUESOME"
 FILTERED = error(400, "The prompt triggered the content management policy.")
@@ -204,28 +204,6 @@ async def test_changed_comment_is_tried_again(bench: Bench) -> None:
     assert waiting(await bench.episodes()) == []
 
 
-async def test_alignment_names_feedback_it_gave_up_on_and_another_model_retries_it(
-    bench: Bench,
-) -> None:
-    bench.server.responder = Filter()
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
-    for number in range(3):
-        await align(bench, [bad(), record(number)], graph, str(number))
-    count = len(bench.server.chats)
-    report = await align(bench, [bad(), record(3)], graph, "3")
-    [key] = waiting(await bench.episodes())
-    warning = report["warnings"][0]
-    assert "could not be distilled in 3 attempts, and are not tried again" in warning
-    assert warning.endswith(f"{key}.")
-    assert not any(REFUSED in chat.text for chat in bench.server.chats[count:])
-    bench.server.responder = Model()
-    await align(bench, [record(4)], graph, "4")
-    assert waiting(await bench.episodes()) == [key]
-    other = alignment(bench, model=bench.server.chat_model(model="other"))
-    await align(bench, [record(5)], other, "5")
-    assert waiting(await bench.episodes()) == []
-
-
 async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: Bench) -> None:
     bench.server.responder = Filter(schema="judgment")
     await bench.remember(bad())
@@ -239,33 +217,12 @@ async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: 
     assert len(bench.server.chats) == 2
 
 
-async def test_cases_refused_during_replay_are_named_in_the_report(bench: Bench) -> None:
-    bench.server.responder = Filter(schema="judgment")
-    graph = alignment(bench, model=bench.server.chat_model(max_retries=0), judge_cases=True, k=0)
-    report = await align(bench, [bad(), *records(3)], graph)
-    assert report["judged_cases"] == 3
-    assert any("1 case(s) could not be judged" in warning for warning in report["warnings"])
-
-
 async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> None:
     bench.server.responder = Model(compare=lambda _: FILTERED)
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0), batch_size=2)
     report = await align(bench, records(6, topics=3), graph)
     assert len(await bench.guidelines()) >= 3
     assert any("were not compared with each other" in warning for warning in report["warnings"])
-
-
-async def test_guideline_that_is_not_redistilled_stays(bench: Bench) -> None:
-    bench.server.responder = guideline_per_topic
-    ann, bob = said(1, "#tone It says sorry."), said(2, "#tone Sorry first.", author="bob")
-    await align(bench, [ann, bob])
-    [before] = await bench.guidelines()
-    bench.server.responder = lambda _: operations()
-    memory = bench.memory(model=bench.server.chat_model())
-    memory.forget(author="ann")
-    [after] = await bench.guidelines()
-    assert (after.id, after.text, after.status) == (before.id, before.text, "pending")
-    assert [episode.author for episode in await bench.episodes()] == ["bob"]
 
 
 TABLE = [{"inputs": "It never came.", "outputs": "Check the page.", "value": False,
@@ -325,48 +282,6 @@ async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> 
     # New feedback counts.
     await align(bench, [*feedback, {**ROW, "rationale": "It names no date."}])
     assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
-
-
-def checked_memory(bench: Bench) -> JudgeMemory:
-    memory = JudgeMemory(bench.store, CRITERION, embeddings=bench.server.embedder())
-    for number in range(3):
-        memory.add_guideline(f"Rule {number}.")
-    return memory
-
-
-YES = with_logprobs("Yes", [("Yes", {"Yes": 0.8, "No": 0.2})])
-
-
-class Checking:
-    """Answers checks with log-probabilities, except for one call."""
-
-    def __init__(self, failing: int, reply: Any) -> None:
-        self.failing, self.reply, self.checks = failing, reply, 0
-
-    def __call__(self, chat: ChatRequest) -> Any:
-        if chat.schema_name == "guideline_questions":
-            return {"questions": [f"Is rule {number} kept?" for number in range(3)]}
-        if chat.schema_name == "answers":
-            return {str(number): True for number in range(1, 4)}
-        if "with one word alone" in chat.text:
-            self.checks += 1
-            return self.reply if self.checks == self.failing else YES
-        return {"rationale": "Fine.", "value": True}
-
-
-@pytest.mark.parametrize("failing", [1, 2, 3])
-@pytest.mark.parametrize("reply", [error(400, "No."), "Yes"])
-async def test_failing_check_affects_only_one_judgment(
-    bench: Bench, failing: int, reply: Any
-) -> None:
-    checked_memory(bench)
-    bench.server.responder = Checking(failing, reply)
-    graph = bench.judge_graph(model=bench.server.chat_model(max_retries=0), checks=True)
-    case = {"inputs": "Where is it?", "outputs": "Soon."}
-    first = (await bench.invoke(graph, case, "a"))["judgment"]
-    assert first["value"] is True
-    later = (await bench.invoke(graph, case, "b"))["judgment"]
-    assert [check["probability"] for check in later["checks"]] == [pytest.approx(0.8)] * 3
 
 
 async def test_log_probabilities_are_requested_again_after_a_while(

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import create_judge_graph
@@ -109,3 +110,37 @@ async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions
     assert judgment["memory_version"] == before[0]
     done = memory.forget(author="ann", purge=True, checkpointer=bench.saver)
     assert len(done.episode_ids) == 1
+
+
+async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgments, "_SWEEP_ITEMS", 5)
+    options: Any = {"keep_judgments": timedelta(days=1), "decide": "verdict"}
+    graph = bench.judge_graph(**options)
+    memory = bench.memory()
+    namespace = memory.access.layout.of("judgments")
+    for number in range(12):
+        await bench.invoke(graph, {"inputs": f"q{number}", "outputs": "a"}, f"t{number}")
+    items = bench.store.search(namespace, limit=100)
+    for item in items[:9]:
+        value = {**item.value, "kept_until": "2020-01-01T00:00:00Z"}
+        bench.store.put(namespace, item.key, value, index=False)
+    collected: list[int] = []
+    batch = InMemoryStore.batch
+
+    def counted(self: InMemoryStore, ops: Any) -> Any:
+        results = batch(self, ops)
+        collected.extend(
+            len(result) for result in results if isinstance(result, list) and len(result) > 1
+        )
+        return results
+
+    monkeypatch.setattr(InMemoryStore, "batch", counted)
+    for number in range(6):
+        memory.access.view.swept_at = judgments.utc_now() - timedelta(days=1)
+        await bench.invoke(graph, {"inputs": f"r{number}", "outputs": "a"}, f"r{number}")
+    assert max(collected) <= 5
+    remaining = bench.store.search(namespace, limit=100)
+    assert not {item.key for item in items[:9]} & {item.key for item in remaining}
+    assert {item.key for item in items[9:]} <= {item.key for item in remaining}

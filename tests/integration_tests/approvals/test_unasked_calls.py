@@ -20,7 +20,7 @@ from memalign_graph import create_approval_wrapper
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
-from tests.integration_tests.agents.support import AgentModel, Calls
+from tests.integration_tests.agents.support import AgentModel
 from tests.integration_tests.approvals.support import (
     APPROVE,
     BOTH_MODES,
@@ -31,6 +31,7 @@ from tests.integration_tests.approvals.support import (
     REJECT,
     TARGET,
     Shop,
+    WithId,
     agent,
     answers,
     ask,
@@ -41,24 +42,8 @@ from tests.integration_tests.approvals.support import (
     trust_judge,
 )
 from tests.integration_tests.gates.support import models
-from tests.loopback import ChatRequest, Raw
 
 EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
-
-
-class WithId(Calls):
-    """Calls of a model that gives all of them one id."""
-
-    def __init__(self, call_id: str, *calls: Any) -> None:
-        super().__init__(*calls)
-        self.call_id = call_id
-
-    def to_reply(self, request: ChatRequest, turn: int) -> Raw:
-        raw = super().to_reply(request, turn)
-        body = raw.body
-        for index, _ in enumerate(self.calls):
-            body = body.replace(f'"call_{turn}_{index}"', f'"{self.call_id}"')
-        return Raw(200, body, raw.content_type)
 
 
 @pytest.mark.parametrize("reason", ["always_ask", "untrusted_text", "refused_before"])
