@@ -1,10 +1,8 @@
 """Concurrency: parallel calls, changes during a run, and two processes."""
 
-import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import ChatModelError, JudgeMemory
 from memalign_graph.prompts.fences import estimate_tokens
 from memalign_graph.prompts.judge import ANSWER_TOKENS
-from tests.conftest import CRITERION, EVERY_WAY, Bench
+from tests.conftest import CRITERION, Bench
 from tests.integration_tests.alignment_model import (
     COMPARE,
     DISTIL,
@@ -29,7 +27,6 @@ from tests.integration_tests.alignment_support import (
     record,
     records,
     said,
-    sources,
 )
 from tests.integration_tests.alignment_worker import Job, texts, work
 from tests.loopback import ChatRequest, LoopbackServer, Together, context_length_exceeded
@@ -191,25 +188,6 @@ async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench,
     items = bench.store.search((), limit=10_000)
     assert items
     assert not [item for item in items if "xyzzy" in str(item.value)]
-
-
-@EVERY_WAY("memory-async", "sqlite-async")
-async def test_alignment_cancelled_at_any_moment_can_be_continued(bench: Bench) -> None:
-    """After a cancellation the memory is consistent, and the same call completes the work."""
-    bench.server.responder = Model()
-    graph = alignment(bench, batch_size=5)
-    feedback = records(40, topics=4)
-    for wait in (0.005, 0.02, 0.04, 0.06, 0.08, 0.11, 0.15):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(align(bench, feedback, graph, f"t{wait}"), wait)
-        statuses = {episode.status for episode in await bench.episodes()}
-        assert statuses in ({"pending"}, {"distilled"}, set())
-        learned = [key for guideline in await bench.guidelines() for key in guideline.episode_ids]
-        assert len(learned) == (40 if statuses == {"distilled"} else 0)
-    report = await align(bench, feedback, graph, "last")
-    assert report["feedback"]["new"] + report["feedback"]["unchanged"] == 40
-    assert sources(await bench.guidelines()) == {record(n)["rationale"]: 10 for n in range(4)}
-    assert len(asked(bench, DISTIL)) >= 8
 
 
 def hundred(first: int) -> list[dict[str, Any]]:

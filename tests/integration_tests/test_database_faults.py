@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -260,16 +259,3 @@ def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
     interleave(waiting, commits, later)
     assert len(reader.guidelines()) == 2
     check_same_content(reader, ahead, behind, worker())
-
-
-def test_later_feedback_counts_although_its_clock_is_behind(
-    worker: Open,
-) -> None:
-    memory = worker()
-    ahead = datetime.now(UTC) + timedelta(minutes=1)
-    memory.remember([said("one", "First.", author="ann", given_at=ahead)])
-    memory.remember([said("one", "On second thoughts.", author="ann")])
-    assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
-    memory.remember([said("one", "Found in a file.", author="ann", given_at=ahead)])
-    assert [episode.rationale for episode in memory.episodes()] == ["On second thoughts."]
-    check_same_content(memory, worker())

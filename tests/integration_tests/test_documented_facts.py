@@ -1,14 +1,20 @@
-"""The tables of the documents match the code."""
+"""The tables, figures and diagrams of the documents match the code."""
 
 import ast
 import inspect
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import FakeListChatModel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.store.memory import InMemoryStore
+from langgraph.types import Command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -18,11 +24,16 @@ from memalign_graph import (
     GateVerdict,
     Guideline,
     Judge,
+    JudgeMemory,
     Judgment,
     MemAlignContext,
+    QualityGateMiddleware,
     Uncertain,
+    add_quality_gate,
     asking,
     create_alignment_graph,
+    create_feedback_graph,
+    create_judge_graph,
     create_panel_graph,
     create_review_graph,
     errors,
@@ -45,14 +56,19 @@ from memalign_graph.evidence import (
     review_policy,
     threshold,
 )
+from memalign_graph.io import SYNC, run_sync
 from memalign_graph.local.stores import POOL_SIZE
 from memalign_graph.memory import checks as memory_checks
 from memalign_graph.memory import view
+from memalign_graph.memory.learning import record_questions
 from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
 from memalign_graph.review.leases import LEASE
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
+from tests.conftest import CRITERION
 from tests.documents import ROOT, code, table
+from tests.integration_tests.evidence.checks_support import BRIEF, SORRY, Model
+from tests.loopback import LoopbackServer
 
 Field = tuple[Any, Any]
 """An option's default and annotation."""
@@ -322,3 +338,96 @@ def test_documented_interval_widths_match_the_formula() -> None:
     for count, width, _ in table("docs/evaluation.md", "labeled cases"):
         documented = float(width.removeprefix("±"))
         assert documented == pytest.approx(1.96 * (0.8 * 0.2 / int(count)) ** 0.5, abs=0.005)
+
+
+EPISODE = {"inputs": "My order never came.", "outputs": "Wait.", "value": True, "author": "ann"}
+GUIDELINES = {f"Rule: {question}": question for question in (SORRY, BRIEF)}
+
+
+def test_each_row_of_the_table_matches_the_counted_calls(server: LoopbackServer) -> None:
+    model: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
+    store, checkpointer, case = InMemoryStore(), InMemorySaver(), iter(range(100))
+    memory = JudgeMemory(store, CRITERION, embeddings=model["embeddings"])
+    memory.remember(EPISODE)
+    answers = Model({SORRY: 0.9, BRIEF: 0.9})
+    server.responder = answers
+
+    def count(call: Callable[[], Any]) -> tuple[int, int]:
+        server.chats.clear()
+        server.embeddings.clear()
+        call()
+        return len(server.chats), len(server.embeddings)
+
+    def judging(**options: Any) -> tuple[int, int]:
+        graph = create_judge_graph(CRITERION, **model, **options).compile(store=store)
+        number = next(case)
+        return count(lambda: graph.invoke({"inputs": f"Q{number}", "outputs": f"A{number}"}))
+
+    def reviewing(reply: Any) -> tuple[int, int]:
+        graph = create_review_graph(CRITERION, **model)
+        compiled = graph.compile(store=store, checkpointer=checkpointer)
+        number = next(case)
+        thread: Any = {"configurable": {"thread_id": str(number)}}
+        compiled.invoke({"inputs": f"Q{number}", "outputs": f"A{number}"}, thread)
+        server.responder = server.judge
+        return count(lambda: compiled.invoke(Command(resume=reply), thread))
+
+    seen = {"a judgment": judging(), "a judgment with `confidence=True`": judging(confidence=True)}
+    for text in GUIDELINES:
+        memory.add_guideline(text)
+    run_sync(record_questions(SYNC, memory.access, GUIDELINES))
+    seen["a judgment with `checks=True` and n guidelines"] = judging(checks=True)
+    answers.tells = False
+    for _ in range(3):
+        assert judging(checks=True) == (3, 1)
+    seen["the same, if the model gives no log-probabilities"] = judging(checks=True)
+    seen["an expert agrees"] = reviewing({"decisions": [{"type": "approve"}]})
+    seen["an expert disagrees with a comment"] = reviewing({"value": False, "rationale": "Cold."})
+
+    numbers = {"1 + n": 1 + len(GUIDELINES)}
+    documented = {
+        what: (numbers.get(chats) or int(chats), int(embedded))
+        for what, chats, embedded in table("docs/how-it-works.md", "what happens")
+    }
+    assert seen == documented
+
+
+def gated() -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("writer", lambda state: state)
+    builder.add_node("person", lambda state: state)
+    builder.add_edge(START, "writer")
+    builder.add_edge("person", END)
+    add_quality_gate(builder, CRITERION, after="writer", revise="writer", escalate="person")
+    return builder
+
+
+GRAPHS: dict[str, Callable[[], Any]] = {
+    "judge": lambda: create_judge_graph(CRITERION).compile(),
+    "review": lambda: create_review_graph(CRITERION).compile(),
+    "feedback": lambda: create_feedback_graph(CRITERION).compile(),
+    "align": lambda: create_alignment_graph(CRITERION, conflicts="ask", guard="replay").compile(),
+    "panel": lambda: create_panel_graph([CRITERION]).compile(),
+    "gate": lambda: gated().compile(),
+    "agent": lambda: create_agent(
+        FakeListChatModel(responses=[]), middleware=[QualityGateMiddleware(CRITERION)]
+    ),
+}
+
+PAGES = {
+    "docs/agents.md": ["agent"],
+    "docs/alignment.md": ["align"],
+    "docs/gate.md": ["gate"],
+    "docs/graphs.md": ["review", "judge"],
+    "docs/panel.md": ["panel"],
+    "docs/replies.md": ["feedback"],
+}
+"""The diagrams of each page, in order."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_diagram_matches_its_graph(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    diagrams = re.findall(r"^```mermaid\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    wanted = [GRAPHS[name]().get_graph().draw_mermaid() for name in PAGES[page]]
+    assert diagrams == wanted, "copy the second list's text into the page"

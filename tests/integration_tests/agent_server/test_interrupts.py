@@ -1,20 +1,26 @@
-"""Interrupts on the Agent Server: invalid replies, resuming by id, concurrent threads."""
+"""Interrupts on an Agent Server: invalid replies, concurrency, and two servers."""
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.graph import END
+from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
 from memalign_graph.memory.facts import unpacked
-from tests.conftest import distillings, judgings
+from tests.conftest import COLD, distillings, judgings
+from tests.documents import file_of
 from tests.integration_tests.agent_server.support import (
+    CASE,
     KINDS,
     MEMORY,
     ask,
     case,
     check_learned,
     items,
+    langgraph_dev,
     memory_of,
     new_thread,
     pending,
@@ -146,3 +152,32 @@ def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_
         assert item["rationale"] == comment(number)
     assert check_learned(client, "one_by_one") == list(map(comment, range(3)))
     assert len(judgings(server)) == len(distillings(server)) == 3
+
+
+def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
+    postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMALIGN_STORE", postgres_uri)
+    module = tmp_path / "on_postgres.py"
+    module.write_text(file_of("hosting.md", module.name))
+    graphs: Any = {name: {"path": f"{module}:own_{name}"} for name in ("store", "checkpointer")}
+    with ExitStack() as stack:
+        models = stack.enter_context(LoopbackServer())
+        clients = []
+        for name in ("one", "other"):
+            (tmp_path / name).mkdir()
+            serving = langgraph_dev(tmp_path / name, models, graphs={}, **graphs)
+            clients.append(stack.enter_context(get_sync_client(url=stack.enter_context(serving))))
+        one, other = clients
+        thread = new_thread(one)
+        ask(one, thread)
+        # Thread state is in the database, but each server keeps its own list of threads.
+        other.threads.create(thread_id=thread)
+        learned = resume(other, thread, COLD)["learned"]
+        judgment = run(one, new_thread(one), "judge", input=CASE)["judgment"]
+        assert judgment["memory_version"] == learned["memory_version"]
+        assert judgment["guideline_ids"] == [
+            guideline["guideline_id"] for guideline in learned["guidelines"]
+        ]
+        assert judgment["guideline_ids"]
+        assert len(judgings(models)) == 2

@@ -220,12 +220,3 @@ async def test_tool_without_a_graph_or_a_store_raises(bench: Bench) -> None:
         await bench.invoke(agent(bench, tools=[tool], store=None), ask())
     with pytest.raises(InvalidInputError, match="graph"):
         await tool.ainvoke({"inputs": QUESTION, "outputs": "So sorry!"})
-
-
-async def test_gate_after_the_agent_judges_the_real_answer(bench: Bench) -> None:
-    """The tool judges the agent's arguments; the gate judges the real answer."""
-    AgentModel(bench.server, Calls(check("So sorry!")), "Wait.", "So sorry!")
-    bench.server.rules = fails("Wait.")
-    result = await bench.invoke(agent(bench, gate(bench), tools=[checking(bench)]), ask())
-    assert outputs(bench.server) == ["So sorry!", "Wait.", "So sorry!"]
-    assert result["quality_gate"]["revisions"] == 1

@@ -21,7 +21,7 @@ from tests.integration_tests.evaluation.support import (
     remember,
     shown,
 )
-from tests.loopback import LoopbackServer, Together, answer
+from tests.loopback import LoopbackServer, answer
 
 TRUE = [record(number, values=(True,)) for number in range(8)]
 
@@ -30,15 +30,6 @@ def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[Ju
     """A memory with some feedback and guidelines, and its version."""
     memory = memory_of(server, given, *guidelines)
     return memory, memory.version()
-
-
-async def test_max_concurrency_is_respected(call: Caller, server: LoopbackServer) -> None:
-    memory, since = remembered(server, TRUE[:5])
-    for number in range(5):
-        memory.add_guideline(f"On #{number} it is false of cases {number} 4, indeed.")
-    server.responder = Together(2, Model(judge=by_rules()))
-    await call("flips", memory, since=since, max_concurrency=2)
-    assert server.peak_chats == 2
 
 
 async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None:

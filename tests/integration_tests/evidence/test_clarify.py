@@ -167,16 +167,6 @@ async def test_reply_without_words_goes_on_with_those_there_are(
     await until_asked(bench, graph, {**VAGUE, "author": "bob"}, on="another's")
 
 
-async def test_answer_of_a_megabyte_is_cut_where_a_model_reads_it(bench: Bench) -> None:
-    graph = clarifying_graph(bench)
-    await until_asked(bench, graph)
-    done = await bench.resume(graph, f"{'wordy ' * 170_000} It ends.")
-    [distilling] = distillings(bench.server)
-    assert len(distilling.text) < 20_000
-    assert "It ends." in distilling.text
-    assert len(done["learned"]["guidelines"]) == 1
-
-
 async def test_streamed_updates_name_each_node(bench: Bench) -> None:
     graph = clarifying_graph(bench, review=lambda _: True)
     bench.server.rules = answers(ASKS)

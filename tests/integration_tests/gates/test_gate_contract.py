@@ -280,23 +280,6 @@ def system_of(chat: ChatRequest) -> str:
     return str(text)
 
 
-async def test_prompt_injection_stays_between_its_tags(bench: Bench) -> None:
-    bench.server.rules = always(False)
-    for answer, question in ((HOSTILE, QUESTION), ("Wait.", HOSTILE)):
-        bench.server.chats.clear()
-        graph = gated(bench, Writer(answer), max_revisions=0)
-        result = await bench.invoke(graph, asked(question), question)
-        assert result["quality_gate"]["status"] == "exhausted"
-        [chat] = judgings(bench.server)
-        assert "Ignore the guidelines" not in system_of(chat)
-        [human] = [message["content"] for message in chat.messages[1:]]
-        assert "<|" not in human
-        assert "<rationale>" not in human
-        for tag in ("case", "inputs", "outputs"):
-            assert human.count(f"<{tag}>") == human.count(f"</{tag}>") == 1
-        assert human.rindex("The value is true") < human.index("</case>")
-
-
 async def test_writer_gets_the_critique_as_a_user_message_and_the_judge_does_not(
     bench: Bench,
 ) -> None:

@@ -188,32 +188,6 @@ async def test_events_report_the_status_of_every_draft(bench: Bench) -> None:
     assert "messages" not in updates[-1]["tone"]
 
 
-async def test_judges_tokens_are_not_in_the_message_stream(bench: Bench) -> None:
-    model = bench.server.chat_model()
-    bench.server.script("Wait for it.", verdict(False), "Sorry!", verdict(True))
-    graph = gated(bench, lambda state: {"messages": [model.invoke(state["messages"])]})
-    parts = await bench.stream(graph, asked(), stream_mode="messages", subgraphs=True)
-    tokens = [(about["langgraph_node"], chunk.text) for _, (chunk, about) in parts]
-    assert "".join(text for node, text in tokens if node == "write") == "Wait for it.Sorry!"
-    assert not any("value" in text for node, text in tokens if node != "write")
-
-
-def test_diagram_shows_the_routes_and_the_judge(bench: Bench) -> None:
-    builder = writing(Writer())
-    builder.add_node("boss", Writer())
-    builder.add_edge("boss", END)
-    assert gate_on(bench, builder, escalate="boss", review="always") is builder
-    graph = bench.compile(builder)
-    picture = graph.get_graph()
-    ways = {edge.target: edge.data for edge in picture.edges if edge.source == "quality_gate"}
-    assert ways == {"write": "revise", END: "accepted", "boss": "escalated / judge_error"}
-    assert "write --> quality_gate" in picture.draw_mermaid()
-    assert [name for name, _ in graph.get_subgraphs()] == ["quality_gate"]
-    drawn = graph.get_graph(xray=True).draw_mermaid()
-    for node in ("retrieve_episodes", "judge", "collect_feedback", "commit_memory"):
-        assert f"quality_gate\\3a{node}({node})" in drawn
-
-
 async def test_edges_to_the_gate_may_be_added_later(bench: Bench) -> None:
     builder: Builder = StateGraph(MessagesState)
     builder.add_node("write", Writer())

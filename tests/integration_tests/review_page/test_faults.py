@@ -189,16 +189,6 @@ async def test_unusual_outputs_do_not_block_the_queue(office: Office, outputs: A
     assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
 
 
-async def test_two_answers_in_a_row_are_both_delivered(office: Office) -> None:
-    await office.judged("Wait.")
-    queue, ann = await office.begin()
-    second_tab = await office.expert("ann", queue).get(ann.here)
-    await ann.answer(value="false", rationale="Too cold.")
-    await second_tab.answer(value="true", rationale="It is fine.")
-    await queue.answers.drain()
-    assert await office.said() == {("ann", "Wait."): (True, "It is fine.")}
-
-
 async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
     office: Office,
     people: People,

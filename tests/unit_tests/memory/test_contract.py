@@ -3,12 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
-from memalign_graph import EmbeddingError
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory.history import Commit
-from tests.loopback import error
 from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
 from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op, said
@@ -27,12 +23,6 @@ async def test_same_feedback_again_changes_nothing(bench: Bench) -> None:
     assert bench.embedded() == []
 
 
-async def test_many_pieces_of_feedback_are_one_fact_and_one_embedding_call(bench: Bench) -> None:
-    await bench.remember(*(said(f"case {number}") for number in range(20)))
-    assert len(await bench.items("facts")) == 1
-    assert [len(request.texts) for request in bench.server.embeddings] == [20]
-
-
 async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
     inputs |= {"z": {"second": 1e16, "first": -0.0}, "a": 1}
@@ -46,19 +36,6 @@ async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     [recalled] = await bench.do("recall", QUERY)
     assert recalled.example == episode.example
     assert len(bench.embedded()) == 1  # the query alone
-
-
-async def test_failing_embedding_call_stores_nothing(bench: Bench) -> None:
-    bench.embeddings = bench.server.embedder(max_retries=0)
-    await bench.remember(said("one"))
-    size = len(await bench.items())
-    bench.server.script_embeddings(error(500))
-    with pytest.raises(EmbeddingError, match="openai:text-embedding-3-small failed: Internal"):
-        await bench.remember(said("one", "Another word."), said("two"))
-    assert len(await bench.items()) == size
-    assert [episode.rationale for episode in await bench.do("episodes")] == ["Too cold."]
-    await bench.remember(said("two"))
-    assert set(await bench.recall("one")) == {"one", "two"}
 
 
 async def test_retired_guideline_names_its_successor_and_returns_when_it_is_gone(

@@ -296,22 +296,6 @@ def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) ->
     check_pending(memory, learned)
 
 
-def test_revision_of_a_purged_guideline_is_discarded(near: Bench) -> None:
-    memory = near.memory()
-    episode, two = memory.remember([said("one", WHY, author="zqxann"), said("two")])
-    learn(memory, op("add", episode, two, text="What zqxwhy said."))
-
-    def purges(request: ChatRequest) -> dict[str, Any]:
-        if "zqxwhy" not in request.text:
-            return with_handles({"text": "Of the second alone.", "action": "add"}, request)
-        memory.forget(episode.id, purge=True)
-        change = {"text": "What zqxwhy said, briefly.", "action": "revise", "guideline": "G1"}
-        return with_handles(change, request)
-
-    learned, _ = review(near, purges)
-    check_pending(memory, learned)
-
-
 async def test_purge_removes_the_vectors(bench: Bench) -> None:
     await bench.remember(said("kept"))
     [episode] = await bench.remember(planted())

@@ -1,7 +1,7 @@
-"""Queue order: the random sample, then representative cases."""
+"""The review queue: order of the cases, and leases."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from memalign_graph import Example, Feedback, Judge, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
+from memalign_graph.review.leases import Leases, holder_of
 from memalign_graph.review.queue import ReviewQueue, cover_order
 from memalign_graph.review.tasks import Reviewer
 from memalign_graph.types import ReviewChoice
@@ -77,3 +78,48 @@ async def test_random_sample_comes_first_by_age() -> None:
     assert inputs[:2] == ["known 2", "known 3"]
     assert [name.split()[0] for name in inputs[2:4]] == ["common", "rare"]
     assert inputs[-1] == "no vector"
+
+
+NAMESPACE = ("memalign_review", "leases")
+
+
+class Clock:
+    """Leases in a store with a controllable clock."""
+
+    def __init__(self) -> None:
+        self.store = InMemoryStore()
+        self.leases = Leases(lambda: self.store)
+
+    async def holder_after(self, **time: float) -> str | None:
+        for lease in await self.leases.all():
+            seen = datetime.fromisoformat(lease.value["seen"]) - timedelta(**time)
+            value = {**lease.value, "seen": seen.isoformat()}
+            await self.store.aput(NAMESPACE, lease.key, value)
+        return holder_of("j-1", await self.leases.all(), "bob")
+
+
+async def test_lease_lasts_ten_minutes() -> None:
+    clock = Clock()
+    await clock.leases.renew("ann", "j-1")
+    assert await clock.holder_after(minutes=9, seconds=50) == "ann"
+    assert await clock.holder_after(seconds=10) is None
+
+
+async def test_closed_page_frees_its_case_after_90_seconds_unless_another_tab_is_open() -> None:
+    clock = Clock()
+    await clock.leases.renew("ann", "j-1")
+    await clock.leases.leave("ann", "j-1")
+    assert await clock.holder_after(seconds=80) == "ann"
+    assert await clock.holder_after(seconds=10) is None
+    await clock.leases.renew("ann", "j-1")
+    await clock.leases.leave("ann", "j-1")
+    await clock.leases.renew("ann", "j-1")  # the heartbeat of the other tab
+    assert await clock.holder_after(minutes=5) == "ann"
+
+
+async def test_first_lease_holder_is_kept() -> None:
+    clock = Clock()
+    for name in ("ann", "bob", "ann"):  # the last is a heartbeat
+        await clock.leases.renew(name, "j-1")
+    leases = await clock.leases.all()
+    assert [holder_of("j-1", leases, name) for name in ("ann", "bob")] == [None, "ann"]
