@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import SecretStr
 
 from benchmarks.one_comment import embedded_settings
-from benchmarks.plan import PEER_VENV, peer_python, run_side, serving
+from benchmarks.plan import PEER_VENV, markdown_table, peer_python, run_side, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.evaluation import Report, evaluate
@@ -108,7 +108,6 @@ def seen_by_gate(row: Row, sees: Sees) -> Row:
 
 
 def scale_of(row: Row) -> Scale:
-    """Return the scale of a row's criterion."""
     low, high = row["range"] or (0, 1)
     scales: dict[str, Any] = {
         "bool": Boolean,
@@ -121,7 +120,6 @@ def scale_of(row: Row) -> Scale:
 
 
 def feedback_of(row: Row) -> dict[str, Any]:
-    """Return a row as feedback."""
     example = {name: row[name] for name in _EXAMPLE}
     return {**example, "value": row["label"], "rationale": row["feedback"], "author": "expert"}
 
@@ -303,7 +301,7 @@ def format_tables(outcomes: Sequence[Outcome]) -> str:
     judges.sort(key=[_CONSTANT, KNN, EVIDENCE, _BASE, *judges].index)
     against = [name for name in _AGAINST if name in judges]
     head = ["set", "learned, judged", "metric", *judges, *(f"ours less {it}" for it in against)]
-    rows = [head, ["---"] * len(head)]
+    rows: list[list[str]] = []
     pooled = defaultdict[str, list[dict[str, Array]]](list)
 
     def add_row(name: str, counts: str, metric: str, draws: dict[str, Array]) -> None:
@@ -323,7 +321,7 @@ def format_tables(outcomes: Sequence[Outcome]) -> str:
         common = set.intersection(*map(set, sets))
         means = {judge: mean_of([draws[judge] for draws in sets]) for judge in common}
         add_row(f"mean of {len(sets)} sets", "", metric, means)
-    tables = ["\n".join(f"| {' | '.join(row)} |" for row in rows)]
+    tables = [markdown_table(head, rows)]
     tables.append(
         "\n".join(
             f"- {outcome['set']}: prompt tokens a judgment: "
@@ -363,16 +361,24 @@ def format_curves(outcomes: Sequence[Outcome]) -> str:
             if any(cells):
                 rows.append([outcome["set"], name, *cells])
     width = max(map(len, rows))
-    head = ["set", "metric", "0", *map(str, _SIZES)][:width]
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+    return markdown_table(["set", "metric", "0", *map(str, _SIZES)][:width], rows)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what is shared with `approvals`: the data, and the model that judges it."""
+    add = parser.add_argument
+    add("--data", type=Path, default=DATA, help="the folder of labelled rows")
+    add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
+    add("--at-once", type=int, default=1, help="judgments at a time")
+    add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
+    add("--model", help="the chat model's name there; by default it is the embedded one")
+    add("--window", type=int, default=8_192, help="its context window, in tokens")
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
-    add("--data", type=Path, default=DATA, help="the folder of labelled rows")
+    add_model_arguments(parser)
     add("--sets", default=",".join(SETS), help="names of files there, with commas between")
     add("--minutes", type=float, default=inf, help="begin no set after this time")
     add("--no-peer", action="store_true", help="ours alone")
@@ -380,14 +386,9 @@ def parse_arguments() -> argparse.Namespace:
     add("--ablations", action="store_true", help="also judges without one of the default's parts")
     add("--train", type=int, default=40, help="training rows that are learned")
     add("--test", type=int, default=50, help="test rows that are judged")
-    add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--seed", type=int, default=1, help="chooses the rows")
     add("--k", type=int, default=5, help="similar cases of a judgment")
-    add("--at-once", type=int, default=1, help="judgments at a time")
-    add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
     add("--port", type=int, default=18765, help="the server's port; the cache's keys depend on it")
-    add("--model", help="the chat model's name there; by default it is the embedded one")
-    add("--window", type=int, default=8_192, help="its context window, in tokens")
     add("--peer-venv", type=Path, default=PEER_VENV)
     add("--results", type=Path, default=Path(__file__).parent / "results" / "agreement")
     return parser.parse_args()

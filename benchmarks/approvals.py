@@ -7,7 +7,6 @@ judged: how many would be asked about, and how many wrong ones would run.
 import argparse
 import random
 from collections.abc import Callable, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +19,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send
 
-from benchmarks.agreement import DATA, Row, chat_model, load_rows, messages_of
+from benchmarks.agreement import Row, add_model_arguments, chat_model, load_rows, messages_of
 from memalign_graph import Criterion, create_approval_wrapper, create_judge_graph
 from memalign_graph.local import LocalEmbeddings
 
@@ -53,25 +52,21 @@ def approval_graph(criterion: Criterion, names: Sequence[str], **options: Any) -
 
 
 def state_of(row: Row) -> dict[str, Any]:
-    """Return the agent's messages with the call at the end."""
     call = {**row["outputs"], "id": str(uuid4()), "type": "tool_call"}
     return {"messages": [*messages_of(row["inputs"]), AIMessage("", tool_calls=[call])]}
 
 
 def decision_on(row: Row) -> dict[str, Any]:
-    """Return what the person decides."""
     if row["label"]:
         return {"type": "approve"}
     return {"type": "reject", "message": row["feedback"] or "This call is wrong."}
 
 
 def new_thread() -> dict[str, Any]:
-    """Return the configuration of a new thread."""
     return {"configurable": {"thread_id": str(uuid4())}}
 
 
 def share_line(name: str, count: int, test: Sequence[Row], asks: Sequence[bool]) -> str:
-    """Return a row of the table."""
     ran = [row for row, asked in zip(test, asks, strict=True) if not asked]
     wrong = sum(not row["label"] for row in ran)
     all_wrong = sum(not row["label"] for row in test)
@@ -128,15 +123,10 @@ def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approvals", description=__doc__)
     add = parser.add_argument
-    add("--data", type=Path, default=DATA, help="the folder of labelled rows")
+    add_model_arguments(parser)
     add("--train", type=int, default=72, help="calls that a person decides on")
     add("--test", type=int, default=74, help="calls that are judged")
-    add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--targets", type=float, nargs="+", default=[0.95, 0.6], help="target agreements")
-    add("--at-once", type=int, default=1, help="judgments at a time")
-    add("--base-url", help="an OpenAI-compatible server; by default the embedded model")
-    add("--model", help="the chat model's name there; by default it is the embedded one")
-    add("--window", type=int, default=8_192, help="its context window, in tokens")
     add("--results", type=Path, default=Path(__file__).parent / "results" / "approvals.md")
     options = parser.parse_args()
     rows = load_rows(options.data, _SET, options.max_tokens)

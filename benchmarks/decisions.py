@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from memalign_graph import Example, Numeric
+from memalign_graph.evaluation.metrics import concordance
 from memalign_graph.local import LocalEmbeddings
 from memalign_graph.memory.index import retrieval_text
 from tests.unit_tests.evidence.decision_worlds import (
@@ -34,7 +35,6 @@ _ROWS, _SIZE, _KEPT_BAD = 400, 60, 0.15
 
 
 def row(name: str, found: Sequence[Measured]) -> str:
-    """Render a row of the table."""
     cells = [name, f"{np.mean([each.decides for each in found]):.0%}"]
     for pairs in ([each.agreement for each in found], [each.caught for each in found]):
         before, after, error = change(pairs)
@@ -43,7 +43,6 @@ def row(name: str, found: Sequence[Measured]) -> str:
 
 
 def labelled(directory: Path, scale: str) -> Iterator[tuple[str, list[dict[str, Any]], Any]]:
-    """Read the sets of a scale, with the vectors of their rows."""
     for path in sorted(directory.glob("*.jsonl")):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[:_ROWS]]
         if rows[0].get("scale") == scale:
@@ -79,20 +78,16 @@ def without_judge(rows: Sequence[dict[str, Any]], vectors: Any, count: int, seed
     model = model_of([Item(vectors[at], float(labels[at]), None) for at in some], scale)
     items = [Item(vectors[at], float(labels[at]), median) for at in new]
     near = np.argsort(-(vectors[new] @ vectors[some].T), axis=1)[:, :5]
+    once = np.ones((1, len(new)))
     estimates = (
         np.array([decided(model, item).value for item in items], dtype=float),
         labels[some][near].mean(axis=1),
         np.full(len(new), median),
     )
     return [
-        (np.abs(each - labels[new]).mean() / (high - low), _concordance(each, labels[new]))
+        (np.abs(each - labels[new]).mean() / (high - low), concordance(labels[new], each, once)[0])
         for each in estimates
     ]
-
-
-def _concordance(one: Any, other: Any) -> float:
-    spread = one.var() + other.var() + (one.mean() - other.mean()) ** 2
-    return float(2 * np.cov(one, other, bias=True)[0, 1] / spread) if spread else 0.0
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import SecretStr
 
-from benchmarks.plan import PEER_VENV, ROOT, peer_python, run_side, serving
+from benchmarks.plan import PEER_VENV, ROOT, markdown_table, peer_python, run_side, serving
 from memalign_graph import Criterion, JudgeMemory, create_judge_graph, create_review_graph
 from memalign_graph.errors import MemAlignError, excerpt
 from memalign_graph.identity import digest
@@ -134,7 +134,6 @@ def revision(paths: Sequence[str]) -> str:
 
 
 def format_line(outcome: Outcome) -> str:
-    """Return an outcome as one line of text."""
     parts = [
         f"{outcome['name']}, {outcome['side']}, comments: {outcome['comments']}",
         *(f"{name}: {outcome[name]}" for name in _RIGHT),
@@ -152,7 +151,7 @@ def format_table(outcomes: Sequence[Outcome]) -> str:
         for split in (outcome["split"], "sum"):
             groups[outcome["side"], outcome["comments"], split].append(outcome)
     head = ("side", "comments", "split", "breaks: False", "keeps: True", "failed", "median s")
-    rows: list[Sequence[Any]] = [(*head, "90 % s"), ("---",) * (len(head) + 1)]
+    rows: list[Sequence[Any]] = []
     for (side, comments, split), group in sorted(groups.items()):
         values = {name: [outcome[name] for outcome in group] for name in _RIGHT}
         right = [f"{values[name].count(_RIGHT[name])} of {len(group)}" for name in _RIGHT]
@@ -160,7 +159,7 @@ def format_table(outcomes: Sequence[Outcome]) -> str:
         seconds = [number for outcome in group for number in outcome["seconds"]] or [np.nan]
         times = [f"{number:.1f}" for number in np.quantile(seconds, (0.5, 0.9))]
         rows.append((side, comments or "before", split, *right, failed, *times))
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    return markdown_table([*head, "90 % s"], [list(map(str, row)) for row in rows])
 
 
 def option_of(text: str) -> tuple[str, Any]:
@@ -170,7 +169,6 @@ def option_of(text: str) -> tuple[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_comment", description=__doc__)
     add = parser.add_argument
     add("--comments", default="1", help="how many, with commas between, such as 1,2,5")

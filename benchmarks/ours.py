@@ -58,18 +58,15 @@ class Ours:
         }
 
     def to_feedback(self, records: Sequence[plan.Record]) -> list[Any]:
-        """Return records as feedback."""
         return [record.feedback() for record in records]
 
     def reset(self) -> None:
-        """Start with an empty file."""
         self.persist()
         for left in Path().glob(f"{self.file}*"):
             left.unlink()
         self.open()
 
     def open(self) -> None:
-        """Open the file, and compile the graphs."""
         self.store = store = self.stack.enter_context(open_local_store(self.file))
         self.memory = self.memory_of(CRITERION)
         self.alignment_graph: Any = create_alignment_graph(CRITERION, **self.options).compile(
@@ -81,29 +78,23 @@ class Ours:
         return JudgeMemory(self.store, criterion, embeddings=self.options["embeddings"])
 
     def align(self, feedback: list[Any]) -> None:
-        """Learn by the alignment graph."""
         report = self.alignment_graph.invoke({"feedback": feedback})["report"]
         if report["feedback"]["new"] != len(feedback) or not report["guidelines"]["added"]:
             raise RuntimeError(f"Of {len(feedback)} records not all were learned: {report}")
 
     def remove(self, feedback: Any) -> None:
-        """Forget a record."""
         self.memory.forget(Feedback.model_validate(feedback).episode_id)
 
     def judge(self, case: dict[str, Any]) -> None:
-        """Judge by the judge graph."""
         self.judge_graph.invoke(case)
 
     def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
-        """Judge by the judge graph's `batch`."""
         self.judge_graph.batch(cases, {"max_concurrency": at_once})
 
     def judge_all_async(self, cases: list[dict[str, Any]], at_once: int) -> None:
-        """Judge by the judge graph's `abatch`."""
         self.loop.run_until_complete(self.judge_graph.abatch(cases, {"max_concurrency": at_once}))
 
     def persist(self) -> None:
-        """Close the file."""
         self.stack.close()
 
 

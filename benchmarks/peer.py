@@ -54,7 +54,6 @@ class Peer:
         return cls(plan.NAME, instructions, plan.MODEL, feedback_value_type=bool)
 
     def to_feedback(self, records: Sequence[plan.Record]) -> list[Any]:
-        """Store records as traces."""
         return self.store(
             [
                 {**record.case, "label": record.value, "feedback": record.rationale}
@@ -80,7 +79,6 @@ class Peer:
         return list(map(mlflow.get_trace, ids))
 
     def reset(self) -> None:
-        """Start with the judge that learned nothing."""
         self.aligned = self.empty
 
     def align(self, feedback: list[Any]) -> None:
@@ -93,7 +91,6 @@ class Peer:
             raise RuntimeError(f"The peer learned {learned} guidelines of {taught}.")
 
     def remove(self, trace: Any) -> None:
-        """Forget a record."""
         self.aligned.unalign(traces=[trace])
 
     def judge(self, case: dict[str, Any]) -> None:
@@ -103,12 +100,10 @@ class Peer:
             raise RuntimeError(f"The peer's judge did not understand the answer: {answer}")
 
     def judge_all(self, cases: list[dict[str, Any]], at_once: int) -> None:
-        """Judge by as many threads."""
         with ThreadPoolExecutor(at_once) as executor:
             list(executor.map(self.judge, cases))
 
     def persist(self) -> None:
-        """Register the judge."""
         self.aligned.register(experiment_id=self.experiment.experiment_id)
 
 

@@ -76,11 +76,9 @@ class Record(NamedTuple):
 
     @property
     def case(self) -> dict[str, object]:
-        """The example."""
         return {"inputs": {"question": self.question}, "outputs": self.answer}
 
     def feedback(self, author: str = "ann") -> dict[str, object]:
-        """Return it as this package's feedback."""
         return {**self.case, "value": self.value, "rationale": self.rationale, "author": author}
 
 
@@ -129,7 +127,6 @@ class ServerControl:
 
     @contextmanager
     def without_latency(self) -> Iterator[None]:
-        """Let the server answer at once during the block."""
         self._call("latency", {"chat": 0.0, "token": 0.0, "embedding": 0.0})
         yield
         self._call("latency", {})

@@ -57,7 +57,6 @@ class Timed(NamedTuple):
 
 
 def memory_in(store: BaseStore, number: int = 0) -> JudgeMemory:
-    """Return one of a store's memories."""
     return JudgeMemory(store, _criterion(number), **_OPTIONS)
 
 
@@ -66,7 +65,6 @@ def _criterion(number: int) -> Any:
 
 
 def fill(store: BaseStore, count: int, number: int = 0) -> JudgeMemory:
-    """Fill a memory."""
     memory, records = memory_in(store, number), plan.records(count, seed=number + 1)
     for start in range(0, count, _BATCH):
         memory.remember([record.feedback() for record in records[start : start + _BATCH]])
@@ -76,13 +74,11 @@ def fill(store: BaseStore, count: int, number: int = 0) -> JudgeMemory:
 
 
 def judge_graph(store: BaseStore, number: int = 0) -> Any:
-    """Return the judge graph of one of a store's memories."""
     model = ChatOpenAI(model=plan.MODEL, max_retries=0)
     return create_judge_graph(_criterion(number), model=model, **_OPTIONS).compile(store=store)
 
 
 def fill_store(place: str, count: int) -> None:
-    """Open a store and fill a memory."""
     with open_store(place) as store:
         fill(store, count)
 
@@ -182,7 +178,6 @@ def _processes(count: int = 1) -> Iterator[ProcessPoolExecutor]:
 
 
 def in_subprocess(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Do some work in its own process."""
     with _processes() as pool:
         return pool.submit(work, *arguments).result()
 

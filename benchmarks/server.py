@@ -68,7 +68,6 @@ class ModelServer:
             self.latency, self._embeddings = dict.fromkeys(_LATENCY, 0.0), LocalEmbeddings()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection."""
         clock = asyncio.get_running_loop().time
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:

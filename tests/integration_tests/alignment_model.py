@@ -94,7 +94,9 @@ class Model:
             case "guideline_relations":
                 return as_reply((self.compare or relations_by_topic)(request))
             case _:
-                return answer({"rationale": "Seen.", "value": self.judge(request)})
+                value = self.judge(request)
+                is_reply = isinstance(value, Reply)
+                return value if is_reply else answer({"rationale": "Seen.", "value": value})
 
 
 def guideline_per_topic(request: ChatRequest) -> ReplyLike:
@@ -110,10 +112,12 @@ def guideline_per_topic(request: ChatRequest) -> ReplyLike:
 
 
 def guideline_per_comment(request: ChatRequest) -> ReplyLike:
-    """One guideline per comment, with the same text."""
-    return {
-        "operations": [add(comment, handle) for handle, comment in feedback_in(request).items()]
+    """One guideline per comment, with the same text; a label becomes a sentence."""
+    texts = {
+        handle: text if " " in text else f"Replies of this kind come out {text}."
+        for handle, text in feedback_in(request).items()
     }
+    return {"operations": [add(text, handle) for handle, text in texts.items()]}
 
 
 def relations_by_topic(request: ChatRequest) -> ReplyLike:
@@ -136,21 +140,21 @@ def relations_by_topic(request: ChatRequest) -> ReplyLike:
     }
 
 
-_QUESTION = re.compile(r"Question (\d+):")
+_NUMBER = re.compile(r"(?:Question|Case) (\d+)[:.]")
 
 
 _SAYS = re.compile(r"is (true|false) of cases ((?:\d+ ?)+)")
 
 
 def judged_case(chat: ChatRequest) -> int:
-    match = _QUESTION.search(chat.text.rpartition("<case>")[2])
+    match = _NUMBER.search(chat.text.rpartition("<case>")[2])
     assert match is not None
     return int(match[1])
 
 
 def few_shot_cases_in(chat: ChatRequest) -> set[int]:
     """The numbers of the few-shot cases in a judge prompt."""
-    return {int(number) for number in _QUESTION.findall(chat.text.rpartition("<case>")[0])}
+    return {int(number) for number in _NUMBER.findall(chat.text.rpartition("<case>")[0])}
 
 
 def judge_by_guidelines(

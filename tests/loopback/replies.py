@@ -24,6 +24,7 @@ class Answer:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     latency_s: float = 0.0
+    tool_calls: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

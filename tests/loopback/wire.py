@@ -40,6 +40,7 @@ def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
 def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
     """A complete chat completion."""
     message = {"role": "assistant", "content": answer.content, "refusal": answer.refusal}
+    message |= {"tool_calls": answer.tool_calls} if answer.tool_calls else {}
     choice = {
         "index": 0,
         "message": message,
@@ -65,6 +66,8 @@ def chunks(request: ChatRequest, answer: Answer) -> Iterator[dict[str, Any]]:
     yield event({"role": "assistant", "content": ""})
     if answer.refusal is not None:
         yield event({"refusal": answer.refusal})
+    if answer.tool_calls:
+        yield event({"tool_calls": answer.tool_calls})
     logprobs = _logprobs(request, answer)
     # Log-probabilities belong to tokens, not to chunks, so they are in one chunk.
     for piece in _pieces(answer.content or "", 1 if logprobs else _MOST_CHUNKS):

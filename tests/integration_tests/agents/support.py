@@ -11,47 +11,34 @@ from langchain_core.messages import BaseMessage
 from memalign_graph import Criterion, QualityGateMiddleware
 from tests.conftest import CRITERION, Bench, Graph
 from tests.integration_tests.gates.support import QUESTION, REASON, models
-from tests.loopback import ChatRequest, LoopbackServer, Raw, Reply, Rule
+from tests.loopback import Answer, ChatRequest, LoopbackServer, Reply, Rule
 from tests.loopback.replies import as_reply
 
 _OURS = ("judgment", "guideline_operations")
 
 
 class Calls:
-    """A model answer with tool calls."""
+    """A model answer with tool calls, which may all have one id."""
 
-    def __init__(self, *calls: tuple[str, dict[str, Any]], text: str | None = None) -> None:
-        self.calls = calls
-        self.text = text
+    def __init__(
+        self,
+        *calls: tuple[str, dict[str, Any]],
+        text: str | None = None,
+        call_id: str | None = None,
+    ) -> None:
+        self.calls, self.text, self.call_id = calls, text, call_id
 
-    def to_reply(self, request: ChatRequest, turn: int) -> Raw:
-        """Build the response in OpenAI's format."""
+    def to_reply(self, turn: int) -> Answer:
         calls = [
             {
                 "index": index,
-                "id": f"call_{turn}_{index}",
+                "id": f"call_{turn}_{index}" if self.call_id is None else self.call_id,
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments)},
             }
             for index, (name, arguments) in enumerate(self.calls)
         ]
-        message = {"role": "assistant", "content": self.text, "tool_calls": calls}
-        head = {"id": f"chatcmpl-{turn}", "created": 0, "model": request.model}
-        if not request.streaming:
-            choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-            body = {**head, "object": "chat.completion", "choices": [choice]}
-            return Raw(200, json.dumps(body))
-        parts = [(message, None), ({}, "tool_calls")]
-        events = [
-            {
-                **head,
-                "object": "chat.completion.chunk",
-                "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
-            }
-            for delta, reason in parts
-        ]
-        lines = [f"data: {json.dumps(event)}\n\n" for event in events]
-        return Raw(200, "".join([*lines, "data: [DONE]\n\n"]), "text/event-stream")
+        return Answer(self.text, finish_reason="tool_calls", tool_calls=calls)
 
 
 AgentReply = str | dict[str, Any] | Calls | Reply
@@ -84,7 +71,7 @@ class AgentModel:
         self.requests.append(request)
         reply = self._replies.popleft()
         if isinstance(reply, Calls):
-            return reply.to_reply(request, len(self.requests))
+            return reply.to_reply(len(self.requests))
         return as_reply(reply)
 
 

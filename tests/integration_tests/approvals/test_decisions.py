@@ -30,7 +30,6 @@ from tests.integration_tests.approvals.support import (
     REFUND,
     REJECT,
     Shop,
-    WithId,
     agent,
     answers,
     ask,
@@ -358,7 +357,7 @@ async def test_text_that_no_store_takes_does_not_cost_the_decision(
 @BOTH_MODES
 async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
-    shop, graph, asked = await start(bench, mode, WithId("", *CALL.calls), "Done.")
+    shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id=""), "Done.")
     assert (questions(asked), shop.ran) == ([REFUND], [])
     await bench.resume(graph, answers(asked, REJECT))
     assert shop.ran == []

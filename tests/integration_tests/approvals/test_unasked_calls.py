@@ -20,7 +20,7 @@ from memalign_graph import create_approval_wrapper
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
-from tests.integration_tests.agents.support import AgentModel
+from tests.integration_tests.agents.support import AgentModel, Calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
     BOTH_MODES,
@@ -31,7 +31,6 @@ from tests.integration_tests.approvals.support import (
     REJECT,
     TARGET,
     Shop,
-    WithId,
     agent,
     answers,
     ask,
@@ -117,7 +116,7 @@ async def test_a_condition_that_raises_runs_nothing(bench: Bench, mode: str) -> 
 
 
 async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Bench) -> None:
-    shop, graph, asked = await start(bench, "batched", WithId("", *CALL.calls), "Done.")
+    shop, graph, asked = await start(bench, "batched", Calls(*CALL.calls, call_id=""), "Done.")
     await bench.resume(graph, answers(asked, EDIT))
     assert shop.ran == [("A7", 5)]
     episodes = await bench.episodes(criterion=CRITERION)
@@ -126,7 +125,7 @@ async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Ben
 
 
 async def test_a_models_id_of_a_call_is_not_the_persons_reason(bench: Bench) -> None:
-    named = WithId("x with reason: Refund all.", *CALL.calls)
+    named = Calls(*CALL.calls, call_id="x with reason: Refund all.")
     _, graph, asked = await start(bench, "batched", named, "Done.")
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     [episode] = await bench.episodes(criterion=CRITERION)
@@ -146,7 +145,7 @@ def test_a_call_that_nobody_decided_on_does_not_run_without_context(
     bench: Bench, call_id: str
 ) -> None:
     shop = Shop()
-    AgentModel(bench.server, WithId(call_id, *CALL.calls, *CALL.calls))
+    AgentModel(bench.server, Calls(*CALL.calls, *CALL.calls, call_id=call_id))
     graph: Any = create_agent(
         bench.server.chat_model(max_retries=0),
         shop.tools,
@@ -162,7 +161,7 @@ def test_a_call_that_nobody_decided_on_does_not_run_without_context(
 @BOTH_MODES
 async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mode: str) -> None:
     other = ("refund", {"order": "A8", "amount": 90})
-    shared = WithId("x", *CALL.calls, other, ("look_up", {"name": "Bob"}))
+    shared = Calls(*CALL.calls, other, ("look_up", {"name": "Bob"}), call_id="x")
     edited = {"name": "refund", "args": {"order": "A8", "amount": 9}}
     decisions: dict[int, dict[str, Any]] = {
         20: APPROVE,
@@ -179,9 +178,9 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
 async def test_a_decision_is_learned_where_a_model_uses_its_ids_again(
     bench: Bench, mode: str
 ) -> None:
-    shop, graph, asked = await start(bench, mode, WithId("x", *CALL.calls), "Done.")
+    shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id="x"), "Done.")
     await bench.resume(graph, answers(asked, APPROVE))
-    agent(bench, shop, WithId("x", *CALL.calls), "Done.")  # adds replies
+    agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
     asked = await bench.invoke(graph, ask("Refund it again."))
     await bench.resume(graph, answers(asked, REJECT))
     values = [it.value for it in await bench.episodes(criterion=CRITERION)]
@@ -323,20 +322,20 @@ async def test_an_answer_is_not_taken_for_another_call_of_the_task(bench: Bench)
 async def test_an_edit_is_not_applied_to_a_later_call_with_the_same_id(bench: Bench) -> None:
     """Also where the agent has been given another mode meanwhile."""
     shop = Shop()
-    graph = agent(bench, shop, WithId("x", *CALL.calls), "Done.")
+    graph = agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")
     elsewhere = {"memalign": {"namespace": ["elsewhere"]}}
     asked = await bench.invoke(graph, ask(), context=elsewhere)
     await bench.resume(graph, answers(asked, EDIT))
     await trust_judge(bench)
-    graph = agent(bench, shop, WithId("x", *CALL.calls), "Done.", interrupt_mode="per_call")
+    graph = agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.", interrupt_mode="per_call")
     await bench.invoke(graph, ask())
     assert shop.ran == [("A7", 5), ("A7", 20)]
 
 
 async def test_a_decision_does_not_hold_for_the_same_call_in_a_later_message(bench: Bench) -> None:
     """Also if the message has it twice, so that the calls are asked about one by one."""
-    call = WithId("x", *CALL.calls)
-    again = WithId("x", *CALL.calls, *CALL.calls)
+    call = Calls(*CALL.calls, call_id="x")
+    again = Calls(*CALL.calls, *CALL.calls, call_id="x")
     shop, graph, asked = await start(bench, "batched", call, again, "Done.")
     asked = await bench.resume(graph, answers(asked, APPROVE))
     assert questions(asked) == [REFUND, REFUND]

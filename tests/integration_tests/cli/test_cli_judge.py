@@ -10,7 +10,6 @@ import pytest
 from memalign_graph import Judgment
 from tests.conftest import judgings
 from tests.integration_tests.cli.support import ANN, BOB, Shell
-from tests.integration_tests.cli.test_cli_judge import PLATE
 from tests.integration_tests.evidence.judging_support import Judge as UncertainJudge
 from tests.integration_tests.evidence.judging_support import case, truth, words
 from tests.loopback import Answer, Rule, error
@@ -165,7 +164,7 @@ COLLECT = (*JUDGE, "batch.cases.jsonl", "--collect", "results.jsonl")
 
 def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     shell.align(ANN, BOB)
-    rows = [{**PLATE, "inputs": f"Case {number}", "id": number} for number in range(5)]
+    rows = [{**CASE, "inputs": f"Case {number}", "id": number} for number in range(5)]
     rows += [{"inputs": "only"}]
     at_once = shell.judge(*rows, options=["--json"]).lines
     shell.server.chats.clear()
@@ -211,8 +210,8 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     ],
 )
 def test_unusable_arguments(shell: Shell, arguments: Any, says: str) -> None:
-    shell.judge(PLATE, options=["--prepare", "batch.jsonl"])
-    shell.write_lines("e.jsonl", PLATE)
+    shell.judge(CASE, options=["--prepare", "batch.jsonl"])
+    shell.write_lines("e.jsonl", CASE)
     ran = shell.run(*arguments)
     assert ran.status == 2
     assert re.match(says, ran.error)

@@ -4,9 +4,10 @@ Each case's feedback has text of its own, so that a prompt shows which feedback 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from langgraph.store.memory import InMemoryStore
@@ -22,9 +23,8 @@ from memalign_graph import (
 )
 from memalign_graph.evaluation import Report
 from tests.conftest import CRITERION
-from tests.integration_tests.alignment_model import feedback_in, relations_by_topic
-from tests.loopback import ChatRequest, LoopbackServer, Reply, ReplyLike, answer
-from tests.loopback.replies import as_reply
+from tests.integration_tests import alignment_model
+from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -60,8 +60,6 @@ VALUES: dict[str, list[Any]] = {
 }
 """The experts' values of the cases, in turn."""
 
-_CASE = re.compile(r"Case (\d+)[:.]")
-
 
 def record(number: int, *, values: Iterable[Any] = (True, False, True), **fields: Any) -> Any:
     """Feedback of one expert on one case."""
@@ -86,79 +84,13 @@ def records(count: int, scale: str = "boolean", **fields: Any) -> list[Any]:
     return made
 
 
-def judged(chat: ChatRequest) -> int:
-    """The number of the case in a judge prompt."""
-    match = _CASE.search(chat.text.rpartition("<case>")[2])
-    assert match is not None
-    return int(match[1])
-
-
 def shown(chat: ChatRequest) -> set[int]:
     """The numbers of all cases whose feedback is in a prompt."""
     return {int(number) for number in re.findall(r"because(\d+)so", chat.text)}
 
 
-def earlier(chat: ChatRequest) -> list[int]:
-    """The numbers of the few-shot cases in a judge prompt."""
-    return [int(number) for number in _CASE.findall(chat.text.rpartition("<case>")[0])]
-
-
-def rules(chat: ChatRequest) -> list[str]:
-    """The guidelines in a judge prompt."""
-    return [text for _, text in re.findall(r"^(\d+)\. (.*)$", chat.text, re.MULTILINE)]
-
-
-def comments_to_rules(chat: ChatRequest) -> ReplyLike:
-    """Make each comment a guideline; a label without a comment becomes a sentence."""
-    return {
-        "operations": [
-            {
-                "action": "add",
-                "guideline": "none",
-                "text": text if " " in text else f"Replies of this kind come out {text}.",
-                "feedback": [handle],
-            }
-            for handle, text in feedback_in(chat).items()
-        ]
-    }
-
-
-@dataclass
-class Model:
-    """Answers from the prompt alone."""
-
-    judge: Callable[[ChatRequest], Any] = lambda _: True
-    distil: Callable[[ChatRequest], ReplyLike] = comments_to_rules
-
-    def __call__(self, chat: ChatRequest) -> Reply:
-        match chat.schema_name:
-            case "guideline_operations":
-                return as_reply(self.distil(chat))
-            case "guideline_relations":
-                return as_reply(relations_by_topic(chat))
-            case _:
-                value = self.judge(chat)
-                if isinstance(value, Reply):
-                    return value
-                return answer({"rationale": "Seen.", "value": value})
-
-
-_SAYS = re.compile(r"it is (true|false) of cases ((?:\d+ ?)+)")
-
-
-def by_rules(*, wrong: Iterable[int] = ()) -> Callable[[ChatRequest], Any]:
-    """A judge that says true except for some cases; the last matching guideline overrides it."""
-
-    def judge(chat: ChatRequest) -> Any:
-        number = judged(chat)
-        value = number not in wrong
-        for guideline in rules(chat):
-            for statements, numbers in _SAYS.findall(guideline):
-                if number in map(int, numbers.split()):
-                    value = statements == "true"
-        return value
-
-    return judge
+Model = partial(alignment_model.Model, distil=alignment_model.guideline_per_comment)
+"""A model that turns comments into guidelines verbatim."""
 
 
 def memory_of(server: LoopbackServer, given: Iterable[Any] = (), *guidelines: str) -> JudgeMemory:

@@ -18,12 +18,12 @@ from pydantic import SecretStr
 from memalign_graph import Judge
 from memalign_graph.evaluation import Report, evaluate
 from tests.conftest import CRITERION
+from tests.integration_tests.alignment_model import judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
     calls,
-    judged,
     judgings,
     nothing_to_learn,
     plain,
@@ -48,7 +48,7 @@ async def test_repeated_run_calls_no_model(
     if kind == "fallback":
         models = server.chat_model(), server.chat_model(model="other")
         options["model"] = models[0].with_fallbacks([models[1]])
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    server.responder = Model(judge=lambda chat: judged_case(chat) % 2 > 0)
     without = await call.evaluate(CRITERION, RECORDS, **{**options, "cache": None})
     assert asked(server) > (18, 0)
     first = await call.evaluate(CRITERION, RECORDS, **options)
@@ -152,7 +152,7 @@ async def test_only_changed_prompts_are_sent_again(call: Caller, server: Loopbac
     await call.evaluate(CRITERION, edited, cache=store, k=2)
     folds = {int(str(case.example.inputs)[5]): case.fold for case in first.cases}
     others = [number for number in range(9) if folds[number] != folds[4]]
-    assert sorted(judged(chat) for chat in judgings(server)) == others
+    assert sorted(judged_case(chat) for chat in judgings(server)) == others
     other = CRITERION.model_copy(update={"instructions": "Is it polite?"})
     asked(server)
     anew = await call.evaluate(other, RECORDS, cache=store, k=2)
@@ -173,7 +173,9 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
     ]
     for reply in [*broken, '{"rationale": "x", "value": "perhaps"}']:
         store = InMemoryStore()
-        failing = partial(lambda reply, chat: reply if judged(chat) == 4 else True, as_reply(reply))
+        failing = partial(
+            lambda reply, chat: reply if judged_case(chat) == 4 else True, as_reply(reply)
+        )
         server.responder = Model(judge=failing, distil=nothing_to_learn)
         report = await call.evaluate(CRITERION, RECORDS, cache=store)
         assert report.of("base").failed == 1, reply
@@ -181,7 +183,7 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
         server.responder = Model(distil=nothing_to_learn)
         mended = await call.evaluate(CRITERION, RECORDS, cache=store)
         assert mended.of("base").failed == mended.of("aligned").failed == 0, reply
-        assert {judged(chat) for chat in judgings(server)} <= {4}
+        assert {judged_case(chat) for chat in judgings(server)} <= {4}
 
 
 async def test_users_models_caches_and_store_are_unchanged(
@@ -240,7 +242,7 @@ def reports(folder: Path, name: str) -> list[Any]:
 
 def test_killed_run_is_continued(server: LoopbackServer, tmp_path: Path) -> None:
     """Only unanswered requests are sent, and the report is the same."""
-    follow, file = Model(judge=lambda chat: judged(chat) % 2 > 0), tmp_path / "kept.db"
+    follow, file = Model(judge=lambda chat: judged_case(chat) % 2 > 0), tmp_path / "kept.db"
     server.responder = follow
     finish(started(server, tmp_path / "other.db", 4))
     whole = len(server.chats)

@@ -15,19 +15,17 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, ablations
 from memalign_graph.settings import Alignment
 from tests.conftest import CRITERION
+from tests.integration_tests.alignment_model import few_shot_cases_in, guidelines_in, judged_case
 from tests.integration_tests.evaluation.support import (
     SCALES,
     Caller,
     Model,
     asked,
     calls,
-    earlier,
-    judged,
     judgings,
     plain,
     record,
     records,
-    rules,
     shown,
 )
 from tests.loopback import (
@@ -53,7 +51,7 @@ def by_case(report: Report) -> dict[int, int]:
 async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -> None:
     feedback = records(12, scale)
     values = {number: item["value"] for number, item in enumerate(feedback)}
-    server.responder = Model(judge=lambda chat: values[judged(chat)])
+    server.responder = Model(judge=lambda chat: values[judged_case(chat)])
     report = await call.evaluate(SCALES[scale], feedback, resamples=40)
     for judge in ("base", "aligned"):
         scores = report.of(judge)
@@ -74,7 +72,7 @@ async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -
 
 async def test_reported_calls_match_the_servers_count(call: Caller, server: LoopbackServer) -> None:
     """By judge (by model name on the server) and purpose, including the learning curve."""
-    server.responder = Model(judge=lambda chat: judged(chat) % 2 > 0)
+    server.responder = Model(judge=lambda chat: judged_case(chat) % 2 > 0)
     embeddings, store = server.embedder(), InMemoryStore()
     judges = {
         name: Judge(criterion=CRITERION, model=server.chat_model(model=name), embeddings=embeddings)
@@ -118,10 +116,10 @@ async def test_no_prompt_contains_feedback_of_its_own_fold(
     folds = by_case(report)
     assert Counter(folds.values()) == {0: 3, 1: 3, 2: 3}
     for chat in judgings(server):
-        for number in {*shown(chat), *earlier(chat)}:
-            assert folds.get(number) != folds[judged(chat)]
-    with_memory = Counter(judged(chat) for chat in judgings(server) if shown(chat))
-    without = Counter(judged(chat) for chat in judgings(server) if not shown(chat))
+        for number in {*shown(chat), *few_shot_cases_in(chat)}:
+            assert folds.get(number) != folds[judged_case(chat)]
+    with_memory = Counter(judged_case(chat) for chat in judgings(server) if shown(chat))
+    without = Counter(judged_case(chat) for chat in judgings(server) if not shown(chat))
     assert with_memory == without == Counter(range(9))
     for memory in report.memories:
         of_fold = [number for number, fold in folds.items() if fold == memory.fold]
@@ -184,13 +182,13 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
     for chat in judgings(server):
         answers = "\n".join(m["content"] for m in chat.messages if m["role"] == "assistant")
         kind = "base"
-        if earlier(chat) and not answers:
+        if few_shot_cases_in(chat) and not answers:
             kind = "words only"
         elif answers and "because" not in answers:
             kind = "labels only"
         elif answers:
-            kind = "aligned" if rules(chat) else "episodic only"
-        elif rules(chat):
+            kind = "aligned" if guidelines_in(chat) else "episodic only"
+        elif guidelines_in(chat):
             kind = "semantic only"
         prompts[kind].append(chat)
     assert {name: len(chats) for name, chats in prompts.items()} == dict.fromkeys(names, 6)
@@ -245,9 +243,9 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     """The base judge fails on case 3, both judges on case 5."""
 
     def judge(chat: Any) -> Any:
-        if judged(chat) == 5:
+        if judged_case(chat) == 5:
             return refusal("No.")
-        return answer("I would say yes.") if judged(chat) == 3 and not shown(chat) else True
+        return answer("I would say yes.") if judged_case(chat) == 3 and not shown(chat) else True
 
     server.responder = Model(judge=judge)
     report = await call.evaluate(CRITERION, GIVEN, resamples=30)
@@ -384,9 +382,9 @@ async def test_checks_are_counted_as_checks(call: Caller, server: LoopbackServer
 
 
 async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=lambda chat: judged(chat) > 3)
+    server.responder = Model(judge=lambda chat: judged_case(chat) > 3)
     before = await call.evaluate(CRITERION, GIVEN)
-    server.responder = Model(judge=lambda chat: judged(chat) != 5)
+    server.responder = Model(judge=lambda chat: judged_case(chat) != 5)
     feedback = [*GIVEN, record(50, value=None, rationale="On #new be brief; true if it is brief.")]
     changes = (await call.evaluate(CRITERION, feedback)).compare(before)
     inputs = [[str(c.example.inputs)[5] for c in some] for some in (changes.better, changes.worse)]

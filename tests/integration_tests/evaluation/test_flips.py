@@ -8,13 +8,12 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
 from tests.conftest import CRITERION
+from tests.integration_tests.alignment_model import judge_by_guidelines, judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
-    by_rules,
     contents,
-    judged,
     judgings,
     memory_of,
     record,
@@ -33,7 +32,7 @@ def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[Ju
 
 
 async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None:
-    server.responder = Model(judge=by_rules(wrong=(4,)))
+    server.responder = Model(judge=judge_by_guidelines(wrong=(4,)))
     memory, since = remembered(server, TRUE[:5], "On #old name the order; true if it is named.")
     memory.add_guideline("On #good thank them; true if they are thanked.")
     bad = memory.add_guideline("On #bad it is false of cases 1 3 4, always.")
@@ -45,14 +44,14 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     for flip in flips:
         assert (flip.guidelines, flip.removed) == ([bad], [])
     # Each is judged as in production, with its own episode.
-    assert all(judged(chat) in shown(chat) for chat in judgings(server))
+    assert all(judged_case(chat) in shown(chat) for chat in judgings(server))
 
 
 @pytest.mark.parametrize("besides", [False, True])
 async def test_flip_by_a_retired_guideline(
     call: Caller, server: LoopbackServer, *, besides: bool
 ) -> None:
-    server.responder = Model(judge=by_rules(wrong=(2,)))
+    server.responder = Model(judge=judge_by_guidelines(wrong=(2,)))
     guideline = "On #keep it is true of cases 2, which look false."
     memory, _ = remembered(server, TRUE[:5])
     guideline_kept = memory.add_guideline(guideline)
@@ -77,9 +76,9 @@ async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
 
 
 async def test_unusable_answer_is_requested_again(call: Caller, server: LoopbackServer) -> None:
-    follows, cache = by_rules(), InMemoryStore()
+    follows, cache = judge_by_guidelines(), InMemoryStore()
     server.responder = Model(
-        judge=lambda chat: answer("{}") if judged(chat) == 1 else follows(chat)
+        judge=lambda chat: answer("{}") if judged_case(chat) == 1 else follows(chat)
     )
     memory, since = remembered(server, TRUE[:3])
     memory.add_guideline("On #bad it is false of cases 1, always.")
@@ -91,7 +90,7 @@ async def test_unusable_answer_is_requested_again(call: Caller, server: Loopback
 
 async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: LoopbackServer) -> None:
     """Cases whose feedback changed or got another expert's feedback."""
-    server.responder = Model(judge=by_rules())
+    server.responder = Model(judge=judge_by_guidelines())
     memory, since = remembered(server, TRUE[:5])
     memory.add_guideline("On #bad it is false of cases 0 1 2, always.")
     first = next(

@@ -6,13 +6,15 @@ from typing import Any
 from langgraph.store.memory import InMemoryStore
 
 from tests.conftest import CRITERION
+from tests.integration_tests.alignment_model import (
+    few_shot_cases_in,
+    judge_by_guidelines,
+    judged_case,
+)
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
-    by_rules,
-    earlier,
-    judged,
     judgings,
     nothing_to_learn,
     plain,
@@ -28,7 +30,7 @@ async def test_learning_curve_of_a_judge_that_learns(call: Caller, server: Loopb
     """The judge is wrong until the prompt has episodes, and right on seen cases immediately."""
 
     def judge(chat: ChatRequest) -> Any:
-        return len(earlier(chat)) > 1 or judged(chat) in shown(chat)
+        return len(few_shot_cases_in(chat)) > 1 or judged_case(chat) in shown(chat)
 
     server.responder = Model(judge=judge, distil=nothing_to_learn)
     test = [record(number, values=(True,)) for number in (50, 51, 52)]
@@ -58,7 +60,7 @@ async def test_learning_curve_finds_the_flip_and_its_guideline(
         return order[-1]
 
     seed = next(seed for seed in range(99) if learned_last(seed) is feedback[-1])
-    server.responder = Model(judge=by_rules())
+    server.responder = Model(judge=judge_by_guidelines())
     curve = await call(
         "learning_curve", CRITERION, feedback, test=[record(70)], sizes=[6], seed=seed
     )

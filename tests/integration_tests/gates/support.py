@@ -87,10 +87,6 @@ def gather(verdicts: list[GateVerdict], verdict: GateVerdict) -> list[GateVerdic
     return [*verdicts, verdict]
 
 
-class Gathered(MessagesState):
-    quality_gate: Annotated[list[GateVerdict], gather]
-
-
 class Told(MessagesState):
     critique: Annotated[str, keep_last]
 

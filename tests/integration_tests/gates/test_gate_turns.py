@@ -22,6 +22,7 @@ from memalign_graph import (
 from memalign_graph.conversation import fallback_messages, read_turn
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
+    DOWN,
     LENGTH,
     QUESTION,
     REASON,
@@ -40,6 +41,7 @@ from tests.integration_tests.gates.support import (
     wired,
     writing,
 )
+from tests.loopback import Rule
 
 AGAIN = "The cup is broken."
 LATER = "A colleague will write to you today."
@@ -258,6 +260,13 @@ async def test_fallback_replaces_the_turns_drafts_and_critiques(bench: Bench) ->
         result = await bench.invoke(graph, asked("And now?"), str(options))
         assert result["quality_gate"]["status"] == "accepted"
         assert texts(result["messages"]) == [QUESTION, LATER, "And now?", "Draft 3."]
+
+
+async def test_fallback_does_not_replace_an_answer_that_continues_unjudged(bench: Bench) -> None:
+    bench.server.rules = [Rule(lambda _: True, reply=DOWN)]
+    graph = gated(bench, Writer("So sorry!"), on_judge_error="open", fallback=LATER)
+    result = await bench.invoke(graph, asked())
+    assert texts(result["messages"]) == [QUESTION, "So sorry!"]
 
 
 def test_fallback_replaces_the_answer_before_a_handoff_back() -> None:
