@@ -59,7 +59,6 @@ EVERY_WAY = pytest.mark.every_way
 
 
 def thread(name: str | None) -> Any:
-    """The config of a thread."""
     return {} if name is None else {"configurable": {"thread_id": name}}
 
 
@@ -210,7 +209,6 @@ async def bench(
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The connection string of a running server."""
     with postgres.server() as uri:
         yield uri
 

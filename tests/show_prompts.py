@@ -32,7 +32,6 @@ def received(server: LoopbackServer) -> dict[str, ChatRequest]:
 
 
 def lines(requests: dict[str, ChatRequest]) -> Iterator[str]:
-    """Format the requests as text."""
     for title, request in requests.items():
         yield f"{'=' * 20} {title} {'=' * 20}"
         for message in request.messages:

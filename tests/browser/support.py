@@ -79,7 +79,6 @@ class Expert:
             self.press("Escape")
 
     def answer(self, digit: str, words: str = "") -> None:
-        """Answer a case."""
         self.fill(digit, words)
         self.turn()
 
@@ -91,7 +90,6 @@ class Expert:
 
     @property
     def question(self) -> str:
-        """The id of the open task."""
         return str(self.page.get_attribute("[data-case]", "data-case"))
 
     @property
@@ -160,7 +158,6 @@ class Shop:
 
     @contextmanager
     def open(self) -> Iterator["Popen[bytes]"]:
-        """Serve the page with the command."""
         file = self.folder / "criterion.json"
         file.write_text(self.criterion.model_dump_json(), encoding="utf-8")
         command = [sys.executable, "-m", "memalign_graph.cli", "review"]

@@ -82,7 +82,6 @@ def embedded(bench: Bench) -> list[str]:
 
 
 def progress_of(events: Iterable[Any], stage: str) -> list[tuple[int, int]]:
-    """The progress events of a stage."""
     return [
         (event["done"], event["of"])
         for event in events

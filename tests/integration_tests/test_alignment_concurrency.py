@@ -221,7 +221,6 @@ def align_at_once(
 
 
 def sources_of(memory: JudgeMemory) -> Counter[str]:
-    """The number of guidelines per source case."""
     inputs = {episode.id: str(episode.example.inputs) for episode in memory.episodes()}
     counts: Counter[str] = Counter()
     for guideline in memory.guidelines():

@@ -97,7 +97,6 @@ def outcome(folder: Path) -> Any:
 
 
 def count(folder: Path, kind: str) -> int:
-    """The number of stored items of a kind."""
     if not (folder / "store.db").exists():
         return 0
     connection = connect(folder / "store.db")

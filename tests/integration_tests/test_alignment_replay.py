@@ -49,7 +49,6 @@ def guarded(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> G
 
 
 async def verdicts(bench: Bench, numbers: Iterable[int], **options: Any) -> list[Any]:
-    """The verdicts of the judge graph with the current memory."""
     graph = bench.judge_graph(**options)
     outcomes = []
     for number in numbers:

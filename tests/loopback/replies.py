@@ -68,7 +68,6 @@ def answer(content: dict[str, Any] | str, **fields: Any) -> Answer:
 
 
 def as_reply(reply: ReplyLike) -> Reply:
-    """Expand the shorthands."""
     return answer(reply) if isinstance(reply, dict | str) else reply
 
 

@@ -38,7 +38,6 @@ class ChatRequest(Request):
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The requested JSON Schema, if any."""
         schema = self._json_schema.get("schema")
         return schema if isinstance(schema, dict) else None
 

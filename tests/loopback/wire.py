@@ -24,7 +24,6 @@ def count_tokens(text: str) -> int:
 
 
 def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
-    """The token usage of a completion."""
     prompt, completion = answer.prompt_tokens, answer.completion_tokens
     if prompt is None:
         prompt = count_tokens(request.text)
@@ -38,7 +37,6 @@ def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
 
 
 def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    """A complete chat completion."""
     message = {"role": "assistant", "content": answer.content, "refusal": answer.refusal}
     message |= {"tool_calls": answer.tool_calls} if answer.tool_calls else {}
     choice = {

@@ -37,5 +37,4 @@ def server(agent_server: AgentServer) -> Iterator[LoopbackServer]:
 
 @pytest.fixture
 def client(agent_server: AgentServer, server: LoopbackServer) -> SyncLangGraphClient:
-    """A client of the Agent Server."""
     return agent_server.client

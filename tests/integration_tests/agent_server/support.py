@@ -113,7 +113,6 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """An unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -121,12 +120,10 @@ def free_port() -> int:
 
 
 def case(number: int) -> dict[str, str]:
-    """A unique case."""
     return {"inputs": f"Question {number}?", "outputs": f"Answer {number}."}
 
 
 def new_thread(client: SyncLangGraphClient) -> str:
-    """A new thread."""
     thread: str = client.threads.create()["thread_id"]
     return thread
 
@@ -145,7 +142,6 @@ def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **given
 
 
 def resume(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "review") -> Any:
-    """Resume a thread."""
     return run(client, thread, graph, command={"resume": reply})
 
 
@@ -157,7 +153,6 @@ def refuse(client: SyncLangGraphClient, thread: str, reply: Any, graph: str = "r
 
 
 def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
-    """The ids of a thread's pending interrupts."""
     return [interrupt["id"] for interrupt in client.threads.get_state(thread)["interrupts"]]
 
 
@@ -168,7 +163,6 @@ def run_concurrently(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
 
 
 def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
-    """The memory in the server's store."""
     store = InMemoryStore()
     for kind in KINDS:
         for item in items(client, namespace, kind):
@@ -178,7 +172,6 @@ def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:
 
 
 def items(client: SyncLangGraphClient, namespace: str, kind: str) -> list[Mapping[str, Any]]:
-    """The store's items of one kind."""
     return list(client.store.search_items([namespace, MEMORY, kind], limit=100)["items"])
 
 

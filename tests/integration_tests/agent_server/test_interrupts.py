@@ -42,7 +42,6 @@ INVALID: list[tuple[Any, bool, str]] = [
 
 
 def comment(number: int) -> str:
-    """An expert's comment on a case."""
     return f"Case {number} has to say sorry."
 
 

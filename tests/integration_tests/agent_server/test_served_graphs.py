@@ -22,7 +22,6 @@ BAD: list[dict[str, Any]] = [{"k": 1000}, {"namespace": ["a.b"]}, {"model": "ope
 
 
 def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any) -> str:
-    """Make an assistant; returns its id."""
     made: str = client.assistants.create(graph_id=graph, context=context)["assistant_id"]
     return made
 

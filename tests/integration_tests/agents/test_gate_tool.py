@@ -124,7 +124,6 @@ def check(text: str, inputs: str = QUESTION) -> tuple[str, dict[str, Any]]:
 
 
 def called(*given: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    """A conversation that ends with tool calls."""
     made = [
         {"name": name, "args": args, "id": f"call_{number}", "type": "tool_call"}
         for number, (name, args) in enumerate(given)

@@ -27,7 +27,6 @@ TONE_ASKED = CRITERION.instructions
 
 
 def pair(bench: Bench, **options: Any) -> list[Any]:
-    """Two gates."""
     return [gate(bench, name="tone", **options), gate(bench, LENGTH, name="length", **options)]
 
 

@@ -60,7 +60,6 @@ class Ran:
 
     @property
     def lines(self) -> list[Any]:
-        """Stdout as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
@@ -88,16 +87,13 @@ class Shell:
         return Ran(int(status), out, err)
 
     def memory(self, action: str, *arguments: str) -> Ran:
-        """Run a `memalign memory` command."""
         return self.run("memory", action, "-c", "tone.yaml", *arguments)
 
     def align(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
-        """Run `memalign align` on records."""
         self.write_lines("feedback.jsonl", *records)
         return self.run("align", "-c", "tone.yaml", "-f", "feedback.jsonl", *options)
 
     def judge(self, *records: Mapping[str, Any], options: Sequence[str] = ()) -> Ran:
-        """Run `memalign judge` on records."""
         self.write_lines("examples.jsonl", *records)
         return self.run("judge", "-c", "tone.yaml", "-e", "examples.jsonl", *options)
 

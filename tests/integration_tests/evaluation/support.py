@@ -153,7 +153,6 @@ def asked(server: LoopbackServer) -> tuple[int, int]:
 
 
 def judgings(server: LoopbackServer) -> list[ChatRequest]:
-    """The requests for a verdict."""
     return [chat for chat in server.chats if chat.schema_name == "judgment"]
 
 

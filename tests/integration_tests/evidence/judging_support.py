@@ -39,7 +39,6 @@ def truth(number: int) -> bool:
 
 
 def word(number: int, **fields: Any) -> dict[str, Any]:
-    """An expert's word on a case."""
     return {
         **case(number),
         "value": truth(number),
@@ -50,12 +49,10 @@ def word(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def words(count: int, **fields: Any) -> list[dict[str, Any]]:
-    """Words on some cases."""
     return [word(number, **fields) for number in range(count)]
 
 
 def number_of(chat: ChatRequest) -> int:
-    """The number of the case that a judge is to judge."""
     return int(_CASE.findall(chat.text.rpartition("<case>")[2])[0])
 
 
@@ -115,7 +112,6 @@ def learning(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> 
 
 
 async def learn(bench: Bench, given: Iterable[Any], on: str | None = "t", **options: Any) -> Any:
-    """Learn from feedback; returns the report."""
     result = await bench.invoke(learning(bench, **options), {"feedback": list(given)}, on)
     return result["report"]
 

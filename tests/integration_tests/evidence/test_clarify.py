@@ -48,7 +48,6 @@ DOWN = error(500, "It broke.", retry_after=0)
 
 
 def questions(server: LoopbackServer) -> list[ChatRequest]:
-    """The requests for a question."""
     return [chat for chat in server.chats if chat.schema_name == SCHEMA]
 
 

@@ -44,7 +44,6 @@ class Clock(datetime):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
-    """The log's clock."""
     monkeypatch.setattr(Clock, "at", Clock.at)
     monkeypatch.setattr(judgments, "datetime", Clock)
     return Clock
@@ -113,7 +112,6 @@ async def ask(bench: Bench, graph: Any, count: int, first: int = 5000) -> list[A
 
 
 def description(given: dict[str, Any]) -> str:
-    """What the expert is shown."""
     [interrupt] = given["__interrupt__"]
     return str(interrupt.value["action_requests"][0]["description"])
 
@@ -127,7 +125,6 @@ async def forget(bench: Bench, **options: Any) -> None:
 
 
 async def log(bench: Bench) -> list[dict[str, Any]]:
-    """The items of the log, as they lie in the store."""
     place = ("memalign", CRITERION.name, "reviews")
     items = await bench.call(bench.store, "search", place, limit=10_000)
     return [item.value for item in items]

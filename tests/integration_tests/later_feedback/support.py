@@ -54,7 +54,6 @@ def waiting_judgments(bench: Bench, **options: Any) -> list[KeptJudgment]:
 
 
 def all_items(bench: Bench) -> list[Any]:
-    """All items of the store."""
     [items] = bench.store.batch([SearchOp((), limit=10_000)])
     return list(items)  # type: ignore[arg-type]
 

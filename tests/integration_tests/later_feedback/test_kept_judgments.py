@@ -156,7 +156,6 @@ APART = {"inputs": "May I pay by card?", "outputs": "Yes, by any."}
 
 
 def purge(bench: Bench, **options: Any) -> Forgotten:
-    """Purge the only episode, or the selected ones."""
     memory = bench.memory()
     ids = None if options else [episode.id for episode in memory.episodes()]
     return memory.forget(ids, purge=True, checkpointer=bench.saver, **options)

@@ -302,7 +302,6 @@ async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
 
 
 def embedded(bench: Bench) -> int:
-    """How many texts were embedded."""
     return sum(len(request.texts) for request in bench.server.embeddings)
 
 

@@ -60,7 +60,6 @@ class Expert:
         return self
 
     async def answer(self, **form: str) -> "Expert":
-        """Answer the case that is open."""
         return await self.post(f"{self.here}/answer", **form)
 
 

@@ -28,7 +28,6 @@ RANK = Categorical(choices=("poor", "fair", "good"), ordered=True)
 
 
 def feedback_row(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
-    """Feedback of one expert on one case."""
     return {
         "inputs": f"Question {number // 2}?",
         "outputs": f"Answer {number}.",

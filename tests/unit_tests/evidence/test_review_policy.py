@@ -53,7 +53,6 @@ def valued(
     value: Any = True,  # noqa: FBT002 - any scale's
     author: str | None = None,
 ) -> Feedback:
-    """An expert's value on a case."""
     return Feedback(example=example_at(degrees), value=value, author=author)
 
 
@@ -63,14 +62,12 @@ def filled(
     embeddings: Any = on_circle,
     store: BaseStore | None = None,
 ) -> JudgeMemory:
-    """A memory that holds some feedback."""
     memory = JudgeMemory(store or InMemoryStore(), criterion, embeddings=embeddings)
     memory.remember(list(feedback))
     return memory
 
 
 def flags_at(memory: JudgeMemory, degrees: float) -> list[str]:
-    """The flags of a new case."""
     text, _ = retrieval_text(example_at(degrees))
     vector = run_sync(embed(SYNC, memory.access, {"case": text}))["case"]
     model = run_sync(current_evidence_model(SYNC, memory.access))

@@ -138,12 +138,10 @@ def put(view: MemoryView, words: Sequence[dict[str, Any]], items: Sequence[Item]
 
 
 def drop(view: MemoryView, ids: Sequence[str]) -> None:
-    """Take episodes from a memory."""
     view.add([fact(view, forgotten=list(ids))], {})
 
 
 def fact(view: MemoryView, **change: Any) -> Fact:
-    """The next fact of a memory."""
     at_us = timestamp_us(view.latest_fact_id) + 1
     return Fact(id=new_id(at_us), at_us=at_us, reason="made up", **change)
 

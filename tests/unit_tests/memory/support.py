@@ -44,7 +44,6 @@ def op(action: Any, *episodes: Episode | str, **fields: Any) -> GuidelineOperati
 
 
 def hashes(episodes: Iterable[Episode]) -> dict[str, str]:
-    """The feedback hashes of these episodes."""
     return {episode.id: episode.word for episode in episodes}
 
 

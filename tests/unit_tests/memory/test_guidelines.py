@@ -157,6 +157,18 @@ def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
     assert (guideline.status, guideline.episode_ids) == ("pending", [two.id])
 
 
+def test_guideline_edited_by_hand_goes_only_with_its_last_source(memory: JudgeMemory) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, two, text="Of both."))
+    memory.edit_guideline(memory.guidelines()[0].id, "By hand.")
+    memory.forget(one.id)
+    [guideline] = memory.guidelines()
+    assert (guideline.text, guideline.status) == ("By hand.", "standing")
+    assert guideline.episode_ids == [two.id]
+    memory.revise(two.id, {"rationale": "Another word."})
+    assert memory.guidelines() == []
+
+
 def five_episodes(memory: JudgeMemory) -> list[Episode]:
     """Feedback: ann on one and two, bob on one, two without an author on three."""
     feedback = [
