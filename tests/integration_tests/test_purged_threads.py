@@ -1,4 +1,4 @@
-"""Purging deletes exactly the threads that contain the feedback."""
+"""Purging deletes the threads that contain the feedback, and leaves no text in the process."""
 
 import asyncio
 import gc
