@@ -37,7 +37,8 @@ def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
 
 
 def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    message = {"role": "assistant", "content": answer.content, "refusal": answer.refusal}
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    message |= {"refusal": answer.refusal}
     message |= {"tool_calls": answer.tool_calls} if answer.tool_calls else {}
     choice = {
         "index": 0,
