@@ -57,11 +57,20 @@ _CLOSING = (
 
 # Without an example of the shape, which a small model would repeat after much feedback.
 _CLOSING_OF_SEVERAL = (
-    "Write the rules by which these experts judge, one sentence each, in their own terms: what a "
-    "case must have or must not have, and which value follows. Write a rule of its own for each "
-    'different reason; name in "feedback" all the feedback that it comes from. Answer with a JSON '
-    'object that has "operations", a list of objects with {fields}.'
+    "Write the {rules}, in their own terms: what a case must have or must not have, and which "
+    'value follows. {split}; name in "feedback" all the feedback that it comes from. Answer with a '
+    'JSON object that has "operations", a list of {objects} with {fields}.'
 )
+_SEVERAL_RULES = {
+    "rules": "rules by which these experts judge, one sentence each",
+    "split": "Write a rule of its own for each different reason",
+    "objects": "objects",
+}
+_ONE_RULE = {
+    "rules": "one rule by which these experts judge, in one sentence",
+    "split": "Where their reasons differ, write what they have in common",
+    "objects": "one object",
+}
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,11 @@ def distill_prompt(
 ) -> DistillPrompt:
     """Return a prompt with as much feedback as fits, oldest first, and at least one case."""
     handles, system, guideline_list, budget = _prompt_frame(
-        criterion, guidelines, max_input_tokens, several=len(episodes) > 1
+        criterion,
+        guidelines,
+        max_input_tokens,
+        several=len(episodes) > 1,
+        max_operations=max_operations,
     )
     cases: list[list[Episode]] = []
     tokens_left = budget
@@ -118,7 +131,7 @@ def distill_prompt(
     # With a small window, models write until their answer is truncated, most of all for labels
     # without comments: the window bounds the number of operations.
     limit = max(min(2 * len(by_handle), max_input_tokens // 700), 2)
-    closing = _closing(handles, by_handle)
+    closing = _closing(handles, by_handle, max_operations)
     human = "\n\n".join([guideline_list, "Feedback to learn from:", *blocks, closing])
     return DistillPrompt(
         [SystemMessage(system), HumanMessage(human)],
@@ -165,7 +178,12 @@ def feedback_tokens(case: Sequence[Episode]) -> int:
 
 
 def _prompt_frame(
-    criterion: Criterion, guidelines: Sequence[Guideline], max_input_tokens: int, *, several: bool
+    criterion: Criterion,
+    guidelines: Sequence[Guideline],
+    max_input_tokens: int,
+    *,
+    several: bool,
+    max_operations: int | None = None,
 ) -> tuple[dict[str, Guideline], str, str, int]:
     """Return guidelines by handle, the system prompt, the list of guidelines, and tokens left."""
     chosen = choose_guidelines(guidelines, max_tokens=min(max_input_tokens // 4, 8_000))
@@ -179,7 +197,9 @@ def _prompt_frame(
     ]
     lines += [f"(written by an expert, can't be changed): {text}" for text in fixed]
     guideline_list = "Guidelines so far:\n" + ("\n".join(lines) or "none")
-    counts = "an empty list if the feedback teaches nothing new" if guidelines else "at least one"
+    counts = "exactly one" if max_operations == 1 else "at least one"
+    if guidelines:
+        counts = "an empty list if the feedback teaches nothing new"
     system = _SYSTEM.format(
         criterion=fences.render_criterion(criterion),
         rules=_RULES,
@@ -193,7 +213,11 @@ def _prompt_frame(
     return handles, system, guideline_list, max_input_tokens - taken
 
 
-def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode]) -> str:
+def _closing(
+    guidelines: Mapping[str, Guideline],
+    episodes: Mapping[str, Episode],
+    max_operations: int | None,
+) -> str:
     """Repeat the task and the shape, for models that do not see the schema."""
     operation = {"text": "the rule", "action": "add"}
     if guidelines:
@@ -201,7 +225,8 @@ def _closing(guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode
     if len(episodes) == 1:
         return _CLOSING.format(shape=json.dumps({"operations": [operation]}))
     names = [f'"{name}"' for name in [*operation, "feedback"]]
-    return _CLOSING_OF_SEVERAL.format(fields=", ".join(names))
+    rules = _ONE_RULE if max_operations == 1 else _SEVERAL_RULES
+    return _CLOSING_OF_SEVERAL.format(**rules, fields=", ".join(names))
 
 
 def _render_case(

@@ -77,6 +77,28 @@ async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, 
     assert statuses[two.id] == "distilled"
 
 
+async def test_new_wording_for_different_reasons_costs_one_call(bench: Bench) -> None:
+    """A model that is asked for a rule for each reason writes more rules than are allowed."""
+    one, *_ = episodes = await bench.remember(
+        said("one", "Too cold."), said("two", "It must say sorry."), said("three", "Too long.")
+    )
+    await bench.learn(op("add", *episodes, text="Be warm, brief and sorry."))
+    bench.server.chats.clear()
+
+    def distill(chat: ChatRequest) -> dict[str, Any]:
+        texts = ["Say sorry in a few words."]
+        if "each different reason" in chat.text or "at least one" in chat.text:
+            texts = ["Say sorry for it.", "Use few words."]
+        rules = [{"text": text, "action": "add", "feedback": ["F1", "F2"]} for text in texts]
+        return {"operations": rules}
+
+    bench.server.responder = distill
+    await bench.do("forget", one.id, memory=with_model(bench))
+    assert len(bench.server.chats) == 1
+    [after] = await bench.do("guidelines")
+    assert (after.text, after.status) == ("Say sorry in a few words.", "standing")
+
+
 FAILURES: list[tuple[list[Any], type[Exception]]] = [
     ([error(401)], ChatModelError),
     (["prose", "prose"], ModelAnswerError),
