@@ -16,7 +16,7 @@ from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson, protect_outweighing
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.purge import Forgotten, clear_cached_replies, split_removed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens, model_key
@@ -296,10 +296,11 @@ async def redistill_after_forget(
             is_small=is_small_model(chat()),
         ):
             result = await distill_in_batches(io, access, chat(), [episodes[key] for key in batch])
-            operations, outweighed = await protect_outweighing(io, access, result.operations)
-            for warning in outweighed:
+            learned = await commit_lesson(
+                io, access, result.operations, result.read, failed=result.failed_attempts
+            )
+            for warning in learned["warnings"]:
                 logger.warning("%s", warning)
-            await commit_lesson(io, access, operations, result.read, failed=result.failed_attempts)
             errors += result.errors
         if errors:
             raise errors[0]

@@ -19,14 +19,13 @@ from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import excerpt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.guidelines import GuidelineOperation, GuidelineTable, normalize_text
-from memalign_graph.memory.learning import (
-    OUTWEIGHED,
-    authors_by_episode,
-    commit_lesson,
+from memalign_graph.memory.guidelines import (
+    GuidelineOperation,
+    GuidelineTable,
     experts_of,
     outweighs,
 )
+from memalign_graph.memory.learning import OUTWEIGHED, authors_by_episode, commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import embed
 from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens
@@ -118,7 +117,12 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     return {
         "guidelines": [*redistilled["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
-        "warnings": [*redistilled["warnings"], *unresolved, *merged.warnings],
+        "warnings": [
+            *redistilled["warnings"],
+            *unresolved,
+            *merged.warnings,
+            *learned["warnings"],
+        ],
     }
 
 
@@ -194,16 +198,17 @@ class ProposalMerger:
         self._given_at, self._authors = given_at, authors
         self._proposed = {key for operation in operations for key in operation.episode_ids}
         last = max((guideline.position for guideline in guidelines), default=0)
-        self._table = GuidelineTable(self._before, usable_sources=self._proposed, position=last + 1)
-        self._changed_ids: set[str] = set()
+        self._table = GuidelineTable(
+            self._before, usable_sources=self._proposed, position=last + 1, authors=authors
+        )
+        self._changed_ids: set[str | None] = set()
         self._contradictions: list[tuple[str, str]] = []
-        self._outweighing: set[str] = set()
         # A proposal that adds sources to a guideline counts before one that retires it.
         for operation in operations:
             if operation.action != "retire" or operation.text:
                 self._add_proposal(operation)
         for operation in join_retirements(filter(self._is_as_new, operations)):
-            self._retire(operation)
+            self._table.apply(operation)
 
     @property
     def guidelines(self) -> list[Guideline]:
@@ -236,53 +241,23 @@ class ProposalMerger:
         staying = [
             guideline.text
             for key, guideline in self._table.after.items()
-            if key in self._outweighing - opposed
+            if key in self._table.outweighing.keys() - opposed
         ]
         return MergeResult(self._operations(), conflicts, list(map(OUTWEIGHED.format, staying)))
 
     def _add_proposal(self, operation: GuidelineOperation) -> None:
         target = self._table.after.get(operation.guideline_id or "")
-        if operation.action == "revise" and target and self._can_reword(target, operation):
-            if normalize_text(operation.text or "") == normalize_text(target.text):
-                operation = operation.model_copy(update={"text": target.text})
-            self._table.apply(operation)
-            self._changed_ids.add(self._table.successor(target.id))
-            return
-        # Also if the guideline outweighs it, is reworded by another batch, or is retired.
-        new = operation.model_copy(update={"action": "add", "guideline_id": None})
-        key = self._table.add(new, operation.episode_ids)
+        is_replacement = operation.action == "retire"
+        key = self._table.apply(operation.as_addition() if is_replacement else operation)
         self._changed_ids.add(key)
-        if operation.action == "retire" and target is not None and target.id != key:
+        if is_replacement and key is not None and target is not None and target.id != key:
             self._contradictions.append((target.id, key))
-
-    def _can_reword(self, target: Guideline, operation: GuidelineOperation) -> bool:
-        """Return whether a guideline may get this text: it has no other new one, none by hand."""
-        if target.origin == "expert":
-            return False
-        if normalize_text(operation.text or "") == normalize_text(target.text):
-            return True
-        is_reworded = target.text != self._before[target.id].text
-        return not self._is_outweighed(operation, target) and not is_reworded
 
     def _is_as_new(self, operation: GuidelineOperation) -> bool:
         """Return whether an operation's feedback is at least as new as its guideline's."""
         target = self._table.after.get(operation.guideline_id or "")
         sources = [] if target is None else target.episode_ids
         return self._newest(operation.episode_ids) >= self._newest(sources)
-
-    def _retire(self, operation: GuidelineOperation) -> None:
-        target = self._table.after.get(operation.guideline_id or "")
-        if target is None or self._is_outweighed(operation, target):
-            return
-        reason = "Newer feedback contradicts it."
-        self._table.apply(operation.model_copy(update={"reason": reason}))
-
-    def _is_outweighed(self, operation: GuidelineOperation, target: Guideline) -> bool:
-        """Return whether a guideline stays as it is; if so, a warning says it."""
-        stays = outweighs(self._authors, target.episode_ids, operation.episode_ids)
-        if stays:
-            self._outweighing.add(target.id)
-        return stays
 
     def _merge_duplicates(self, ids: list[str], opposed: Sequence[tuple[str, str]]) -> None:
         """Merge duplicates into one guideline, unless two of them contradict each other."""
@@ -324,10 +299,14 @@ class ProposalMerger:
         for key, gone in self._table.retired.items():
             if key not in self._before or key in self._table.after:
                 continue
+            by = None if gone.by is None else self._table.successor(key)
+            winner = self._table.after.get(by or "", self._before.get(by or ""))
             operation = GuidelineOperation(
-                action="retire" if gone.by is None else "merge",
+                action="retire" if by is None else "merge",
                 guideline_id=key,
-                superseded_by=None if gone.by is None else self._table.successor(key),
+                before=self._before[key].text,
+                superseded_by=by,
+                superseding_text=None if winner is None else winner.text,
                 episode_ids=self._table.retirement_sources.get(key, []),
                 reason=gone.reason,
             )
@@ -417,7 +396,9 @@ def resolve_conflicts(
             GuidelineOperation(
                 action="retire",
                 guideline_id=loser.guideline_id,
+                before=loser.text,
                 superseded_by=winner.guideline_id,
+                superseding_text=winner.text,
                 reason="An expert chose the other one." if is_decided else _CONTRADICTED,
                 settled=is_decided,
             )

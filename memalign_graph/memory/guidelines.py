@@ -46,13 +46,20 @@ class GuidelineOperation(BaseModel):
     episode_ids: list[str] = []
     """The sources; none for consolidation."""
     before: str | None = None
-    """For `revise`: the text of the guideline in the model's prompt."""
+    """The text of the guideline to revise, retire or merge that the model or the expert saw."""
     superseded_by: str | None = None
     """The id of the guideline that replaces this one."""
+    superseding_text: str | None = None
+    """The text of that guideline when the two were compared."""
     reason: str | None = None
     """Why a guideline is retired."""
     settled: bool = False
     """Whether an expert decided it: only then guidelines that an expert wrote are retired."""
+
+    def as_addition(self) -> "GuidelineOperation":
+        """Return the operation that adds the text as a guideline of its own."""
+        changes = {"action": "add", "guideline_id": None, "before": None}
+        return self.model_copy(update=changes)
 
 
 def normalize_text(text: str) -> str:
@@ -93,6 +100,22 @@ def _check_text(value: Any, name: str, problem: str) -> str:
     return value
 
 
+def experts_of(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> set[str | None]:
+    """Return the authors of episodes; unnamed ones are one."""
+    return {authors.get(key, key) for key in episode_ids}
+
+
+def outweighs(
+    authors: Mapping[str, str | None], older: Iterable[str], newer: Iterable[str]
+) -> bool:
+    """Return whether the sources of a guideline outweigh newer ones that contradict it.
+
+    Each expert counts for the newest that they said.
+    """
+    against = experts_of(authors, newer)
+    return len(experts_of(authors, older) - against) >= len(against)
+
+
 def apply_operations(
     guidelines: Iterable[Guideline], operations: Sequence[GuidelineOperation]
 ) -> list[Guideline]:
@@ -115,8 +138,14 @@ class GuidelineTable:
         *,
         usable_sources: set[str],
         position: int,
+        authors: Mapping[str, str | None] | None = None,
         is_redistilling: bool = False,
     ) -> None:
+        """Start with the active guidelines.
+
+        With `authors`, the experts of episodes, newer feedback does not change a guideline that as
+        many other experts support.
+        """
         self.outcome: list[dict[str, Any]] = []
         self.after: dict[str, Guideline] = dict(guidelines)
         """The active guidelines, new ones last."""
@@ -125,6 +154,9 @@ class GuidelineTable:
         self.retired: dict[str, GuidelineTombstone] = {}
         self.retirement_sources: dict[str, list[str]] = {}
         """The episodes that call for the retirement of each guideline."""
+        self.outweighing: dict[str, str] = {}
+        """The texts of guidelines that stay because they outweigh the feedback against them."""
+        self._authors = authors
         self._before = dict(guidelines)
         self._gone: dict[str, Guideline] = {}
         self._usable_sources = usable_sources
@@ -132,20 +164,24 @@ class GuidelineTable:
         self._now = datetime.now(UTC)
         self._position = position
 
-    def apply(self, operation: GuidelineOperation) -> None:
-        """Apply an operation, unless all its sources are forgotten."""
+    def apply(self, operation: GuidelineOperation) -> str | None:
+        """Apply an operation, unless all its sources are forgotten.
+
+        Returns the id of the guideline that has the text of an addition or a revision.
+        """
         sources = [key for key in operation.episode_ids if key in self._usable_sources]
         if operation.episode_ids and not sources:
-            return
+            return None
         match operation.action:
             case "add":
-                self.add(operation, sources)
+                return self._add(operation, sources)
             case "revise":
-                self._revise(operation, sources)
+                return self._revise(operation, sources)
             case "retire":
                 self._retire(operation, sources)
             case "merge":
                 self._merge(operation)
+        return None
 
     def changed(self) -> list[Guideline]:
         """Return new and changed guidelines, also new ones that are retired already."""
@@ -173,7 +209,7 @@ class GuidelineTable:
             key = self.retired[key].by or ""
         return key
 
-    def add(self, operation: GuidelineOperation, sources: list[str]) -> str:
+    def _add(self, operation: GuidelineOperation, sources: list[str]) -> str:
         """Add a guideline, or its sources to the one with the same text; returns the id."""
         text, wanted = operation.text or "", operation.guideline_id
         same = guideline_with_text(self.after.values(), text)
@@ -196,25 +232,28 @@ class GuidelineTable:
         self._report(operation, same, sources)
         return same.id
 
-    def _add_own(self, operation: GuidelineOperation, sources: list[str]) -> str:
-        """Add an operation's text as a guideline of its own; returns the id."""
-        added = operation.model_copy(update={"action": "add", "guideline_id": None})
-        return self.add(added, sources)
+    def _stays(self, guideline: Guideline, sources: Sequence[str]) -> bool:
+        """Return whether a guideline outweighs the feedback that calls for its change."""
+        if self._authors is None or not sources:
+            return False
+        stays = outweighs(self._authors, guideline.episode_ids, sources)
+        if stays:
+            self.outweighing[guideline.id] = guideline.text
+        return stays
 
-    def _is_reworded(self, target: Guideline, text: str) -> bool:
-        """Return whether an earlier operation gave the guideline another text than this."""
-        is_changed = target.text != self._before.get(target.id, target).text
-        return is_changed and normalize_text(target.text) != normalize_text(text)
-
-    def _revise(self, operation: GuidelineOperation, sources: list[str]) -> None:
-        target = self._target(operation)
-        if target is None or self._is_reworded(target, operation.text or target.text):
-            if operation.text:
-                self._add_own(operation, sources)
-            return
-        text = operation.text or target.text
-        same = guideline_with_text(self.after.values(), text)
-        if same is not None and same.id != target.id:
+    def _revise(self, operation: GuidelineOperation, sources: list[str]) -> str:
+        target, text = self._target(operation), operation.text or ""
+        if target is None:
+            return self._add(operation.as_addition(), sources)
+        if normalize_text(target.text) == normalize_text(text):
+            target = self._fill_question(target, operation)
+        elif (
+            self._stays(target, sources)
+            # An earlier operation has given it another text.
+            or target.text != self._before.get(target.id, target).text
+        ):
+            return self._add(operation.as_addition(), sources)
+        elif (same := guideline_with_text(self.after.values(), text)) is not None:
             self._drop(target.id, by=same.id)
             if same.origin == "expert":
                 self.retirement_sources[target.id] = sources
@@ -222,34 +261,31 @@ class GuidelineTable:
                 same = self._fill_question(same, operation)
                 same = self._with_sources(same, [*target.episode_ids, *sources])
             self._report(operation, same, sources)
-            return
-        if text != target.text:
+            return same.id
+        else:
             # Its worth was measured with the old text.
             status = "standing" if target.status == "unproven" else target.status
             changes = {"question": operation.question, "status": status, "worth": None}
             target = self._set(target, text=text, **changes)
-        else:
-            target = self._fill_question(target, operation)
         if self._is_redistilling:
             target = self._set(target, status="standing")
         self._report(operation, self._with_sources(target, sources), sources)
+        return target.id
 
     def _retire(self, operation: GuidelineOperation, sources: list[str]) -> None:
         key = operation.guideline_id or ""
         target = self._target(operation)
-        if target is None:
-            if operation.text:
-                self._add_own(operation, sources)
-            elif key not in self.after:  # retired by an earlier operation, or meanwhile
-                self._report(operation, None, sources)
-            return
+        stays = target is not None and self._stays(target, sources)
         instead = operation.superseded_by
         if operation.text:
-            instead = self._add_own(operation, sources)
-        if instead == key or (instead is not None and instead not in self.after):
-            return  # the guideline that should replace it is not active
+            instead = self._add(operation.as_addition(), sources)
+        if target is None and not operation.text and key not in self.after:
+            self._report(operation, None, sources)  # retired by an earlier operation, or meanwhile
+        is_lost = instead is not None and instead not in self.after
+        if target is None or stays or is_lost or instead == key:
+            return
         self.retirement_sources[key] = sources
-        reason = operation.reason or "Newer feedback says otherwise."
+        reason = operation.reason or "Newer feedback contradicts it."
         self._drop(key, by=instead, reason=reason, settled=operation.settled)
         reported = operation.model_copy(update={"text": None, "reason": reason})
         self._report(reported, target, sources, by=instead)

@@ -106,62 +106,17 @@ OUTWEIGHED = (
     "experts support it. Edit or remove it if that is wrong."
 )
 
+_CHANGED = (
+    "{!r} stays: its text, or the guideline that should replace it, was changed or removed after "
+    "the two were compared. Call `consolidate()` to compare them again."
+)
+
 
 def authors_by_episode(view: MemoryView) -> dict[str, str | None]:
     """Return the author of each episode, or an id of the system that it comes from."""
     return {
         row.id: row.content.get("author") or row.content.get("feedback_id") for row in view.rows()
     }
-
-
-def experts_of(authors: Mapping[str, str | None], episode_ids: Iterable[str]) -> set[str | None]:
-    """Return the authors of episodes; unnamed ones are one."""
-    return {authors.get(key, key) for key in episode_ids}
-
-
-def outweighs(
-    authors: Mapping[str, str | None], older: Iterable[str], newer: Iterable[str]
-) -> bool:
-    """Return whether the sources of a guideline outweigh newer ones that contradict it.
-
-    Each expert counts for the newest that they said.
-    """
-    against = experts_of(authors, newer)
-    return len(experts_of(authors, older) - against) >= len(against)
-
-
-async def protect_outweighing(
-    io: IO,
-    access: MemoryAccess,
-    operations: Sequence[GuidelineOperation],
-    unstored: Mapping[str, str | None] | None = None,
-) -> tuple[Sequence[GuidelineOperation], list[str]]:
-    """Keep guidelines that outweigh the feedback behind an operation; return warnings.
-
-    A text that should replace such a guideline is added as a guideline of its own. `unstored` are
-    the authors of episodes that are not in memory.
-    """
-    if all(operation.action not in ("retire", "revise") for operation in operations):
-        return operations, []
-    view = await access.refresh(io)
-    authors = {**authors_by_episode(view), **(unstored or {})}
-    by_id = {each.id: each for each in view.guidelines}
-    kept, warnings = [], []
-    for operation in operations:
-        target = by_id.get(operation.guideline_id or "")
-        if (
-            operation.action not in ("retire", "revise")
-            or target is None
-            or normalize_text(operation.text or "") == normalize_text(target.text)
-            or not outweighs(authors, target.episode_ids, operation.episode_ids)
-        ):
-            kept.append(operation)
-            continue
-        warnings.append(OUTWEIGHED.format(target.text))
-        if operation.text:
-            changes = {"action": "add", "guideline_id": None, "before": None}
-            kept.append(operation.model_copy(update=changes))
-    return kept, [*dict.fromkeys(warnings)]
 
 
 async def commit_lesson(
@@ -179,8 +134,9 @@ async def commit_lesson(
 ) -> dict[str, Any]:
     """Apply operations that a model proposed, and mark the feedback it read as distilled.
 
-    `read` maps episode ids to the feedback hashes that the model read, `prompts` lists the episodes
-    that shared a prompt, and `failed` names failed attempts, which are counted.
+    A guideline that outweighs the feedback against it stays, with a warning. `read` maps episode
+    ids to the feedback hashes that the model read, `prompts` lists the episodes that shared a
+    prompt, and `failed` names failed attempts, which are counted.
     """
     view = await access.refresh(io)
     purges, episodes = view.purges(), view.episodes(read)
@@ -196,7 +152,11 @@ async def commit_lesson(
         fresh = {key for key in fresh if episodes[key].status == "pending"}
     position = clock.now_us(ticks=2 * len(operations) + 1)
     table = GuidelineTable(
-        active, usable_sources=fresh, position=position, is_redistilling=is_redistilling
+        active,
+        usable_sources=fresh,
+        position=position,
+        authors=authors_by_episode(view) if valid and not is_redistilling else None,
+        is_redistilling=is_redistilling,
     )
     for operation in valid:
         table.apply(operation)
@@ -220,10 +180,17 @@ async def commit_lesson(
     if any(lesson[name] for name in ("read", "guidelines", "retired", "failed")):
         fact = await access.write(io, reason, lesson, author=author)
         view = await purge_meanwhile(io, access, fact, purges)
+    # Without sources it is a decision about guidelines: no feedback stays pending instead.
+    decided = {op.guideline_id or "": None for op in operations if not op.episode_ids}
+    staying = [table.after[key].text for key in decided if key in table.after]
     return {
         "episode_ids": sorted(same - left_pending),
         "guidelines": [*table.outcome, *_prior_attempt_report(valid, active, same - fresh)],
         "memory_version": view.version,
+        "warnings": [
+            *map(OUTWEIGHED.format, table.outweighing.values()),
+            *map(_CHANGED.format, staying),
+        ],
     }
 
 
@@ -237,13 +204,22 @@ def _valid(
     valid: list[GuidelineOperation] = []
     left_pending: set[str] = set()
     texts = {normalize_text(guideline.text) for guideline in active.values()}
+    reworded = {each.guideline_id: each.before for each in operations if each.action == "revise"}
+
+    def is_changed(key: str | None, *known: str | None) -> bool:
+        current = active.get(key or "")
+        return current is not None and current.text not in (*known, reworded.get(key))
+
     for operation in operations:
-        sources = {*operation.episode_ids}
-        target = active.get(operation.guideline_id or "")
+        sources, text = {*operation.episode_ids}, operation.text
         is_lost = operation.before is not None and (
-            target.text not in (operation.before, operation.text)
-            if target is not None
-            else normalize_text(operation.text or "") not in texts
+            is_changed(operation.guideline_id, operation.before, text)
+            or is_changed(operation.superseded_by, operation.superseding_text)
+            or (
+                operation.action == "revise"
+                and operation.guideline_id not in active
+                and normalize_text(text or "") not in texts
+            )
         )
         if sources & gone or is_lost:
             left_pending |= sources - gone

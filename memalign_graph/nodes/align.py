@@ -474,9 +474,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     io, lesson, access = step.io, step.lesson, step.access
     operations, read = load_operations(lesson["operations"]), lesson["read"]
     learned: list[Lesson] = []
-    if rewordings := load_operations(lesson["rewordings"]):
-        redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
-        learned += redistilled["guidelines"]
+    warnings = list(lesson["warnings"])
     if read or operations or lesson["failed_attempts"]:
         aligned = await commit_lesson(
             io,
@@ -488,9 +486,13 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             reason="align",
         )
         learned += aligned["guidelines"]
+        warnings += aligned["warnings"]
+    # Last: operations were compared with the earlier wordings.
+    if rewordings := load_operations(lesson["rewordings"]):
+        redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
+        learned += redistilled["guidelines"]
     await clear_cached_replies(io, access)
     step.progress("commit", 1, 1)
-    warnings = list(lesson["warnings"])
     if step.asks_checks:
         unasked = await fill_questions(
             io, access, step.distill_chat_model, access.criterion, await access.guidelines(io)

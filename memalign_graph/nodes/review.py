@@ -19,7 +19,7 @@ from memalign_graph.judging.case import Retrieved
 from memalign_graph.memory.feedback import order_after, remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
-from memalign_graph.memory.learning import commit_lesson, protect_outweighing
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.memory.purge import clear_cached_replies
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
@@ -231,7 +231,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     if step.state.get("feedback") is None:  # the expert skipped the question
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
-    lesson, outweighed = require_channel(step.state, "judge_lesson"), list[str]()
+    lesson = require_channel(step.state, "judge_lesson")
     if feedback.agrees:  # nothing was distilled
         episode = await _store(step)
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
@@ -239,8 +239,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         if rewordings := load_operations(lesson.get("rewordings")):
             await commit_redistilled(io, access, rewordings, lesson["reworded"])
             await clear_cached_replies(io, access)
-        proposed = load_operations(lesson.get("operations"))
-        operations, outweighed = await protect_outweighing(io, access, proposed)
+        operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
         # Another review may be distilling the pending episodes that this one did not use.
@@ -254,7 +253,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
             skipped_episode_ids=skipped_episode_ids,
             failed=lesson.get("failed", []),
         )
-    warnings = [*lesson.get("warnings", []), *outweighed]
+    warnings = [*lesson.get("warnings", []), *learned["warnings"]]
     return {"learned": {**learned, "warnings": warnings}}
 
 

@@ -184,7 +184,7 @@ def _read_operation(operation: Any, prompt: DistillPrompt, visible: str) -> Guid
         guideline_id=guideline.id if guideline else None,
         text=text or None,
         question=question or None,
-        before=guideline.text if guideline and action == "revise" else None,
+        before=guideline.text if guideline else None,
         episode_ids=_read_sources(operation, prompt),
     )
 

@@ -12,9 +12,9 @@ from memalign_graph.evidence.deciding import current_evidence_model, fit, off_lo
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.guidelines import normalize_text
+from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.index import Vector
-from memalign_graph.memory.learning import protect_outweighing
+from memalign_graph.memory.learning import authors_by_episode
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import index_missing, vector_key_of_example
 from memalign_graph.models import BaseChatModel
@@ -130,24 +130,29 @@ async def proposed_guidelines(
     """Ask a model which changes to the guidelines this answer would lead to."""
     if feedback.agrees:
         return []
-    active = await access.guidelines(io)
-    texts = {guideline.id: guideline.text for guideline in active}
-    known = {*map(normalize_text, texts.values())}
-    result = await distill_episodes(io, access, model, [Episode.from_feedback(feedback)], active)
-    author = {feedback.episode_id: feedback.author or feedback.id}
-    operations, _ = await protect_outweighing(io, access, result.operations, author)
-    proposals: list[Shown] = []
-    for operation in operations:
-        action: str = operation.action
-        if action == "retire":
-            text = texts[str(operation.guideline_id)]
-            proposals.append({"action": action, "text": text, "question": None})
-            action = "add"  # of the text that replaces it, if any
-        if operation.text is not None:
-            if action == "add" and normalize_text(operation.text) in known:
-                action = "support"
-            fields = {"text": operation.text, "question": operation.question}
-            proposals.append({"action": action, **fields})
+    active = {guideline.id: guideline for guideline in await access.guidelines(io)}
+    episode = Episode.from_feedback(feedback)
+    result = await distill_episodes(io, access, model, [episode], [*active.values()])
+    author = {episode.id: feedback.author or feedback.id}
+    table = GuidelineTable(
+        active,
+        usable_sources={episode.id},
+        position=0,
+        authors={**authors_by_episode(access.view), **author},
+    )
+    supported = [active.get(table.apply(operation) or "") for operation in result.operations]
+    # A guideline by hand gets no sources, so the table reports no change of it.
+    proposals: list[Shown] = [
+        {"action": "support", "text": guideline.text, "question": guideline.question}
+        for guideline in supported
+        if guideline is not None and guideline.origin == "expert"
+    ]
+    for change in table.outcome:
+        action, guideline = change["action"], table.after.get(change["guideline_id"])
+        if action == "add" and change["guideline_id"] in active:
+            action = "support"
+        question = None if guideline is None else guideline.question
+        proposals.append({"action": action, "text": change["text"], "question": question})
     return proposals
 
 

@@ -17,6 +17,7 @@ from tests.integration_tests.alignment_support import (
     said,
     sources,
 )
+from tests.loopback import ChatRequest
 
 OLD_A, NEW_A = "On #a always name it.", "On #a never name it."
 OLD_B, NEW_B = "On #b always thank them.", "On #b never thank them."
@@ -139,6 +140,43 @@ async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: B
     await bench.invoke(graph, {"feedback": [record(2)]}, "u")
     await bench.resume(graph, {"C1": "first"}, "u")
     assert sources(await bench.guidelines()) == {OLD_A: 1}
+
+
+@pytest.mark.parametrize("keep", ["first", "second"])
+async def test_decision_leaves_guidelines_of_which_one_was_edited_while_the_question_waited(
+    bench: Bench, keep: str
+) -> None:
+    bench.server.responder = Model(distil=guideline_per_comment)
+    graph = alignment(bench, conflicts="ask")
+    await align(bench, [said(1, OLD_A)], graph)
+    await bench.invoke(graph, {"feedback": [said(2, NEW_A)]}, "u")
+    [old], edited = await bench.guidelines(), "On #a name it if asked."
+    await bench.call(bench.memory(), "edit_guideline", old.id, edited)
+    report = (await bench.resume(graph, {"C1": keep}, "u"))["report"]
+    assert {guideline.text for guideline in await bench.guidelines()} == {edited, NEW_A}
+    [warning] = report["warnings"]
+    assert warning.startswith(f"{NEW_A if keep == 'first' else edited!r} stays: its text,")
+
+
+async def test_decision_on_a_guideline_that_the_same_run_rewords_counts(bench: Bench) -> None:
+    bench.server.responder = Model(distil=guideline_per_comment)
+    graph = alignment(bench, conflicts="ask", batch_size=1)
+    await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob")], graph)
+    first, _ = await bench.episodes()
+    bench.memory().forget(first.id)
+    reworded = "On #a always name it, please."
+
+    def distil(request: ChatRequest) -> Any:
+        answer: Any = guideline_per_comment(request)
+        for operation in answer["operations"]:
+            operation["text"] = operation["text"].replace(OLD_A, reworded)
+        return answer
+
+    bench.server.responder = Model(distil=distil)
+    await bench.invoke(graph, {"feedback": [said(3, NEW_A)]}, "u")
+    report = (await bench.resume(graph, {"C1": "second"}, "u"))["report"]
+    assert sources(await bench.guidelines()) == {NEW_A: 1}
+    assert report["warnings"] == []
 
 
 async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:

@@ -20,6 +20,7 @@ from tests.conftest import (
     judgings,
     operations,
 )
+from tests.loopback import ChatRequest
 
 WORDS = "Too cold."
 EDITED = {"value": False, "rationale": WORDS}
@@ -289,6 +290,28 @@ async def test_one_comment_changes_no_guideline_that_other_experts_support(
     warnings = result["learned"]["warnings"]
     stays = SORRY in left
     assert ["other experts support it" in warning for warning in warnings] == [True] * stays
+
+
+@pytest.mark.parametrize("change", [RETIRED, REVISED])
+async def test_comment_against_a_guideline_that_is_edited_meanwhile_stays_pending(
+    bench: Bench, change: dict[str, str]
+) -> None:
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(operations({"action": "add", "text": SORRY}))
+    graph = bench.review_graph()
+    await bench.review(graph, COLD, on="a")
+    [guideline] = await bench.guidelines()
+
+    def edit_and_distill(chat: ChatRequest) -> Any:
+        if chat.schema_name == "judgment":
+            return {"rationale": "Fine.", "value": True}
+        bench.memory().edit_guideline(guideline.id, REASON)
+        return operations({"guideline": "G1", **change})
+
+    bench.server.responder = edit_and_distill
+    await bench.review(graph, {"rationale": "Never say sorry."}, OTHER, "b")
+    assert [guideline.text for guideline in await bench.guidelines()] == [REASON]
+    assert [episode.status for episode in await bench.episodes()] == ["distilled", "pending"]
 
 
 async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(

@@ -285,6 +285,26 @@ async def test_forgetting_during_consolidation_affects_nothing_else(
     assert await near.do("guidelines") == [both[1 - forgotten]]
 
 
+@pytest.mark.parametrize("edited", [0, 1])
+@pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
+async def test_edit_during_consolidation_stays_and_is_reported(
+    near: Bench, kind: str, edited: int
+) -> None:
+    _, both = await rules(near, "A.", "B.")
+    near.server.script(relations(**{kind: [[1, 2]]}))
+    done = interleave(
+        near.memory(model=near.server.chat_model())._consolidate,
+        asks,
+        lambda: near.memory().edit_guideline(both[edited].id, "C."),
+    )
+    left = ["A.", "B."]
+    left[edited] = "C."
+    assert [guideline.text for guideline in await near.do("guidelines")] == left
+    # The older guideline loses a contradiction, and the newer one is merged into it.
+    loser = left[0 if kind == "contradictions" else 1]
+    assert len([text for text in done["warnings"] if text.startswith(f"{loser!r} stays: ")]) == 1
+
+
 def shown(request: ChatRequest) -> dict[int, str]:
     """The guidelines of a request, by number."""
     matches = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)

@@ -133,7 +133,7 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
     server.script(operations({**guideline, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
     # The guideline of another expert stays.
-    expected = [gone, guideline] if author == "ann" else [guideline]
+    expected = [guideline, gone] if author == "ann" else [guideline]
     assert run_sync(proposed_guidelines(SYNC, *access_and_model, feedback)) == expected
     with pytest.raises(ChatModelError):
         run_sync(proposed_guidelines(SYNC, *access_and_model, feedback))
