@@ -154,11 +154,7 @@ class Bench:
 
     def models(self, **options: Any) -> dict[str, Any]:
         """Return options with the server's models."""
-        return {
-            "model": self.server.chat_model(),
-            "embeddings": self.server.embedder(),
-            **options,
-        }
+        return {"model": self.server.chat_model(), "embeddings": self.server.embedder(), **options}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -20,14 +20,7 @@ from tests.integration_tests.alignment_model import (
     feedback_in,
     guideline_per_comment,
 )
-from tests.integration_tests.alignment_support import (
-    align,
-    alignment,
-    asked,
-    record,
-    records,
-    said,
-)
+from tests.integration_tests.alignment_support import align, alignment, asked, record, records, said
 from tests.integration_tests.alignment_worker import Job, texts, work
 from tests.loopback import ChatRequest, LoopbackServer, Together, context_length_exceeded
 from tests.unit_tests.memory.stores import connect

@@ -286,10 +286,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
         "docs/checks.md",
         r"a weight of (\S+) or less .* at (\d+) accepted cases that all fail",
-        [
-            check_value._MIN_WEIGHT,
-            next(n for n in range(50) if not _is_used_after_failures(n)),
-        ],
+        [check_value._MIN_WEIGHT, next(n for n in range(50) if not _is_used_after_failures(n))],
     ),
     (
         "docs/checks.md",
@@ -303,11 +300,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
         "docs/checks.md",
         r"Up to (\d+) comments .* up to (\d+) at a time, the model writes at most (\d+)",
-        [
-            distill._MAX_SINGLE_COMMENTS,
-            distill_small.MAX_COMMENTS,
-            distill_small._MAX_QUESTIONS,
-        ],
+        [distill._MAX_SINGLE_COMMENTS, distill_small.MAX_COMMENTS, distill_small._MAX_QUESTIONS],
     ),
     ("docs/evaluation.md", r"`Numeric` with at most (\d+) values", [metrics._MOST_LABELS]),
     ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),

@@ -79,12 +79,7 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
         ],
     ),
     "ask_when_unsure": (
-        [
-            Rule(
-                when=lambda chat: "Sorry" not in str(chat.messages[-1]["content"]),
-                value=False,
-            )
-        ],
+        [Rule(when=lambda chat: "Sorry" not in str(chat.messages[-1]["content"]), value=False)],
         ["Judged 48 replies and asked about ", "by evidence, calibrated on", "% of cases"],
     ),
     "quality_gate": (

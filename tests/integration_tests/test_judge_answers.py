@@ -185,9 +185,7 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     assert done["customer"] == "carol"
 
 
-async def test_custom_node_can_remove_guidelines_from_the_prompt(
-    bench: Bench,
-) -> None:
+async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -> None:
     def without_guidelines(node: Any, state: Any) -> Any:
         update = node.invoke(state)
         update["judge_memory"]["guidelines"].clear()

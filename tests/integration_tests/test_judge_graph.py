@@ -102,9 +102,7 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     assert judgment["episode_ids"] == [episode.id]
 
 
-async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(
-    bench: Bench,
-) -> None:
+async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(bench: Bench) -> None:
     episode, two = await bench.remember(
         {**CASE, **COLD, "author": "ann"}, {**CASE, **COLD, "author": "bob"}
     )

@@ -190,9 +190,7 @@ async def test_unreadable_threads_are_reported(bench: Bench) -> None:
 CANARIES = {"ann": "zqxann", "bob": "zqxbob", "cid": "zqxcid"}
 
 
-async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
-    bench: Bench,
-) -> None:
+async def test_purge_redacts_quoted_comments_and_loses_nothing_else(bench: Bench) -> None:
     """Each judgment quotes the cases of its prompt."""
 
     def quoting(chat: Any) -> Any:
@@ -211,9 +209,7 @@ async def test_purge_redacts_quoted_comments_and_loses_nothing_else(
         keep_judgments=timedelta(days=1), k=0, decide="verdict", use_guidelines=False
     )
     apart = await bench.invoke(
-        open_judge,
-        {"inputs": "Something else?", "outputs": "Yes."},
-        "apart",
+        open_judge, {"inputs": "Something else?", "outputs": "Yes."}, "apart"
     )
     for author, canary in CANARIES.items():
         authors = [episode.author for episode in await bench.episodes() if episode.author != author]

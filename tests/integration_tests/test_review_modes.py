@@ -306,11 +306,7 @@ async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "distils"),
-    [
-        ({}, "gpt-other"),
-        ({"distill_model": "openai:gpt-own"}, "gpt-own"),
-    ],
+    ("options", "distils"), [({}, "gpt-other"), ({"distill_model": "openai:gpt-own"}, "gpt-own")]
 )
 async def test_model_of_the_context_distills_unless_distill_model_is_set(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str

@@ -10,16 +10,7 @@ from memalign_graph import Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
-from tests.conftest import (
-    CASE,
-    COLD,
-    EVERY_WAY,
-    OTHER,
-    Bench,
-    distillings,
-    judgings,
-    operations,
-)
+from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, distillings, judgings, operations
 from tests.loopback import ChatRequest
 
 WORDS = "Too cold."
@@ -151,12 +142,7 @@ async def test_learning_is_reported_and_stored(bench: Bench) -> None:
     [episode], [guideline] = await contents(bench)
     assert resumed["learned"]["episode_ids"] == [episode.id]
     assert resumed["learned"]["guidelines"] == [
-        {
-            "action": "add",
-            "guideline_id": guideline.id,
-            "text": SORRY,
-            "episode_ids": [episode.id],
-        }
+        {"action": "add", "guideline_id": guideline.id, "text": SORRY, "episode_ids": [episode.id]}
     ]
     assert (guideline.text, guideline.episode_ids) == (SORRY, [episode.id])
     assert (episode.status, episode.thread_ids) == ("distilled", ["t"])

@@ -6,21 +6,8 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Episode,
-    Feedback,
-    Numeric,
-    Pairwise,
-)
-from memalign_graph.agreement import (
-    Level,
-    consensus_value,
-    expert_agreement,
-    krippendorff_alpha,
-)
+from memalign_graph import Boolean, Categorical, Criterion, Episode, Feedback, Numeric, Pairwise
+from memalign_graph.agreement import Level, consensus_value, expert_agreement, krippendorff_alpha
 from memalign_graph.alignment.replay import replay_cases_from
 from memalign_graph.evaluation.dataset import knn_prediction, labelled_cases
 from memalign_graph.integrations import few_shot_examples

@@ -5,9 +5,7 @@ from typing import Any, cast
 import openai
 import pytest
 
-from tests.loopback import (
-    LoopbackServer,
-)
+from tests.loopback import LoopbackServer
 
 
 def schema_of(value: dict[str, Any]) -> dict[str, Any]:

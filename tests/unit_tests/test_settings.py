@@ -23,11 +23,7 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.runtime import JudgeResources
-from memalign_graph.settings import (
-    Alignment,
-    ReviewSettings,
-    resolve_context,
-)
+from memalign_graph.settings import Alignment, ReviewSettings, resolve_context
 
 CRITERION = Criterion(name="tone", instructions="Is it kind?")
 PAIR = Criterion(name="pair", instructions="Which is kinder?", scale=Pairwise())
@@ -162,13 +158,7 @@ def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"k": -1},
-        {"review": "unsure"},
-        {"namespace": ()},
-        {"namespace": ("a.b",)},
-        {"top_k": 3},
-    ],
+    [{"k": -1}, {"review": "unsure"}, {"namespace": ()}, {"namespace": ("a.b",)}, {"top_k": 3}],
     ids=repr,
 )
 def test_bad_field_of_a_context_is_refused_by_name(fields: dict[str, Any]) -> None:

@@ -79,9 +79,7 @@ async def test_two_gates_interrupt_in_turn_in_the_runs_namespace(bench: Bench) -
         assert len(await bench.episodes(criterion=criterion, namespace=("team-a",))) == 1
 
 
-async def test_first_gate_judges_the_revision_in_the_runs_namespace(
-    bench: Bench,
-) -> None:
+async def test_first_gate_judges_the_revision_in_the_runs_namespace(bench: Bench) -> None:
     """The first gate has already accepted, and the resumed run has no context."""
     AgentModel(bench.server, "Wait.", "So sorry!")
     graph = agent(bench, *pair(bench, review="always", max_revisions=1))
@@ -187,9 +185,7 @@ async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -
     assert [kind for kind, _ in messages_of(result)][:4] == ["human", "ai", "human", "ai"]
 
 
-async def test_judging_is_visible_with_streamed_subgraphs_and_interrupt_after(
-    bench: Bench,
-) -> None:
+async def test_judging_is_visible_with_streamed_subgraphs_and_interrupt_after(bench: Bench) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = fails("Wait.")
     graph = agent(bench, gate(bench), interrupt_after=["quality_gate.after_agent"])

@@ -14,22 +14,13 @@ from langgraph.types import Command
 from memalign_graph import ApprovalMiddleware, InvalidInputError
 from tests.conftest import Bench, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
-from tests.integration_tests.approvals.support import (
-    APPROVE,
-    BOTH_MODES,
-    CRITERION,
-    Shop,
-    ask,
-)
+from tests.integration_tests.approvals.support import APPROVE, BOTH_MODES, CRITERION, Shop, ask
 from tests.integration_tests.gates.support import models
 
 REFUND = ("refund", {"order": "A7", "amount": 20})
 EMAIL = ("send_email", {"to": "bob@example.com", "body": "Hello."})
 LOOK_UP = ("look_up", {"name": "Bob"})
-EDIT = {
-    "type": "edit",
-    "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}},
-}
+EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
 REJECT = {"type": "reject", "message": "Not this one."}
 RESPOND = {"type": "respond", "message": "The bank is closed."}
 

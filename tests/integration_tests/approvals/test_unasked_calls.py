@@ -211,10 +211,7 @@ def tool_graph(bench: Bench, shop: Shop, route: Any, key: str = "messages") -> G
     approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
     builder: Any = StateGraph(MessagesState if key == "messages" else ChatState)
     node = ToolNode(
-        shop.tools,
-        messages_key=key,
-        wrap_tool_call=approve,
-        awrap_tool_call=approve.awaiting,
+        shop.tools, messages_key=key, wrap_tool_call=approve, awrap_tool_call=approve.awaiting
     )
     builder.add_node("tools", node)
     builder.add_conditional_edges(START, route, ["tools"])

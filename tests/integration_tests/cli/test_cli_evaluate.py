@@ -139,9 +139,7 @@ def test_separate_test_set_and_reports(learner: Shell) -> None:
     assert (learner.folder / "r.html").read_text(encoding="utf-8").startswith("<")
 
 
-def test_bad_test_record_and_case_without_verdict_are_reported(
-    learner: Shell,
-) -> None:
+def test_bad_test_record_and_case_without_verdict_are_reported(learner: Shell) -> None:
     cases = [record(n) for n in range(20, 26)]
     learner.write_csv("test.csv", *cases, record(26, value="perhaps"))
     assert evaluate(learner, "--test", "test.csv", "--json").status == 4

@@ -202,10 +202,7 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
         ((*COLLECT[:3], "--inputs", "x", "--collect", "x"), "--examples: with --collect give"),
         ((*JUDGE, "e.jsonl", "--collect", "e.jsonl"), "--examples: e.jsonl was not written with a"),
         ((*JUDGE, "batch.cases.jsonl", "--collect", "no"), "--collect: no can't be read: No such"),
-        (
-            (*JUDGE, "e.jsonl", "--prepare", "batch.jsonl"),
-            "--prepare: .*batch.*jsonl already",
-        ),
+        ((*JUDGE, "e.jsonl", "--prepare", "batch.jsonl"), "--prepare: .*batch.*jsonl already"),
         ((*JUDGE, "e.jsonl", "--prepare", "no/b.jsonl"), "--prepare: .*can't be written: No such"),
     ],
 )

@@ -30,11 +30,7 @@ from tests.integration_tests.evaluation.support import (
     record,
     records,
 )
-from tests.loopback import (
-    LoopbackServer,
-    refusal,
-    truncated,
-)
+from tests.loopback import LoopbackServer, refusal, truncated
 from tests.loopback.replies import as_reply
 
 RECORDS = records(9)

@@ -11,9 +11,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Migration, amigrate, migrate
 from tests.conftest import CRITERION
 from tests.integration_tests.evaluation.support import contents
-from tests.integration_tests.evidence.judging_support import (
-    Judge as Double,
-)
+from tests.integration_tests.evidence.judging_support import Judge as Double
 from tests.integration_tests.evidence.judging_support import (
     asks_for_value,
     case,
@@ -146,8 +144,7 @@ def test_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
 ) -> None:
     refused = error(400, "This prompt is not allowed.", code="content_filter")
     double = Double(
-        value=lambda number: refused if number == 7 else new_says(number),
-        belief=belief(new_says),
+        value=lambda number: refused if number == 7 else new_says(number), belief=belief(new_says)
     )
     server.responder = double
     options, keys = judge_of(server, k=0).options, by_key(memory)

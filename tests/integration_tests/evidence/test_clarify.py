@@ -21,13 +21,7 @@ from tests.conftest import (
 )
 from tests.integration_tests.agents.support import AgentModel, agent, ask, calls
 from tests.integration_tests.gates.support import Writer, asked, gated, models
-from tests.loopback import (
-    ChatRequest,
-    LoopbackServer,
-    ReplyLike,
-    Rule,
-    error,
-)
+from tests.loopback import ChatRequest, LoopbackServer, ReplyLike, Rule, error
 from tests.unit_tests.memory.purging import (
     MARK,
     everything_in,

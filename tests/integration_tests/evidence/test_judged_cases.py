@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import (
-    ChatModelError,
-    Numeric,
-)
+from memalign_graph import ChatModelError, Numeric
 from tests.conftest import CRITERION, EVERY_WAY, Bench, judgings
 from tests.integration_tests.alignment_support import progress_of
 from tests.integration_tests.evidence.judging_support import (

@@ -7,13 +7,7 @@ from typing import Any, Literal
 import pytest
 from langgraph.store.base import PutOp
 
-from memalign_graph import (
-    Example,
-    Feedback,
-    InvalidInputError,
-    Judgment,
-    Uncertain,
-)
+from memalign_graph import Example, Feedback, InvalidInputError, Judgment, Uncertain
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
 from memalign_graph.memory.reports import report_of

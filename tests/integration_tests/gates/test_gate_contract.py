@@ -393,9 +393,7 @@ async def test_distilling_failure_is_not_a_judge_error_and_ends_the_turn(bench: 
     assert f"Feedback {episode.id} is stored" in gate["learned"]["warnings"][0]
 
 
-async def test_store_failure_fails_the_run_which_can_be_resumed(
-    bench: Bench,
-) -> None:
+async def test_store_failure_fails_the_run_which_can_be_resumed(bench: Bench) -> None:
     graph = gated(bench, Writer(), review="always", on_judge_error="open", max_revisions=0)
     await bench.invoke(graph, asked())
     bench.server.script_embeddings(DOWN)

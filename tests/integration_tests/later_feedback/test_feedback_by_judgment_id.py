@@ -69,9 +69,7 @@ async def test_feedback_is_learned_on_another_thread(bench: Bench) -> None:
     assert [judgment.judgment.id for judgment in waiting] == [judgment["id"], again["id"]]
 
 
-async def test_judgments_are_kept_until_expiry_and_only_on_request(
-    bench: Bench,
-) -> None:
+async def test_judgments_are_kept_until_expiry_and_only_on_request(bench: Bench) -> None:
     unkept = await judge(bench, keep_judgments=None)
     assert judgments_in_store(bench) == []
     with pytest.raises(ValueError, match="without `keep_judgments`"):

@@ -234,9 +234,7 @@ async def test_judgment_that_used_only_the_purged_guideline_is_removed(bench: Be
 
 
 @pytest.mark.usefixtures("quoting")
-async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(
-    bench: Bench,
-) -> None:
+async def test_forgetting_keeps_judgments_for_new_feedback_or_a_later_purge(bench: Bench) -> None:
     judgment = await judge_and_give_feedback(bench)
     await judge(bench, OTHER)
     [episode] = await bench.episodes()

@@ -269,9 +269,7 @@ async def test_unreadable_memory_is_named_and_the_others_judge(bench: Bench, lab
             assert result["errors"].keys() == {"facts"}
 
 
-async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(
-    bench: Bench,
-) -> None:
+async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(bench: Bench) -> None:
     bench.store = store = WatchedStore()
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)

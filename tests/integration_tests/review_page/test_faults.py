@@ -15,11 +15,7 @@ from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from memalign_graph import (
-    Criterion,
-    create_judge_graph,
-    create_panel_graph,
-)
+from memalign_graph import Criterion, create_judge_graph, create_panel_graph
 from memalign_graph.review import ReviewQueue, create_review_app
 from memalign_graph.review.forms import parse_form
 from memalign_graph.review.requests import SignIn
@@ -190,9 +186,7 @@ async def test_unusual_outputs_do_not_block_the_queue(office: Office, outputs: A
 
 
 async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
-    office: Office,
-    people: People,
-    monkeypatch: pytest.MonkeyPatch,
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, visitor, _ = people
     monkeypatch.setattr(SignIn, "reviewer", lambda *_: visitor)

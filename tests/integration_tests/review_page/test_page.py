@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Feedback,
-    Numeric,
-    Pairwise,
-)
+from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric, Pairwise
 from memalign_graph.interrupts import case_payload
 from memalign_graph.review import create_review_app, leases
 from memalign_graph.review.forms import fields_of, parse_form

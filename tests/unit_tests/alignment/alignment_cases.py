@@ -73,9 +73,7 @@ def merge(
 
 
 def after(
-    guidelines: Iterable[Guideline],
-    merged: MergeResult,
-    decisions: dict[str, str] | None = None,
+    guidelines: Iterable[Guideline], merged: MergeResult, decisions: dict[str, str] | None = None
 ) -> dict[str, Guideline]:
     """What a memory's guidelines are when all of it is committed, by text."""
     operations = [*merged.operations, *resolve_conflicts(merged.conflicts, decisions)]

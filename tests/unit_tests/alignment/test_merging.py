@@ -4,11 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.alignment.merge import (
-    ProposalMerger,
-    resolve_conflicts,
-    unresolved_warnings,
-)
+from memalign_graph.alignment.merge import ProposalMerger, resolve_conflicts, unresolved_warnings
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from tests.unit_tests.alignment.alignment_cases import (
     NONE,

@@ -213,9 +213,7 @@ def test_groups_of_commands_alone_show_their_help(
     assert "Commands" in expected.out + expected.err
 
 
-def test_background_command_ends_on_sigterm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(_: str) -> str:
         signal.raise_signal(signal.SIGTERM)
         return "0"

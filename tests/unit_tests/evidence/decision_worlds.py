@@ -182,8 +182,7 @@ HELPED = {
 
 NOT_KNOWN = {
     "one expert flips two of six topics, alone": World(
-        topics(_steady(0.85), 0.95, flips=lambda _, topic: topic < 2),
-        (20, 40, 100),
+        topics(_steady(0.85), 0.95, flips=lambda _, topic: topic < 2), (20, 40, 100)
     ),
     "judge learned .6 -> .95 since the last verdict": World(
         topics(_grows(0.6, 0.95, 1.0), 0.85), _FROM_40

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Guideline,
-    JudgeMemory,
-    Numeric,
-    Pairwise,
-)
+from memalign_graph import Boolean, Categorical, Guideline, JudgeMemory, Numeric, Pairwise
 from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,

@@ -137,11 +137,7 @@ INPUT = [
     },
 ]
 OUTPUT = [
-    {
-        "role": "assistant",
-        "parts": [{"type": "text", "content": "Done."}],
-        "finish_reason": "stop",
-    }
+    {"role": "assistant", "parts": [{"type": "text", "content": "Done."}], "finish_reason": "stop"}
 ]
 
 

@@ -53,7 +53,7 @@ def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
             "value": False,
             "judgment": judgment,
             **fields,
-        },
+        }
     )
 
 

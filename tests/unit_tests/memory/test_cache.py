@@ -228,9 +228,7 @@ async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) 
     assert len((await second).rows()) == 2
 
 
-def test_judgment_reads_the_head_once_and_uses_the_version_it_names(
-    server: LoopbackServer,
-) -> None:
+def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: LoopbackServer) -> None:
     store = WatchedStore()
     there = InMemoryStore()
     there._data = store._data
@@ -264,9 +262,7 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(
     assert (judgment["memory_version"], judgment["evidence"]["cases"]) == (other.version(), 30)
 
 
-def test_clock_once_far_ahead_causes_no_lasting_cost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_clock_once_far_ahead_causes_no_lasting_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     class CountingStore(InMemoryStore):
@@ -420,9 +416,7 @@ def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener)
     assert memory.version() == cold.version()
 
 
-def test_memory_may_exceed_sqlites_variable_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_may_exceed_sqlites_variable_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert access.BATCH_ITEMS <= 1_000
     monkeypatch.setattr(access, "BATCH_ITEMS", access.BATCH_ITEMS // 10)
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)

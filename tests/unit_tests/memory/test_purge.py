@@ -131,9 +131,7 @@ def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory)
     assert left_in(everything_in(memory.access.store), "shared case") == []
 
 
-def test_judgment_of_another_case_no_longer_names_the_purged_episode(
-    memory: JudgeMemory,
-) -> None:
+def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: JudgeMemory) -> None:
     purged, retained = memory.remember([said("one", author="ann"), said("two", author="bob")])
     near = [
         Neighbour(
@@ -214,9 +212,7 @@ def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_guidelines_of_others_stay_although_they_share_a_rare_word(
-    memory: JudgeMemory,
-) -> None:
+def test_guidelines_of_others_stay_although_they_share_a_rare_word(memory: JudgeMemory) -> None:
     other = memory.remember(said("other", "The portal must be named.", author="bob"))
     learn(memory, op("add", other, text="The reply must name the portal."))
     memory.add_guideline("Beside the portal, name zqxwhy.", author="bob")
@@ -342,9 +338,7 @@ def test_feedback_given_while_threads_are_read_is_purged(case: str) -> None:
     assert MARK not in repr(vars(other.access.view)).casefold()
 
 
-def test_feedback_given_just_before_the_purge_is_purged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     store = InMemoryStore()
     memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
     memory.remember(said("one", "First zqxwhy.", author="ann"))

@@ -132,9 +132,7 @@ def test_open_reader_is_reported_and_a_second_purge_succeeds(
     assert holding(tmp_path) == []
 
 
-async def test_open_reader_of_an_async_file_or_checkpointer_is_reported(
-    tmp_path: Path,
-) -> None:
+async def test_open_reader_of_an_async_file_or_checkpointer_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     async with aiosqlite.connect(path, isolation_level=None, timeout=0.2) as connection:
         await connection.execute("PRAGMA journal_mode=WAL")

@@ -188,9 +188,7 @@ def test_forgetting_a_source_during_distillation_discards_the_result(near: Bench
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleave(
-        lambda io: memory._forget(io, episode.id),
-        asks,
-        lambda: near.memory().forget(two.id),
+        lambda io: memory._forget(io, episode.id), asks, lambda: near.memory().forget(two.id)
     )
     [guideline] = memory.guidelines()
     assert (guideline.text, guideline.status, guideline.episode_ids) == (
@@ -343,9 +341,7 @@ def small(bench: Bench) -> Any:
     return bench.memory(model=model)
 
 
-async def test_similar_guidelines_are_compared_within_the_window_and_only_once(
-    near: Bench,
-) -> None:
+async def test_similar_guidelines_are_compared_within_the_window_and_only_once(near: Bench) -> None:
     episodes = await fill(near, 40)
     texts = [guideline.text for guideline in await near.do("guidelines")]
     calls = 0

@@ -143,9 +143,7 @@ def test_revise_changes_only_the_given_fields(
     assert memory.guidelines() == []
 
 
-def test_equal_revision_changes_nothing_and_adds_its_thread(
-    memory: JudgeMemory,
-) -> None:
+def test_equal_revision_changes_nothing_and_adds_its_thread(memory: JudgeMemory) -> None:
     item = one_of(memory)
     version = memory.version()
     for fields in ({}, {"value": "yes"}, {"rationale": "Too cold. "}):

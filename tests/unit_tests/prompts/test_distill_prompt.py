@@ -453,8 +453,7 @@ def test_many_guidelines_leave_space_for_the_feedback(origin: str, window: int) 
 
 
 @pytest.mark.parametrize(
-    ("window", "told", "most"),
-    [(128_000, None, 40), (1_400, None, 2), (99, 1, 1)],
+    ("window", "told", "most"), [(128_000, None, 40), (1_400, None, 2), (99, 1, 1)]
 )
 def test_small_window_requests_few_operations(window: int, told: int | None, most: int) -> None:
     # Without reasons a small model writes rules until its answer is cut off.
