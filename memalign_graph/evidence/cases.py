@@ -42,7 +42,7 @@ class EvidenceCase:
     judged_at: datetime
     """The time of the feedback on that verdict."""
     is_always_asked: bool = False
-    """Whether that verdict could not have spared the question."""
+    """Whether no verdict could have spared the question, by the first answer to one."""
 
 
 def load_cases(
@@ -90,8 +90,10 @@ def _case_of(
             value = value_or_none(past.verdict, scale)
             if value is not None:
                 verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
-                reasons = (past.review or {}).get("reasons") or ()
-                is_always_asked = not ALWAYS_ASKED.isdisjoint(reasons)
+                # `migrate` also gives a verdict to feedback that nobody was asked for.
+                if past.review is not None:
+                    reasons = past.review.get("reasons") or ()
+                    is_always_asked = not ALWAYS_ASKED.isdisjoint(reasons)
     return EvidenceCase(
         vector_key=rows[0].vector_key,
         vector=vector,
