@@ -78,11 +78,11 @@ async def merge_proposals(
     given_at = {row.id: row.given_at for row in view.rows()}
     merger = ProposalMerger(view.guidelines, proposals, given_at, authors_by_episode(view))
     texts = [guideline.text for guideline in merger.guidelines]
-    changed = merger.changed_places if proposals else range(len(texts))
+    changed = merger.changed_places
     relations = Relations([], [])
     if compare and not is_small_model(chat) and changed and len(texts) >= _MIN_COMPARED:
         relations = await find_relations(io, access, chat, texts, changed)
-    merged = merger.merge(relations, changed_only=bool(proposals))
+    merged = merger.merge(relations)
 
     async def quoted(side: ConflictSide) -> ConflictSide:
         """Add the newest comments behind a guideline, for the expert who decides."""
@@ -190,8 +190,9 @@ class ProposalMerger:
     ) -> None:
         """Apply the proposals; equal texts are one guideline.
 
-        `given_at` has the dates of episodes; others are older than all. `authors` has their
-        experts; an episode without one counts as an expert of its own.
+        Without any, all guidelines are compared with each other. `given_at` has the dates of
+        episodes; others are older than all. `authors` has their experts; an episode without one
+        counts as an expert of its own.
         """
         operations = [operation for batch in proposals for operation in batch]
         self._before = {guideline.id: guideline for guideline in guidelines}
@@ -201,7 +202,7 @@ class ProposalMerger:
         self._table = GuidelineTable(
             self._before, usable_sources=self._proposed, position=last + 1, authors=authors
         )
-        self._changed_ids: set[str | None] = set()
+        self._changed_ids: set[str | None] = set() if proposals else {*self._before}
         self._contradictions: list[tuple[str, str]] = []
         # A proposal that adds sources to a guideline counts before one that retires it.
         for operation in operations:
@@ -220,7 +221,7 @@ class ProposalMerger:
         """The indexes of guidelines that are new, reworded, or have a new source."""
         return [index for index, key in enumerate(self._table.after) if key in self._changed_ids]
 
-    def merge(self, relations: Relations, *, changed_only: bool = True) -> MergeResult:
+    def merge(self, relations: Relations) -> MergeResult:
         """Merge duplicates and collect conflicts, by the relations between the guidelines."""
         ids = list(self._table.after)
         pairs = [
@@ -233,8 +234,7 @@ class ProposalMerger:
         ]
         for group in relations.duplicates:
             self._merge_duplicates([ids[place] for place in group], pairs)
-        if changed_only:
-            pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
+        pairs = [pair for pair in pairs if not self._changed_ids.isdisjoint(pair)]
         conflicts = self._conflicts(pairs)
         opposed = {side.guideline_id for pair in conflicts for side in (pair.first, pair.second)}
         # What becomes of a contradiction is reported with it.

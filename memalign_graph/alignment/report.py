@@ -15,7 +15,6 @@ class Rejected(FrozenModel):
 
     index: int
     """Its index in the list, from 0."""
-
     reason: str
     """The problem, in a sentence that names the field."""
 
@@ -25,14 +24,11 @@ class FeedbackCounts(FrozenModel):
 
     new: int
     """Feedback that was not in memory."""
-
     changed: int
     """Feedback that replaced earlier feedback of the same expert on the same example."""
-
     unchanged: int
     """Feedback that was in memory already. Records that are older than the same expert's feedback
     in memory count nowhere; a warning counts them."""
-
     rejected: int
     """Invalid records."""
 
@@ -42,19 +38,14 @@ class GuidelineChange(FrozenModel):
 
     id: str
     """The guideline."""
-
     text: str
     """Its wording; the last one if it is retired."""
-
     episode_ids: list[str]
     """Its source episodes."""
-
     before: str | None = None
     """Its wording before; None if it is new or is not reworded."""
-
     superseded_by: str | None = None
     """The guideline that replaces a retired one, if any."""
-
     reason: str | None = None
     """The reason why it is retired."""
 
@@ -64,10 +55,8 @@ class GuidelineChanges(FrozenModel):
 
     added: list[GuidelineChange]
     """New guidelines."""
-
     revised: list[GuidelineChange]
     """Guidelines with another wording or other sources."""
-
     retired: list[GuidelineChange]
     """Guidelines that are no longer active: contradicted, merged, or without sources."""
 
@@ -84,19 +73,14 @@ class BrokenCase(FrozenModel):
 
     example_id: str
     """The example."""
-
     episode_ids: list[str]
     """The experts' episodes on it."""
-
     expected: Any
     """The expert's value."""
-
     got: Any
     """The judge's value with the guideline."""
-
     guideline: str
     """The guideline, as it was proposed."""
-
     outcome: Literal["dropped"] = "dropped"
     """The guideline was dropped."""
 
@@ -106,25 +90,18 @@ class Replay(FrozenModel):
 
     cases: int
     """The number of cases that were judged again."""
-
     agreed_before: int
     """How many of them agreed with their expert before."""
-
     agree_after: int
     """How many of those that agreed before still agree with the committed guidelines."""
-
     newly_agree: int
     """How many of the others agree now."""
-
     chat_calls: int
     """The chat calls of the replay."""
-
     broken: list[BrokenCase]
     """The cases that agree again without the dropped guidelines."""
-
     turned_by_episodes: list[str] = Field(default_factory=list)
     """The example ids of cases that regressed because of the new episodes in the prompt."""
-
     failed: dict[str, str] = Field(default_factory=dict)
     """The reason why a case could not be judged again, by example id; the case is not counted."""
 
@@ -134,19 +111,14 @@ class ConflictSide(FrozenModel):
 
     guideline_id: str
     """The guideline."""
-
     text: str
     """Its wording."""
-
     episode_ids: list[str]
     """Its sources."""
-
     by_expert: bool = False
     """Whether an expert wrote it by hand."""
-
     experts: int = 0
     """The number of experts behind its sources."""
-
     said: list[str] = Field(default_factory=list)
     """The newest comments behind it, each with author and date."""
 
@@ -156,16 +128,12 @@ class Conflict(FrozenModel):
 
     id: str
     """The name of the conflict in the question to the expert: `C1`, `C2`, ..."""
-
     first: ConflictSide
     """The earlier guideline."""
-
     second: ConflictSide
     """The later guideline."""
-
     newer: Literal["first", "second"]
     """The side with newer feedback; a guideline written by hand always counts as newer."""
-
     default: Literal["first", "second", "both"] = "both"
     """The side that stays if no expert decides: the newer one, or both if it is outweighed."""
 
@@ -175,40 +143,28 @@ class AlignmentReport(FrozenModel):
 
     feedback: FeedbackCounts
     """Counts of the feedback."""
-
     rejected: list[Rejected]
     """The invalid records."""
-
     agreement: Agreement
     """The agreement of the experts over the whole memory, before distilling."""
-
     guidelines: GuidelineChanges
     """The guidelines that changed."""
-
     conflicts: list[Conflict]
     """Guidelines that contradicted each other."""
-
     decisions: dict[str, str] | None
     """The expert's decisions by conflict id; None if nobody was asked."""
-
     replay: Replay | None
     """The result of judging seen cases again; None without `guard="replay"`."""
-
     judged_cases: int = 0
     """The number of cases judged as if they were new; 0 without `judge_cases`."""
-
     batches: int
     """The number of distilled batches."""
-
     cost: Cost
     """Model calls, tokens and seconds."""
-
     memory_version_before: str
     """The memory's version when the run began."""
-
     memory_version_after: str
     """The memory's version now."""
-
     warnings: list[str]
     """What failed or was left out, a sentence each."""
 

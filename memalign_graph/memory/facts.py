@@ -240,12 +240,6 @@ class Fact(FrozenModel):
         """Whether it changes guidelines, or marks feedback as distilled."""
         return bool(self.read or self.guidelines or self.retired)
 
-    @property
-    def sources(self) -> list[FeedbackHashes]:
-        """The sources of each change of a guideline."""
-        changes: list[GuidelineRevision | GuidelineTombstone] = [*self.guidelines, *self.retired]
-        return [change.sources for change in changes]
-
     def read_together(self, episode_ids: Iterable[str]) -> set[str]:
         """Return these episodes, and those that shared a prompt with them."""
         ids = {*episode_ids}

@@ -232,7 +232,11 @@ class MemoryState:
         if fact.is_lesson:
             self._lesson_facts.append(fact)
             self._lesson_hashes.update(fact.read.values())
-            for sources in fact.sources:
+            learned, retired = fact.guidelines, fact.retired
+            for sources in (
+                *(each.sources for each in learned),
+                *(gone.sources for gone in retired),
+            ):
                 self._lesson_hashes.update(sources.values())
         # Lessons are applied again once, after all facts: doing it at each change is quadratic.
         self._is_outdated |= is_touched
@@ -251,19 +255,19 @@ class MemoryState:
         status = "pending" if key in self.pending else "distilled"
         return Episode.model_validate({**row.content, "status": status})
 
-    def guideline(self, revision: GuidelineRevision) -> Guideline:
-        shared = Guideline.model_fields.keys() & GuidelineRevision.model_fields.keys()
-        fields = {name: getattr(revision, name) for name in shared}
-        return Guideline(
-            **fields,
-            episode_ids=list(revision.sources),
-            status="pending" if revision.is_outdated else "standing",
-        )
-
     def ordered_guidelines(self) -> list[Guideline]:
         """Return the active guidelines, in the order a judge reads them."""
-        revisions = sorted(self.guidelines.values(), key=lambda each: (each.position, each.id))
-        return list(map(self.guideline, revisions))
+        shared = Guideline.model_fields.keys() & GuidelineRevision.model_fields.keys()
+        return [
+            Guideline(
+                **{name: getattr(revision, name) for name in shared},
+                episode_ids=list(revision.sources),
+                status="pending" if revision.is_outdated else "standing",
+            )
+            for revision in sorted(
+                self.guidelines.values(), key=lambda each: (each.position, each.id)
+            )
+        ]
 
     def _apply_feedback(self, fact: Fact) -> bool:
         """Apply new and forgotten feedback; returns whether a lesson depends on it."""

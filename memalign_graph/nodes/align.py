@@ -247,19 +247,14 @@ def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:
 async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     """Pack pending feedback and guidelines; add a warning about those that are given up."""
     io, access, chat = step.io, step.access, step.distill_chat_model
-    pending = (await access.episodes(io, (await access.refresh(io)).pending())).values()
+    pending = [*(await access.episodes(io, (await access.refresh(io)).pending())).values()]
     outdated = await access.pending_guidelines(io)
-    to_distill = [episode for episode in pending if can_be_tried(access, chat, episode)]
-    to_reword = [guideline for guideline in outdated if can_be_tried(access, chat, guideline)]
-    for kind, ids in (
-        ("piece(s) of feedback", {item.id for item in pending} - {item.id for item in to_distill}),
-        ("pending guideline(s)", {item.id for item in outdated} - {item.id for item in to_reword}),
-    ):
+    for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
+        ids = sorted(item.id for item in items if not can_be_tried(access, chat, item))
         if ids:
-            given_up = _enumerate(sorted(ids))
-            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, given_up))
+            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, _enumerate(ids)))
     batches = pack_batches(
-        to_distill,
+        [episode for episode in pending if can_be_tried(access, chat, episode)],
         access.criterion,
         await access.guidelines(io),
         max_input_tokens=window,
@@ -268,7 +263,7 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     )
     return [
         *({"episode_ids": ids} for ids in batches),
-        *({"guideline_id": guideline.id} for guideline in to_reword),
+        *({"guideline_id": each.id} for each in outdated if can_be_tried(access, chat, each)),
     ]
 
 
@@ -327,28 +322,25 @@ async def distill_batches(step: _Call) -> StateUpdate:
     """
     batches: list[Lesson] = step.lesson["batches"]
     results: dict[int, DistillResult] = {}
+    errors: dict[int, ChatModelError] = {}
     add_progress = step.progress_counter("distill", len(batches))
 
-    async def distill_all(numbers: Sequence[int]) -> dict[int, ChatModelError]:
-        """Distill some batches; return the errors by batch."""
+    async def distill(io: IO, number: int) -> None:
+        try:
+            results[number] = await _distill_batch(io, step, batches[number])
+        except ChatModelError as error:
+            errors[number] = error
+        else:
+            errors.pop(number, None)
+            add_progress(batch=number + 1)
+
+    for numbers in (range(len(batches)), errors):
+        for number, error in sorted(errors.items()):
+            logger.warning("Retrying batch %d of %d: %s", number + 1, len(batches), error)
         io = CachedRepliesIO(step.io, step.access)  # a second try pays only for what failed
-        errors: dict[int, ChatModelError] = {}
-
-        async def distill(number: int) -> None:
-            try:
-                results[number] = await _distill_batch(io, step, batches[number])
-            except ChatModelError as error:
-                errors[number] = error
-            else:
-                add_progress(batch=number + 1)
-
-        await step.io.gather(list(map(distill, numbers)), step.max_concurrency)
-        return errors
-
-    errors = await distill_all(range(len(batches)))
-    for number, error in sorted(errors.items()):
-        logger.warning("Retrying batch %d of %d: %s", number + 1, len(batches), error)
-    errors = await distill_all(sorted(errors))
+        await step.io.gather(
+            [distill(io, number) for number in sorted(numbers)], step.max_concurrency
+        )
     if errors and not any(result.read for result in results.values()):
         raise errors[min(errors)]
     left_out = [

@@ -72,9 +72,12 @@ def read_distilled(
         ValueError: What is wrong, to be shown to the model. With `drop_rejected`, guidelines that
             teach nothing are left out with a warning instead.
     """
-    read = _read_questions if prompt.is_for_questions else _read_operations
     shown_cases, accepted, rejected = _shown_cases(prompt), [], dict[str, tuple[str, str]]()
-    operations, most = read(answer, prompt, shown_cases), prompt.max_operations
+    if prompt.is_for_questions:
+        operations = _read_questions(answer, prompt)
+    else:
+        operations = _read_operations(answer, prompt, shown_cases)
+    most = prompt.max_operations
     if len(operations) > most and not drop_rejected:
         raise ValueError(f"it has {len(operations)} operations: give at most {most}")
     for operation in operations[:most]:
@@ -112,9 +115,7 @@ def _shown_cases(prompt: DistillPrompt) -> str:
     return "\n\n".join(dict.fromkeys([*parts, *unescaped]))
 
 
-def _read_questions(
-    answer: dict[str, Any], prompt: DistillPrompt, _shown_cases: str
-) -> list[GuidelineOperation]:
+def _read_questions(answer: dict[str, Any], prompt: DistillPrompt) -> list[GuidelineOperation]:
     questions = answer.get("questions")
     if not isinstance(questions, list):
         raise ValueError('it has no list of "questions"')

@@ -54,7 +54,7 @@ async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
     memory, again = bench.memory(CRITERION), {}
     access, decisions = memory.access, await memory.aepisodes()
     # Older values of the same calls, from a table: nobody was asked for them.
-    fields = {"author": "bob", "given_at": "2020-01-01T00:00:00Z"}
+    fields: dict[str, Any] = {"author": "bob", "given_at": "2020-01-01T00:00:00Z"}
     await memory.aremember(
         [{**fields, "example": it.example, "value": it.value} for it in decisions]
     )

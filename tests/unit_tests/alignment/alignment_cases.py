@@ -62,14 +62,13 @@ def merge(
     found: Relations = NONE,
     given_at: dict[str, datetime] | None = None,
     authors: dict[str, str | None] | None = None,
-    **options: Any,
 ) -> MergeResult:
     dates = dated() if given_at is None else given_at
     by = BY_ANN if authors is None else authors
     merging = ProposalMerger(
         list(guidelines), [list(proposal) for proposal in proposals], dates, by
     )
-    return merging.merge(found, **options)
+    return merging.merge(found)
 
 
 def after(

@@ -123,7 +123,7 @@ def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
 def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
     assert merge([OLD, OTHER], [add("X.", "e9")], found=OPPOSED).conflicts == []
     assert len(merge([OLD, OTHER], [add("Thank them.", "e9")], found=OPPOSED).conflicts) == 1
-    assert len(merge([OLD, OTHER], found=OPPOSED, changed_only=False).conflicts) == 1
+    assert len(merge([OLD, OTHER], found=OPPOSED).conflicts) == 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_new_words_of_as_many_experts_are_a_guideline_of_their_own(
 
 def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None:
     merged = merge([TEN, HAND], [add("x", "e12")], found=relations(contradictions=[(0, 1)]))
-    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]), changed_only=False)
+    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]))
     assert merged.conflicts == []
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}
     # Unless an expert decides otherwise.

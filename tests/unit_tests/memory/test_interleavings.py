@@ -195,9 +195,8 @@ def act(actor: Actor) -> None:
 
 
 def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
-    guidelines = sorted(scratch.guidelines.values(), key=lambda one: (one.position, one.id))
     assert view.version == scratch.version
-    assert view.guidelines == [scratch.guideline(guideline) for guideline in guidelines]
+    assert view.guidelines == scratch.ordered_guidelines()
     assert view.answers() == scratch.answers
     assert view.pending() == sorted(scratch.pending)
     assert view.rows() == [scratch.rows[key] for key in sorted(scratch.rows)]
