@@ -26,8 +26,17 @@ from memalign_graph.transcript import (
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
-# Possessive, so that the text after a "<" is read once.
-_TAG_OR_CONTROL_TOKEN = re.compile(rf"<(?=[\s/]*+(?:{_TAGS})\b|\|)", re.IGNORECASE)
+# Of the chat templates of widespread models: `<|im_end|>`, `<turn|>`, `</s>`, `[/INST]` and others.
+_TOKENS = (
+    r"[|\uff5c]|\w{1,40}\|>|/?sys>>|/?s>|(?:bos|eos)(?:_token)?>|(?:start|end)_of_turn>|"
+    r"/?(?:think|tool_calls?|tool_response)>"
+)
+_BRACKETED = r"inst|system_prompt|available_tools|tool_(?:calls|content|results)|think|gmask"
+# Also in fullwidth forms. Possessive, so that the text after a "<" is read once.
+_TAG_OR_CONTROL_TOKEN = re.compile(
+    rf"[<\uff1c\ufe64](?=[\s/\uff0f]*+(?:{_TAGS})\b|{_TOKENS})|\[(?=/?(?:{_BRACKETED})\])",
+    re.IGNORECASE,
+)
 _MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
 
@@ -102,7 +111,7 @@ def _cut_to(transcripts: Mapping[str, Sequence[Step]], level: int) -> str:
 
 def escape_tags(text: str) -> str:
     """Escape the prompt's tags and control tokens in a text."""
-    return _TAG_OR_CONTROL_TOKEN.sub("&lt;", text)
+    return _TAG_OR_CONTROL_TOKEN.sub(lambda mark: "&#91;" if mark[0] == "[" else "&lt;", text)
 
 
 def clip(text: str, max_tokens: int) -> str:

@@ -1,5 +1,7 @@
 """Escaping and truncation of untrusted text."""
 
+from html import unescape
+
 import pytest
 
 from memalign_graph import Example
@@ -34,8 +36,35 @@ def test_control_tokens_are_escaped_once(token: str) -> None:
     assert escape_tags(once) == once
 
 
+CONTROL_TOKENS = (
+    *(
+        "<|im_end|>",
+        "<\uff5cAssistant\uff5c>",
+        "\uff1c|im_end|>",
+        "<turn|>",
+        "<end_of_turn>",
+        "<bos>",
+    ),
+    *("</s>", "<<SYS>>", "<</SYS>>", "</think>", "<tool_call>", "</tool_response>"),
+    *("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[/TOOL_RESULTS]", "[gMASK]"),
+    *("\uff1c/outputs\uff1e", "\uff1c\uff0foutputs\uff1e", "\ufe64case\ufe65"),
+)
+
+
+@pytest.mark.parametrize("token", CONTROL_TOKENS)
+def test_control_tokens_of_chat_templates_and_fullwidth_tags_are_escaped(token: str) -> None:
+    escaped = escape_tags(f"a{token}b")
+    assert token not in escaped
+    assert unescape(escaped).replace("<", token[0]) == f"a{token}b"
+    assert escape_tags(escaped) == escaped
+
+
 @pytest.mark.parametrize(
-    "text", ["a < b and c > d", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"]
+    "text",
+    [
+        *("a < b and c > d", "<casement>", "x<y|z", "List<example_type>", "&lt;case>"),
+        *("<section>", "<span>", "[instance]", "array[i]", "\uff1c\u65e5\u672c\uff1e"),
+    ],
 )
 def test_other_text_is_unchanged(text: str) -> None:
     assert escape_tags(text) == text
