@@ -137,8 +137,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
         example = conversation.extract_example(state, settings.example or exchange, turn)
         verdict, turn_state = await self._gate.decide(io, example, turn)
-        if settings.example is None and not isinstance(example, str):
-            turn_state = {**turn_state, "inputs": example.inputs}
         if verdict["status"] == "revise":
             turn_state = {**turn_state, "spoke": False}
         return verdict, turn_state

@@ -7,7 +7,16 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 from typing_extensions import TypedDict, Unpack
 
-from memalign_graph.call_judge import Call, CallJudge, OnFail, Ruling, call_key, check_edit
+from memalign_graph.call_judge import (
+    Call,
+    CallJudge,
+    OnFail,
+    Ruling,
+    Situation,
+    call_key,
+    check_edit,
+    refused_tools,
+)
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
@@ -107,10 +116,19 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         options: Any = {**self._hitl_options, "interrupt_mode": mode}
         return HumanInTheLoopMiddleware(configs, **options)
 
-    async def _decide(self, io: IO, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """Judge the calls of the last message, and ask about some of them in one interrupt."""
-        if self.interrupt_mode == "per_call":
-            return None
+    async def _after_model(self, io: IO, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """Record what was refused; in `batched` mode, decide on the last message's calls."""
+        saved = {"refused": [], "decided": [], **(state.get(_STATE_KEY) or {})}
+        own = {**saved, "refused": _refused(state["messages"], saved)}
+        update = {}
+        if self.interrupt_mode == "batched":
+            update = await self._decide(io, state, runtime, own)
+        return {**update, **({} if own == saved else {_STATE_KEY: own})} or None
+
+    async def _decide(
+        self, io: IO, state: Any, runtime: Any, own: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Judge the calls, ask about some in one interrupt, and record which ones may run."""
         calls: list[Call] = []
         selected: list[Call] = []
 
@@ -120,16 +138,15 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
                 selected.append(request.tool_call)
             return False
 
-        update = self._asking("batched", collect).after_model(state, runtime)
+        update = self._asking("batched", collect).after_model(state, runtime) or {}
         if not calls:
             return update
         # LangChain matches answers to calls by id. `_wrap` asks about the other calls one by one.
         ids = [call["id"] for call in calls]
         unique = [call for call in calls if call["id"] and ids.count(call["id"]) == 1]
-        saved = state.get(_STATE_KEY) or {}
-        messages, settings = _messages_before(state, ids[0]), _settings(runtime, saved)
         to_judge = [call for call in unique if call in selected]
-        rulings = await self._calls.rulings(io, unique, to_judge, messages, settings, runtime)
+        situation = _situation(state, ids[0], own, runtime)
+        rulings = await self._calls.rulings(io, unique, to_judge, situation)
         asked = [ruling for ruling in rulings.values() if ruling.verdict is None]
         asked_calls = [ruling.call for ruling in asked]
         asking = self._asking("batched", lambda request: request.tool_call in asked_calls)
@@ -145,13 +162,10 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         refused = [ruling for ruling in rulings.values() if ruling.verdict is False]
         replies += map(self._calls.refusal, refused)
         ended = answers.keys() | {ruling.call["id"] for ruling in refused}
-        may_run = [key for key, ruling in rulings.items() if ruling.call["id"] not in ended]
-        update |= {"messages": replies} if replies else {}
-        if may_run != saved.get("decided", []):
-            update[_STATE_KEY] = {**saved, "decided": may_run}
-        return update or None
+        own["decided"] = [key for key, each in rulings.items() if each.call["id"] not in ended]
+        return update | ({"messages": replies} if replies else {})
 
-    after_model, aafter_model = sync_async_methods(_decide)
+    after_model, aafter_model = sync_async_methods(_after_model)
 
     async def _wrap(self, io: IO, request: Any, handler: Any) -> Any:
         """Run a call that was decided on; judge any other call, and ask about it if needed."""
@@ -193,12 +207,11 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         selected = [call] if self._is_selected(request) else []
         if selected and not self._is_first(key, task):
             return _second_call(call)
-        messages, runtime = _messages_before(request.state, call["id"]), request.runtime
-        settings = _settings(runtime, saved)
+        situation = _situation(request.state, call["id"], saved, request.runtime)
         if is_batched:
-            unjudged = {"settings": settings}
-            return Ruling(call, messages, runtime, unjudged) if selected else None
-        rulings = await self._calls.rulings(io, [call], selected, messages, settings, runtime)
+            unjudged = {"settings": situation.settings}
+            return Ruling(call, situation, unjudged) if selected else None
+        rulings = await self._calls.rulings(io, [call], selected, situation)
         ruling = rulings.get(key)
         if ruling is None and selected:
             # Another call of the task was ruled on before the run was interrupted.
@@ -232,14 +245,22 @@ def _settings(runtime: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     return own if own is not None else saved.get("settings") or {}
 
 
-def _messages_before(state: Any, call_id: str | None) -> Sequence[Any] | None:
-    """Return the messages before the one with a call; None if the state has no such message."""
+def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[str]:
+    """Return the tools whose calls were refused in this turn, also by messages removed since."""
+    return sorted({*saved.get("refused", ()), *refused_tools(messages or ())})
+
+
+def _situation(
+    state: Any, call_id: str | None, saved: Mapping[str, Any], runtime: Any
+) -> Situation:
+    """Return what precedes the message with a call; without messages if the state lacks it."""
     messages = state if isinstance(state, list) else read_key(state, "messages") or ()
-    for place in reversed(range(len(messages))):
-        calls = getattr(messages[place], "tool_calls", None) or ()
+    before = None
+    for place, message in enumerate(messages):
+        calls = getattr(message, "tool_calls", None) or ()
         if any(call["id"] == call_id for call in calls):
-            return list(messages[:place])
-    return None
+            before = list(messages[:place])
+    return Situation(before, _refused(before, saved), _settings(runtime, saved), runtime)
 
 
 class ApprovalWrapper:

@@ -4,14 +4,14 @@ import json
 import logging
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.constants import START, TAG_NOSTREAM
 from langgraph.graph import StateGraph
@@ -94,7 +94,12 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
     written = [message.text.casefold() for message in messages if is_question(message)]
-    returned = [message.text.casefold() for message in _results(messages)]
+    # A note of middleware may be a summary of tools' results.
+    returned = [
+        message.text.casefold()
+        for message in _since_question(messages)
+        if isinstance(message, ToolMessage | HumanMessage) and not is_question(message)
+    ]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written)
@@ -102,20 +107,20 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     )
 
 
-def _was_refused(tool: str, messages: Sequence[Any]) -> bool:
-    """Return whether the judge or a person refused a tool's call since the user's last message."""
-    rejection = _REJECTION.format(tool)
-    return any(
-        message.artifact == _REFUSED or message.text.startswith(rejection)
-        for message in _results(messages)
-        if message.name == tool and message.status == "error"
-    )
+def refused_tools(messages: Sequence[Any]) -> set[str]:
+    """Return the tools of calls that the judge or a person refused in this turn."""
+    return {
+        message.name
+        for message in _since_question(messages)
+        if isinstance(message, ToolMessage) and message.status == "error" and message.name
+        if message.artifact == _REFUSED or message.text.startswith(_REJECTION.format(message.name))
+    }
 
 
-def _results(messages: Sequence[Any]) -> list[ToolMessage]:
-    """Return the results of tools since the user's last message."""
+def _since_question(messages: Sequence[Any]) -> Sequence[Any]:
+    """Return the messages since the user's last one."""
     since = max((at for at, message in enumerate(messages) if is_question(message)), default=0)
-    return [message for message in messages[since:] if isinstance(message, ToolMessage)]
+    return messages[since:]
 
 
 def _destinations(value: Any, *, named: bool) -> Iterator[str]:
@@ -159,12 +164,22 @@ Call = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Situation:
+    """What precedes the calls of a message."""
+
+    messages: Sequence[Any] | None  # None if they are not known
+    refused: Collection[str]
+    """The tools of calls that were refused in this turn."""
+    settings: dict[str, Any]
+    runtime: Any
+
+
+@dataclass(frozen=True)
 class Ruling:
     """What was decided on a call."""
 
     call: Call
-    messages: Sequence[Any] | None  # before the call; None if they are not known
-    runtime: Any
+    situation: Situation
     content: Mapping[str, Any]
     """As JSON: the `judgment` with its `review`, the `broken` guidelines, and the `settings` it was
     judged with. Without a judgment, a person is asked."""
@@ -253,9 +268,7 @@ class CallJudge:
         io: IO,
         calls: Sequence[Call],
         selected: Sequence[Call],
-        messages: Sequence[Any] | None,
-        settings: dict[str, Any],
-        runtime: Any,
+        situation: Situation,
     ) -> dict[str, Ruling]:
         """Judge the selected calls of a message; return the rulings by `call_key`.
 
@@ -263,29 +276,31 @@ class CallJudge:
         """
         if not selected and not is_resuming():
             return {}
+        settings = {"settings": situation.settings}
         cases = [
-            {"key": call_key(call), "fields": self._fields(call, messages), "settings": settings}
+            {"key": call_key(call), "fields": self._fields(call, situation), **settings}
             for call in selected
         ]
         task: Any = {"cases": cases, "run": uuid4().hex}
         # Saved before a person is asked, even if the run saves its thread only at its end.
-        is_saved = saved_thread_id(runtime) is not None
+        is_saved = saved_thread_id(situation.runtime) is not None
         options: Any = {"durability": "sync"} if is_saved else {}
         result = await call_graph(io, self._rules, task, **options)
         contents = result["rulings"]
         if is_saved and is_resuming() and result["run"] == task["run"]:
             # The rulings behind the questions were lost. An answer may have arrived, and must
             # count: so no new ruling may let the call run, or refuse it.
-            contents = {case["key"]: {"settings": settings} for case in cases}
+            contents = {case["key"]: settings for case in cases}
         by_key = {call_key(call): call for call in calls}
         return {
-            key: Ruling(call, messages, runtime, contents[key])
+            key: Ruling(call, situation, contents[key])
             for key, call in by_key.items()
             if key in contents
         }
 
-    def _fields(self, call: Call, messages: Sequence[Any] | None) -> dict[str, Any] | None:
+    def _fields(self, call: Call, situation: Situation) -> dict[str, Any] | None:
         """Return what is judged, and why a person is asked anyway; None if it can't be judged."""
+        messages = situation.messages
         example = call_example(call, messages)
         if example is None or not call["id"]:
             logger.warning(
@@ -301,7 +316,7 @@ class CallJudge:
         forced = ["always_ask"] if never_runs or is_named else []
         if repeats_tool_text(call["args"], messages or ()):
             forced.append("untrusted_text")
-        if _was_refused(call["name"], messages or ()):
+        if call["name"] in situation.refused:
             # A model that tries arguments until one passes is not what the bound was measured on.
             forced.append("refused_before")
         return {"inputs": example.inputs, "outputs": example.outputs, "forced": forced}
@@ -337,8 +352,8 @@ class CallJudge:
 
         A failure is logged. The decision is still carried out.
         """
-        call = ruling.call
-        example = call_example(call, ruling.messages)
+        call, situation = ruling.call, ruling.situation
+        example = call_example(call, situation.messages)
         is_message = isinstance(decision, ToolMessage)
         if example is None or (is_message and decision.status != "error"):
             return  # a response does not say whether the call was right
@@ -352,14 +367,14 @@ class CallJudge:
             comment = "" if before else reason
         shared = {
             # A decision that is read again has the same id, and is stored once.
-            "id": digest([saved_thread_id(ruling.runtime), call_key(call)]),
-            "author": self._author(ruling.runtime),
+            "id": digest([saved_thread_id(situation.runtime), call_key(call)]),
+            "author": self._author(situation.runtime),
         }
         rationale = storable(comment)  # a store that refuses the comment would lose the decision
         fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
         judgment = ruling.content.get("judgment")
         decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
-        better = call_example(decision, ruling.messages) if is_edit else None
+        better = call_example(decision, situation.messages) if is_edit else None
         if better is not None:
             fields = {**shared, "value": True}
             decided.append({"fields": fields, "example": better.to_json(), "judgment": None})

@@ -33,8 +33,9 @@ TurnState = Mapping[str, Any]
 `asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict.
-`sent_back` are the ids of the messages that were. In an agent there are also `tools`, the `inputs`
-as first judged, and `spoke`: the id of the last human message that the model answered, or False.
+`sent_back` are the ids of the messages that were, and `before_answer` are the messages before the
+answer that was last judged. In an agent there are also `tools`, and `spoke`: the id of the last
+human message that the model answered, or False.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -43,6 +44,7 @@ _SOURCE, _GATE_SOURCE, _GATE = "lc_source", "quality_gate", "gate"
 _HANDOFF_BACK = "__is_handoff_back"
 
 NO_ANSWER = "There is no answer to judge: write one."
+_BEGINNING_REMOVED = "The first messages of this turn were removed from the conversation."
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ class Turn:
     state: TurnState = field(default_factory=dict)
     has_unmarked_drafts: bool = False
     """Whether critiques go to a key of their own, so that no message marks a draft."""
+
+    @property
+    def all_messages(self) -> list[Any]:
+        """The messages, and before them those that were removed since the last judgment."""
+        kept = {None, *(getattr(message, "id", None) for message in self.messages)}
+        earlier = self.state.get("before_answer", ())
+        removed = [message for message in earlier if getattr(message, "id", None) not in kept]
+        return [*removed, *self.messages]
 
     @property
     def is_revised(self) -> bool:
@@ -224,11 +234,11 @@ def what_gate_sees(
     the agent could have called.
     """
     kinds = HumanMessage | AIMessage | ToolMessage
-    messages = [each for each in convert_to_messages(turn.messages) if isinstance(each, kinds)]
+    # Other middleware may have replaced messages by a summary.
+    messages = [each for each in convert_to_messages(turn.all_messages) if isinstance(each, kinds)]
     begun = turn.state.get("asked_id")
     questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
-    # Other middleware may have replaced the question by a summary.
-    if not messages or not (questions or turn.state.keys() & {"asked", "inputs"}):
+    if not messages or not (questions or "asked" in turn.state):
         why = "no message is human" if turn.messages else "the state has no messages to judge"
         raise InvalidInputError(
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
@@ -254,6 +264,8 @@ def what_gate_sees(
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
     calls_tools = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
+    if not questions:
+        steps, calls_tools = [SystemMessage(_BEGINNING_REMOVED), *steps], True
     if replaced:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
@@ -266,8 +278,7 @@ def what_gate_sees(
     if sees != "answer" and (before or tools):
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
-    # The question may have been summarised since the first judgment.
-    return {"inputs": turn.state.get("inputs", request), "outputs": outputs}
+    return {"inputs": request, "outputs": outputs}
 
 
 def request_text(message: BaseMessage) -> str:

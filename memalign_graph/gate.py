@@ -167,8 +167,12 @@ class QualityGate:
         self._emit_event(run, verdict)
         state = {**turn.state, "settings": settings}
         state |= {name: verdict[name] for name in _COUNTED}
+        answer = conversation.last_answer(turn.messages)
+        if self.settings.example is None:
+            known = turn.all_messages
+            state["before_answer"] = known[: len(known) - len(answer)]
         if verdict["status"] == "revise":
-            sent_back = [message.id for message in conversation.last_answer(turn.messages)]
+            sent_back = [message.id for message in answer]
             state["sent_back"] = [*turn.state.get("sent_back", ()), *sent_back]
         return verdict, state
 

@@ -348,6 +348,40 @@ async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) 
     result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
     assert result["quality_gate"]["status"] == "accepted"
     assert inputs(bench.server) == [QUESTION]
+    [judged] = outputs(bench.server)
+    assert judged.splitlines() == [
+        "1. system: The first messages of this turn were removed from the conversation.",
+        '2. called track(order="2")',
+        "   returned: 2 is in Rome.",
+        "3. assistant (final answer): So sorry!",
+    ]
+
+
+async def test_revision_is_judged_with_the_steps_that_were_summarized_meanwhile(
+    bench: Bench,
+) -> None:
+    summary = SummarizationMiddleware(
+        bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 1)
+    )
+    bench.server.rules = fails("Draft")
+    drafts = [
+        "Draft 1.",
+        "It was tracked.",
+        calls("track", order="2"),
+        "Still tracked.",
+        "Draft 2.",
+    ]
+    AgentModel(bench.server, calls("track", order="1"), *drafts, "Tracked.", "So sorry!")
+    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert "in Rome" not in str(result["messages"])
+    assert inputs(bench.server) == [QUESTION] * 3
+    steps = [f'{n}. called track(order="{n}")\n   returned: {n} is in Rome.\n' for n in (1, 2)]
+    assert outputs(bench.server) == [
+        f"{steps[0]}2. assistant (final answer): Draft 1.",
+        f"{''.join(steps)}3. assistant (final answer): Draft 2.",
+        f"{''.join(steps)}3. assistant (final answer): So sorry!",
+    ]
 
 
 @pytest.mark.parametrize("limit", [1, 2])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.sqlite import SqliteStore
@@ -181,6 +182,29 @@ async def test_after_a_rejection_calls_of_its_tool_are_asked_about_for_the_rest_
     shop, graph, asked = await start(bench, mode, CALL, retry, "Done.", **options)
     asked = await bench.resume(graph, answers(asked, REJECT))
     assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
+    reviews = [it.judgment.review for it in bench.memory(CRITERION).judgments(waiting=True)]
+    assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
+
+
+@BOTH_MODES
+@IN_MEMORY
+async def test_a_refusal_that_was_summarized_counts_for_the_rest_of_the_turn(
+    bench: Bench, mode: str
+) -> None:
+    await trust_judge(bench)
+    options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
+    look_up = Calls(("look_up", {"name": "Bob"}))
+    retry = calls("refund", order="A7", amount=19)
+    AgentModel(bench.server, CALL, look_up, "They asked for a refund.", retry, "Done.")
+    model, shop = bench.server.chat_model(max_retries=0), Shop()
+    summary = SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 1))
+    approvals = middleware(bench, interrupt_mode=mode, **options)
+    stores: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
+    graph: Any = create_agent(model, shop.tools, middleware=[summary, approvals], **stores)
+    asked = await bench.invoke(graph, ask())
+    asked = await bench.resume(graph, answers(asked, REJECT))
+    assert "rejected" not in str(asked["messages"])
+    assert [question["args"]["amount"] for question in questions(asked)] == [19]
     reviews = [it.judgment.review for it in bench.memory(CRITERION).judgments(waiting=True)]
     assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
 

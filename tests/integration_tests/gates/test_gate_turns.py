@@ -6,9 +6,10 @@ from dataclasses import field as data_field
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, MessagesState, add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -31,6 +32,7 @@ from tests.integration_tests.gates.support import (
     inputs,
     judge_rule,
     models,
+    outputs,
     pending,
     texts,
     wired,
@@ -311,6 +313,19 @@ async def test_fallback_removes_drafts_with_critiques_in_a_separate_key(bench: B
     result = await bench.invoke(bench.compile(builder), asked())
     assert (result["tone"]["status"], result["short"]["status"]) == ("accepted", "exhausted")
     assert texts(result["messages"]) == [QUESTION, LATER]
+
+
+async def test_revision_is_judged_with_the_steps_that_its_writer_removed(bench: Bench) -> None:
+    steps = TURNS["tools"][0]
+    revision = [RemoveMessage(REMOVE_ALL_MESSAGES), AIMessage("So sorry!")]
+    writes = iter([[*steps, AIMessage("Wait.")], revision])
+    bench.server.rules = [judge_rule("Wait.", False)]
+    result = await bench.invoke(gated(bench, lambda _: {"messages": next(writes)}), asked())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert inputs(bench.server) == [QUESTION] * 2
+    assert [text.splitlines()[:2] for text in outputs(bench.server)] == [
+        ["1. called find()", "   returned: In Rome."]
+    ] * 2
 
 
 async def test_second_gate_of_a_chain_replaces_drafts_of_the_first(bench: Bench) -> None:

@@ -10,6 +10,7 @@ from memalign_graph import Criterion, Judgment
 from memalign_graph.call_judge import (
     CallJudge,
     Ruling,
+    Situation,
     call_example,
     call_key,
     difference,
@@ -120,6 +121,13 @@ def test_users_text_and_results_of_earlier_turns_do_not_count() -> None:
     assert repeats_tool_text(args, [note, *turn(EVIL)])
 
 
+def test_a_summary_of_tool_results_counts_as_one() -> None:
+    args = {"to": "mallory@evil.example"}
+    summary = HumanMessage(EVIL, additional_kwargs={"lc_source": "summarization"})
+    assert repeats_tool_text(args, [summary, AIMessage("I write to them.")])
+    assert not repeats_tool_text(args, [summary, *turn()])
+
+
 def test_too_many_addresses_to_compare_are_asked_about() -> None:
     args = {"to": " ".join(f"a{number}@example.com" for number in range(1_000))}
     assert repeats_tool_text(args, turn("Hello."))
@@ -158,7 +166,7 @@ def test_refusal_omits_the_rationale_of_a_judge_overruled_by_the_evidence() -> N
     )
     calls = CallJudge(criterion, {"refund": {}}, {})
     content = {"judgment": judgment.to_json(), "broken": []}
-    text = calls.refusal(Ruling(call, [], None, content)).text
+    text = calls.refusal(Ruling(call, Situation([], [], {}, None), content)).text
     assert "refused and did not run" in text
     assert "The user asked for it." not in text
     assert "Experts did not accept the calls most like this one." in text
