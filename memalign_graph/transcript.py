@@ -8,6 +8,7 @@ but their lines are indented, so that no line of a text looks like a step.
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -282,62 +283,56 @@ def _call_text(function: Mapping[str, str]) -> str:
     return f"({', '.join(pairs)})"
 
 
-def render(steps: Sequence[Step], max_chars: int | None = None) -> str:
-    """Render numbered steps within about `max_chars` characters."""
-    size = _sizes(steps)
-    level = cut_level(steps, max_chars)
-    min_size = size(level)
-    if max_chars is None or min_size <= max_chars or len(steps) < 3:  # noqa: PLR2004 - a middle
-        return render_at(steps, level)
-    # Not even the names fit: the steps in the middle are counted by name.
-    ends = max(len(steps) * max_chars // (2 * min_size), 1)
-    last = len(steps) - ends
-    counts = Counter(step.who for step in steps[ends:last]).most_common()
-    names = ", ".join(f"{number} of {who}" for who, number in counts[:_MAX_COUNTED])
-    names += ", and others" if len(counts) > _MAX_COUNTED else ""
-    middle = f"[... steps {ends + 1} to {last} left out: {names} ...]"
-    return "\n".join([*_lines(steps[:ends], 1, 0), middle, *_lines(steps[last:], last + 1, 0)])
+def render(
+    transcripts: Mapping[str, Sequence[Step]],
+    max_size: int | None = None,
+    measure: Callable[[str], int] = len,
+) -> str:
+    """Render the numbered steps of transcripts by title, at the highest level that fits.
 
+    The level is the length to which texts are cut; below 0, how many steps are left out.
+    `measure` is at least a third of a text's length.
+    """
+    parts = [part for steps in transcripts.values() for step in steps for part in step.parts]
+    longest = max((len(text) for _, text, _ in parts), default=0)
+    if max_size is None:
+        return _render_at(transcripts, longest)
 
-def render_at(steps: Sequence[Step], level: int) -> str:
-    """Render all steps, with their texts cut to a level."""
-    return "\n".join(_lines(steps, 1, level))
-
-
-def cut_level(steps: Sequence[Step], max_chars: int | None = None) -> int:
-    """Return the highest level at which all steps have about `max_chars` characters; or 0."""
-    size = _sizes(steps)
-    level = max((len(text) for step in steps for _, text, _ in step.parts), default=0)
-    if max_chars is None or size(level) <= max_chars:
-        return level
-    low, high = 0, min(level, max_chars)
-    while low < high:  # binary search
-        level = (low + high + 1) // 2
-        low, high = (level, high) if size(level) <= max_chars else (low, level - 1)
-    return low
-
-
-def _sizes(steps: Sequence[Step]) -> Callable[[int], int]:
-    """Return a function from a level to the number of characters of the rendered steps."""
-    parts = [part for step in steps for part in step.parts]
-    around = sum(len(label) + 4 for label, _, _ in parts) + (len(str(len(steps))) + 2) * len(steps)
-    lengths = [(len(text), weight) for _, text, weight in parts]
+    def length(level: int) -> int:
+        return sum(min(len(text), weight * level) for _, text, weight in parts)
 
     def size(level: int) -> int:
-        cut = sum(min(length, weight * level + len(_MARK)) for length, weight in lengths)
-        return around + cut
+        return measure(_render_at(transcripts, level))
 
-    return size
+    highest = bisect_right(range(longest + 1), 3 * max_size, key=length) - 1
+    levels = [*range(-max(map(len, transcripts.values())), 0)]
+    levels += [*range(0, highest, max(highest // 64, 1)), highest]
+    best = len(levels) if size(highest) <= max_size else bisect_right(levels, max_size, key=size)
+    return _render_at(transcripts, levels[max(best - 1, 0)])
 
 
-def _lines(steps: Sequence[Step], start: int, level: int) -> Iterator[str]:
-    for number, step in enumerate(steps, start=start):
-        # `splitlines` knows all line breaks: no line of a text may look like a step or a result.
-        parts = [
-            "\n      ".join(f"{label}{_cut(text, weight * level)}".splitlines())
-            for label, text, weight in step.parts
-        ]
-        yield f"{number}. " + "\n   ".join(parts)
+def _render_at(transcripts: Mapping[str, Sequence[Step]], level: int) -> str:
+    texts = {title: "\n".join(_lines(steps, level)) for title, steps in transcripts.items()}
+    return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
+
+
+def _lines(steps: Sequence[Step], level: int) -> Iterator[str]:
+    left_out = max(min(-level, len(steps) - 2), 0)
+    begin = (len(steps) - left_out) // 2
+    end = begin + left_out
+    for number, step in enumerate(steps, start=1):
+        if not begin < number <= end:
+            # `splitlines` knows all line breaks: no line of a text may look like a step or result.
+            texts = [
+                "\n      ".join(f"{label}{_cut(text, max(weight * level, 0))}".splitlines())
+                for label, text, weight in step.parts
+            ]
+            yield f"{number}. " + "\n   ".join(texts)
+        elif number == end:
+            counts = Counter(step.who for step in steps[begin:end]).most_common()
+            names = ", ".join(f"{count} of {who}" for who, count in counts[:_MAX_COUNTED])
+            names += ", and others" if len(counts) > _MAX_COUNTED else ""
+            yield f"[... steps {begin + 1} to {end} left out: {names} ...]"
 
 
 def _cut(text: str, max_length: int) -> str:

@@ -15,14 +15,7 @@ from typing import Any
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
-from memalign_graph.transcript import (
-    Step,
-    cut_level,
-    goal_tools_answer,
-    render,
-    render_at,
-    transcripts_in,
-)
+from memalign_graph.transcript import goal_tools_answer, render, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -55,20 +48,11 @@ def fence(tag: str, value: Any, *, max_tokens: int) -> str:
 def as_text(value: Any, max_chars: int | None = None) -> str:
     """Return a value as text: messages as numbered steps, within about `max_chars`."""
     if transcripts := transcripts_in(value):
-        return _render_all(transcripts, max_chars)
+        return render(transcripts, max_chars)
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-
-
-def _render_all(transcripts: Mapping[str, Sequence[Step]], max_chars: int | None) -> str:
-    chars_each = None if max_chars is None else max_chars // len(transcripts)
-    return _join({title: render(steps, chars_each) for title, steps in transcripts.items()})
-
-
-def _join(texts: Mapping[str, str]) -> str:
-    return "\n".join(f"{title}:\n{text}" if title else text for title, text in texts.items())
 
 
 def headline(value: Any, max_chars: int) -> str:
@@ -77,36 +61,12 @@ def headline(value: Any, max_chars: int) -> str:
     return excerpt(" ".join((answer or as_text(value)).split()), max_chars)
 
 
-def fit(value: Any, max_tokens: int, *, tries: int = 8) -> str:
+def fit(value: Any, max_tokens: int) -> str:
     """Return a value as text within a budget, with the prompt's tags escaped."""
-    transcripts = transcripts_in(value)
-    if not transcripts:
+    if not (transcripts := transcripts_in(value)):
         return clip(as_text(value), max_tokens)
-    chars = _MAX_BYTES_PER_TOKEN * max_tokens
-    level = cut_level([step for steps in transcripts.values() for step in steps], chars)
-    text = _cut_to(transcripts, level)
-    size = estimate_tokens(text)
-    if size <= max_tokens or tries == 1:
-        return shorten(text, max_tokens)
-    names = _cut_to(transcripts, 0)
-    names_size = estimate_tokens(names)
-    for _ in range(tries):  # digits, line breaks, tags and other scripts take more tokens
-        if names_size > max_tokens:
-            chars = min(chars * max_tokens // size, chars * 19 // 20)
-            text = escape_tags(_render_all(transcripts, chars))
-        else:
-            share = (max_tokens - names_size) / (size - names_size)
-            level = int(level * share * 19 / 20)
-            text = _cut_to(transcripts, level)
-        size = estimate_tokens(text)
-        if size <= max_tokens:
-            return text
-    return shorten(names if names_size <= max_tokens else text, max_tokens)
-
-
-def _cut_to(transcripts: Mapping[str, Sequence[Step]], level: int) -> str:
-    texts = {title: render_at(steps, level) for title, steps in transcripts.items()}
-    return escape_tags(_join(texts))
+    text = render(transcripts, max_tokens, lambda text: estimate_tokens(escape_tags(text)))
+    return shorten(escape_tags(text), max_tokens)
 
 
 def escape_tags(text: str) -> str:
@@ -146,7 +106,7 @@ def render_example(tag: str | None, example: Example, *, max_tokens: int) -> tup
     if example.reference_outputs is not None:
         values["reference_outputs"] = example.reference_outputs
     # Shorten first, so that of a huge text only what can be shown is escaped.
-    escaped = {name: fit(value, 2 * max_tokens, tries=1) for name, value in values.items()}
+    escaped = {name: fit(value, 2 * max_tokens) for name, value in values.items()}
     sizes = {
         name: estimate_tokens(f"<{name}>\n{text}\n</{name}>") for name, text in escaped.items()
     }

@@ -251,7 +251,7 @@ def test_prompt_names_every_step_within_its_window(steps: int, window: int) -> N
 
 def test_tool_results_are_truncated_before_messages() -> None:
     messages = long_run(12, chars=900) + long_run(12, chars=300)
-    text = render(steps_of(Example(inputs="q", outputs=messages).outputs), 9_000)
+    text = render({"": steps_of(Example(inputs="q", outputs=messages).outputs)}, 9_000)
     assert len(text) <= 9_000
     assert "Please sort out my orders. " * 20 in text
     results = re.findall(r"returned: (.*)", text)
@@ -277,7 +277,7 @@ def pair_of(number: int, result: str) -> list[dict[str, Any]]:
 
 def test_steps_that_do_not_fit_are_counted() -> None:
     messages = Example(inputs="q", outputs=long_run(500)).outputs
-    text = render(steps_of(messages), 2_000)
+    text = render({"": steps_of(messages)}, 2_000)
     [omitted] = re.findall(
         r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others", text
     )
