@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 _DECISIONS = ("approve", "edit", "reject", "respond")
 _INBOX_DECISIONS = {"accept": "approve", "response": "respond"}
-_REPLY_WRAPPERS = ("decisions", "edited_action", "args")
-_MAX_REPLY_DEPTH = 5  # decisions, a decision, its action, the action's args
 _MAX_SHOWN_CHARS = 4_000
 CASE_KEYWORD = "x-case"
 """The keyword in a reply's JSON Schema that holds the case: see `case_payload`."""
@@ -96,6 +94,7 @@ class Reply(NamedTuple):
     kind: str  # `text`, `object`, or a decision: approve, edit, reject, respond or ignore
     content: Any  # the text or the fields; unvalidated
     name: str = "the reply"  # for errors
+    judgment_ids: Sequence[Any] = ()  # that the client wrote, wherever it did
 
     def edited(self) -> dict[str, Any]:
         if isinstance(self.content, dict):
@@ -105,16 +104,18 @@ class Reply(NamedTuple):
 
 def parse_replies(reply: Any, shapes: str) -> list[Reply]:
     """Parse a reply of any shape: text, an object, or decisions as inboxes write and wrap them."""
-    reply = from_json_text(reply)
+    reply = _from_json_text(reply)
+    wrapper: Mapping[str, Any] = {}
     if isinstance(reply, dict) and "decisions" in reply:
-        reply = reply["decisions"]
+        wrapper, reply = reply, reply["decisions"]
         if not isinstance(reply, list) and not (isinstance(reply, dict) and "type" in reply):
             kind = type(reply).__name__
             raise ValueError(f"`decisions` is a list, not a value of type {kind}: {shapes}.")
-    return [_parse_item(item, shapes) for item in (reply if isinstance(reply, list) else [reply])]
+    items = reply if isinstance(reply, list) else [reply]
+    return [_parse_item(item, wrapper, shapes) for item in items]
 
 
-def from_json_text(reply: Any) -> Any:
+def _from_json_text(reply: Any) -> Any:
     """Parse a JSON object, or a list of them, that a client sent as text."""
     if not isinstance(reply, str) or not reply.lstrip().startswith(("{", "[")):
         return reply
@@ -125,26 +126,31 @@ def from_json_text(reply: Any) -> Any:
     return value if isinstance(value, dict) or (value and isinstance(value[0], dict)) else reply
 
 
-def _parse_item(reply: Any, shapes: str) -> Reply:
+def _parse_item(reply: Any, wrapper: Mapping[str, Any], shapes: str) -> Reply:
     if isinstance(reply, str):
-        return Reply("text", reply)
+        return Reply("text", reply, judgment_ids=_judgment_ids(wrapper))
     if not isinstance(reply, dict):
         raise ValueError(f"a reply of type {type(reply).__name__} is not understood: {shapes}.")
     if "type" not in reply:
-        return Reply("object", reply)
+        return Reply("object", reply, judgment_ids=_judgment_ids(wrapper, reply))
     decision = reply["type"]
     kind = _INBOX_DECISIONS.get(str(decision), decision)
     if kind not in (*_DECISIONS, "ignore"):
         raise ValueError(f"the decision {decision!r} is not known: {shapes}.")
-    content = reply.get("message")
-    if kind == "edit":
-        content = reply.get("edited_action", reply.get("args"))
-        if isinstance(content, dict) and isinstance(content.get("args"), dict):
-            content = content["args"]
-    elif kind in ("reject", "respond"):
+    args = action = reply.get("edited_action", reply.get("args"))
+    if isinstance(action, dict) and isinstance(action.get("args"), dict):
+        args = action["args"]
+    content = args if kind == "edit" else reply.get("message")
+    if kind in ("reject", "respond"):
         content = content or reply.get("args")
-    is_inbox = decision == "response"
-    return Reply(kind, content, "the response" if is_inbox else f"the message of {decision!r}")
+    name = "the response" if decision == "response" else f"the message of {decision!r}"
+    return Reply(kind, content, name, _judgment_ids(wrapper, reply, action, args))
+
+
+def _judgment_ids(*parts: Any) -> list[Any]:
+    """Return the judgments that the parts of a reply name."""
+    fields = [part for part in parts if isinstance(part, dict)]
+    return [part[JUDGMENT_ID] for part in fields if part.get(JUDGMENT_ID) is not None]
 
 
 def parse_reply(reply: Any, shapes: str) -> Reply:
@@ -152,6 +158,20 @@ def parse_reply(reply: Any, shapes: str) -> Reply:
     if len(replies) == 1:
         return replies[0]
     raise ValueError(f"the reply has {len(replies)} decisions: send one.")
+
+
+def parse_answer(reply: Any, shapes: str, pending_id: str | None) -> Reply:
+    """Parse a reply to a judgment, without its id; a `ValueError` if it names another one."""
+    parsed = parse_reply(reply, shapes)
+    if others := [named for named in parsed.judgment_ids if named != pending_id]:
+        raise ValueError(
+            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
+            f"{pending_id or 'none'}. Open the case again."
+        )
+    if not isinstance(parsed.content, dict):
+        return parsed
+    fields = {name: part for name, part in parsed.content.items() if name != JUDGMENT_ID}
+    return parsed._replace(content=fields)
 
 
 def case_payload(
@@ -290,41 +310,11 @@ def parse_review(
 
     Without a judgment a reply is a value or a comment on the case; `why_none` gives the reason.
     """
-    reply = check_judgment_id(reply, None if judgment is None else judgment.id)
-    parsed = parse_reply(reply, _REVIEW_SHAPES)
+    parsed = parse_answer(reply, _REVIEW_SHAPES, None if judgment is None else judgment.id)
     if judgment is None and parsed.kind not in ("text", "object", "ignore"):
         raise ValueError(f"{why_none}: give a `value`, a `rationale` or both.")
     shown = {"value": judgment.value, "rationale": judgment.rationale} if judgment else {}
     return _read_feedback(parsed, criterion, shown, _REVIEW_SHAPES)
-
-
-def check_judgment_id(reply: Any, waiting_id: str | None) -> Any:
-    """Return a reply without its `judgment_id`; a `ValueError` if it names another judgment."""
-    named: list[Any] = []
-    reply = _without_judgment_ids(from_json_text(reply), named)
-    if others := [judgment_id for judgment_id in named if judgment_id != waiting_id]:
-        raise ValueError(
-            f"`{JUDGMENT_ID}`: the answer is to the judgment {others[0]!r}, but the pending one is "
-            f"{waiting_id or 'none'}. Open the case again."
-        )
-    return reply
-
-
-def _without_judgment_ids(reply: Any, named: list[Any], depth: int = 0) -> Any:
-    """Move every `judgment_id` of a reply, wherever its client writes it, into a list."""
-    if depth > _MAX_REPLY_DEPTH:
-        return reply
-    if isinstance(reply, list):
-        return [_without_judgment_ids(item, named, depth + 1) for item in reply]
-    if not isinstance(reply, dict):
-        return reply
-    if reply.get(JUDGMENT_ID) is not None:
-        named.append(reply[JUDGMENT_ID])
-    return {
-        key: _without_judgment_ids(part, named, depth + 1) if key in _REPLY_WRAPPERS else part
-        for key, part in reply.items()
-        if key != JUDGMENT_ID
-    }
 
 
 def _read_feedback(

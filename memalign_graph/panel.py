@@ -518,8 +518,7 @@ def read_panel(
 
     Without judgments, since its expert has seen none, a reply is values and comments on the case.
     """
-    reply = interrupts.check_judgment_id(reply, _joined_ids(judgments or {}))
-    parsed = interrupts.parse_reply(reply, _SHAPES)
+    parsed = interrupts.parse_answer(reply, _SHAPES, _joined_ids(judgments or {}))
     if parsed.kind == "ignore":
         return None
     if judgments is None and parsed.kind != "object":
