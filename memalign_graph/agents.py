@@ -10,7 +10,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict, Unpack
 
 from memalign_graph import conversation
-from memalign_graph.conversation import Turn, TurnState
+from memalign_graph.conversation import Turn
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.gate import GateVerdict, QualityGate, new_turn
 from memalign_graph.io import IO, sync_async_methods
@@ -101,45 +101,34 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _decide(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
         """Judge the answer, and send it back if it does not pass."""
         turn = conversation.read_turn(state[MESSAGES], state.get(self._turn_key) or {})
-        verdict, turn_state = await self._verdict(io, state, turn)
+        structured, turn_state = state.get("structured_response"), turn.state
+        verdict: Any = {}
+        if self._model_answered(state, turn):
+            tools = turn.state.get("tools", "")
+            example = self._gate.example_in(state, turn, MESSAGES, structured, tools)
+            verdict, turn_state = await self._gate.decide(io, example, turn)
+        elif turn.is_revised and turn.is_last_question:
+            verdict = {**(state.get(self.name) or {}), "status": "exhausted"}
         update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
+        messages = self._gate.messages_after(verdict, turn) if verdict else []
         if verdict.get("status") == "revise":
-            critique = conversation.critique_message(verdict["critique"], self.name)
-            return {**update, MESSAGES: [critique], "jump_to": "model"}
-        fallback = self._gate.settings.fallback
-        if verdict and fallback is not None and not verdict["let_through"]:
-            update[MESSAGES] = conversation.fallback_messages(turn, fallback)
-            if state.get("structured_response") is not None:
-                update["structured_response"] = None
-        return update
+            update |= {self._turn_key: {**turn_state, "spoke": False}, "jump_to": "model"}
+        elif messages and structured is not None:
+            update["structured_response"] = None
+        return update | ({MESSAGES: messages} if messages else {})
 
     after_agent, aafter_agent = map(  # type: ignore[assignment] # `hook_config` is typed loosely
         hook_config(can_jump_to=["model"]), sync_async_methods(_decide)
     )
 
-    async def _verdict(self, io: IO, state: Any, turn: Turn) -> tuple[Any, TurnState]:
-        answer = _last_answer(state)
-        spoke = turn.state.get("spoke")
-        # If a guard ended the turn before this gate's hooks ran, the state is an earlier turn's.
-        model_answered = bool(spoke) and spoke in (True, _last_human_id(state))
-        # The result of a tool with `return_direct` is the model's answer.
-        model_answered = model_answered or _ends_with_tool(state)
-        if answer is None or conversation.is_from_gate(answer) or not model_answered:
-            # A guard, a limit or another gate ended the turn, perhaps before this gate's hooks ran.
-            is_open = turn.is_revised and turn.is_last_question
-            verdict = state.get(self.name) or {}
-            return {**verdict, "status": "exhausted"} if is_open else {}, turn.state
-        settings, tools = self._gate.settings, turn.state.get("tools", "")
-
-        def exchange(state: Any) -> Any:
-            structured = state.get("structured_response")
-            return conversation.what_gate_sees(turn, MESSAGES, settings.sees, structured, tools)
-
-        example = conversation.extract_example(state, settings.example or exchange, turn)
-        verdict, turn_state = await self._gate.decide(io, example, turn)
-        if verdict["status"] == "revise":
-            turn_state = {**turn_state, "spoke": False}
-        return verdict, turn_state
+    def _model_answered(self, state: Any, turn: Turn) -> bool:
+        """Return whether the model ended the turn, and not a guard, a limit or another gate."""
+        answer, spoke = _last_answer(state), turn.state.get("spoke")
+        if answer is None or conversation.is_from_gate(answer):
+            return False
+        # The result of a tool with `return_direct` is the model's answer. If a guard ended the turn
+        # before this gate's hooks ran, `spoke` is an earlier turn's.
+        return _ends_with_tool(state) or (bool(spoke) and spoke in (True, _last_human_id(state)))
 
 
 def _last_answer(state: Any) -> AIMessage | None:

@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
 from memalign_graph.scales import PassRule
-from memalign_graph.settings import ExampleFrom, Sees
+from memalign_graph.settings import Sees
 from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
@@ -204,15 +204,8 @@ def _calls(message: Any) -> list[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else []
 
 
-def extract_example(
-    state: Any,
-    example: ExampleFrom | None,
-    turn: Turn,
-    messages_key: str = "messages",
-    sees: Sees = "turn",
-) -> Example | str:
+def parse_seen(fields: Any) -> Example | str:
     """Return the example to judge, or a text that tells the writer why there is none."""
-    fields: Any = what_gate_sees(turn, messages_key, sees) if example is None else example(state)
     outputs = fields.get("outputs", "?") if isinstance(fields, Mapping) else "?"
     if fields is None or _is_blank(outputs):
         return NO_ANSWER

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_origin, get_type_hints
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langgraph.channels import LastValue
@@ -139,6 +139,16 @@ class QualityGate:
         # Keeps the judge's tokens out of the application's stream of messages.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
+    def example_in(
+        self, state: Any, turn: Turn, messages_key: str, *answered: Any
+    ) -> Example | str:
+        """Return the example to judge, or a text for the writer if there is none."""
+        settings = self.settings
+        if settings.example is not None:
+            return conversation.parse_seen(settings.example(state))
+        seen = conversation.what_gate_sees(turn, messages_key, settings.sees, *answered)
+        return conversation.parse_seen(seen)
+
     async def decide(
         self, io: IO, example: Example | str, turn: Turn = NO_TURN
     ) -> tuple[GateVerdict, TurnState]:
@@ -206,6 +216,14 @@ class QualityGate:
             decided_by="judge" if feedback is None else "expert",
             **outcome,
         )
+
+    def messages_after(self, verdict: GateVerdict, turn: Turn) -> list[BaseMessage]:
+        """Return the critique, or what replaces an answer that goes neither on nor back."""
+        if verdict["status"] == "revise":
+            return [conversation.critique_message(verdict["critique"], self.name)]
+        if self.settings.fallback is None or verdict["let_through"]:
+            return []
+        return conversation.fallback_messages(turn, self.settings.fallback)
 
     def _failed(self, turn: Turn, error: MemAlignError) -> GateVerdict:
         fails_open = self.settings.on_judge_error == "open"
@@ -290,22 +308,18 @@ class GateNode(RunnableLambda[Any, Any]):
             messages, turn_state, has_unmarked_drafts=self.critique_key is not None
         )
         parent = state if settings.example is None else _as_parents(state, self._state_schema)
-        example = conversation.extract_example(
-            parent, settings.example, turn, self.messages_key, settings.sees
-        )
+        example = gate.example_in(parent, turn, self.messages_key)
         verdict, turn_state = await gate.decide(io, example, turn)
-        revises = verdict["status"] == "revise"
         update: StateUpdate = {gate.name: verdict}
         if self._state_schema is not None:
             update[gate.turn_key] = turn_state
+        messages = gate.messages_after(verdict, turn)
+        revises = verdict["status"] == "revise"
         if self.critique_key is not None and (revises or turn.is_revised):
             # Another gate's critique may be in the key: only that gate removes it.
             update[self.critique_key] = verdict["critique"] if revises else ""
-        elif revises:
-            critique = conversation.critique_message(verdict["critique"], gate.name)
-            update[self.messages_key] = [critique]
-        if settings.fallback is not None and not revises and not verdict["let_through"]:
-            update[self.messages_key] = conversation.fallback_messages(turn, settings.fallback)
+        if messages and not (revises and self.critique_key is not None):
+            update[self.messages_key] = messages
         return update
 
 

@@ -364,14 +364,9 @@ async def test_revision_is_judged_with_the_steps_that_were_summarized_meanwhile(
         bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 1)
     )
     bench.server.rules = fails("Draft")
-    drafts = [
-        "Draft 1.",
-        "It was tracked.",
-        calls("track", order="2"),
-        "Still tracked.",
-        "Draft 2.",
-    ]
-    AgentModel(bench.server, calls("track", order="1"), *drafts, "Tracked.", "So sorry!")
+    first, second = (calls("track", order=order) for order in "12")
+    model = AgentModel(bench.server, first, "Draft 1.", "Once.", second, "Twice.", "Draft 2.")
+    model.then("Thrice.", "So sorry!")
     result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
     assert result["quality_gate"]["status"] == "accepted"
     assert "in Rome" not in str(result["messages"])

@@ -12,8 +12,8 @@ from memalign_graph.conversation import (
     NO_ANSWER,
     critique_message,
     critique_text,
-    extract_example,
     is_from_gate,
+    parse_seen,
     read_key,
     read_turn,
     what_gate_sees,
@@ -115,7 +115,7 @@ class Modelled(BaseModel):
 
 def example_in(state: Any, messages_key: str = "messages", sees: Sees = "answer") -> Example | str:
     turn = read_turn(read_key(state, messages_key), {})
-    return extract_example(state, None, turn, messages_key, sees)
+    return parse_seen(what_gate_sees(turn, messages_key, sees))
 
 
 @pytest.mark.parametrize("case", list(FINDS))
@@ -285,7 +285,7 @@ def test_drafts_with_known_ids_are_excluded() -> None:
     turn = read_turn(
         [question, *drafts, AIMessage("c")], {"asked_id": "m1", "sent_back": ["m2", "m3"]}
     )
-    extracted = extract_example({}, None, turn)
+    extracted = parse_seen(what_gate_sees(turn, "messages", "turn"))
     assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
@@ -294,7 +294,7 @@ def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> No
     now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
     for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
         turn = read_turn([*first, *now], {}, has_unmarked_drafts=not is_marked)
-        extracted = extract_example({}, None, turn)
+        extracted = parse_seen(what_gate_sees(turn, "messages", "turn"))
         assert isinstance(extracted, Example)
         messages = [*extracted.inputs, *extracted.outputs]
         feedback = [message["content"] for message in messages if message["role"] == "assistant"]
@@ -358,9 +358,7 @@ def test_structured_response_in_a_custom_graph_is_not_the_answer() -> None:
 
 def test_function_may_return_an_example_or_its_fields() -> None:
     example = Example(inputs="Q", outputs="A", reference_outputs="R")
-    turn = read_turn([], {})
-    assert extract_example({}, lambda _: example, turn) == example
-    assert extract_example({}, lambda _: example.to_json(), turn) == example
+    assert parse_seen(example) == parse_seen(example.to_json()) == example
 
 
 EXAMPLE = Example(inputs="Q", outputs="A")

@@ -9,7 +9,7 @@ from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 
 from memalign_graph import Example, InvalidInputError
-from memalign_graph.conversation import critique_message, extract_example, read_turn
+from memalign_graph.conversation import critique_message, parse_seen, read_turn, what_gate_sees
 from memalign_graph.integrations import example_from_opentelemetry
 from memalign_graph.integrations.recorded import example_fields
 
@@ -26,7 +26,7 @@ VERDICT = {"gate": "quality_gate", "let_through": True, "judgment": None}
 
 def judged(*messages: AnyMessage) -> Example:
     """The example that a gate extracts from these messages."""
-    example = extract_example({}, None, read_turn(messages, {}))
+    example = parse_seen(what_gate_sees(read_turn(messages, {}), "messages", "turn"))
     assert isinstance(example, Example)
     return example
 
