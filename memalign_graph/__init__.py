@@ -25,12 +25,8 @@ if TYPE_CHECKING:
         ModelAnswerError,
         StoreError,
     )
-    from memalign_graph.gate import (
-        GateVerdict,
-        add_quality_gate,
-        create_quality_gate_node,
-        create_quality_gate_tool,
-    )
+    from memalign_graph.gate import GateVerdict, create_quality_gate_tool
+    from memalign_graph.gate_nodes import add_quality_gate, create_quality_gate_node
     from memalign_graph.graphs import (
         JudgeNodes,
         create_alignment_graph,
@@ -87,7 +83,8 @@ _MODULE_EXPORTS = {
     "approvals": "ApprovalMiddleware create_approval_wrapper",
     "errors": "ChatModelError EmbeddingError InvalidInputError MemAlignError MemAlignWarning "
     "ModelAnswerError StoreError",
-    "gate": "GateVerdict add_quality_gate create_quality_gate_node create_quality_gate_tool",
+    "gate": "GateVerdict create_quality_gate_tool",
+    "gate_nodes": "add_quality_gate create_quality_gate_node",
     "graphs": "JudgeNodes create_alignment_graph create_feedback_graph create_judge_graph "
     "create_review_graph",
     "memory.judge_memory": "JudgeMemory",

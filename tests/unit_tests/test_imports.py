@@ -17,9 +17,9 @@ ORDER = (
     "memory settings "
     "prompts evidence.threshold evidence.ppi evidence.drift memory.reports "
     "evidence alignment memory.judge_memory "
-    "interrupts runtime judging nodes graphs conversation gate panel agents call_judge approvals "
-    "records bulk local integrations evaluation cli.files cli.criterion studio review cli.terminal "
-    "demo cli demo.__main__"
+    "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "
+    "call_judge approvals records bulk local integrations evaluation cli.files cli.criterion "
+    "studio review cli.terminal demo cli demo.__main__"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

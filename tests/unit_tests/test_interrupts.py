@@ -25,7 +25,7 @@ from memalign_graph import (
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.identity import check_json
 from memalign_graph.interrupts import Form, clarify_form, conflict_form, escape, review_form
-from memalign_graph.panel import panel_form
+from memalign_graph.panel_form import panel_form
 from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
 

@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from memalign_graph import Criterion, GateVerdict, add_quality_gate, create_quality_gate_node
-from memalign_graph.gate import keep_last
+from memalign_graph.gate_nodes import keep_last
 from tests.conftest import CRITERION, Bench, Graph, judgings
 from tests.loopback import LoopbackServer, Rule, error
 

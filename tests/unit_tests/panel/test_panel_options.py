@@ -22,7 +22,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.interrupts import Form
-from memalign_graph.panel import panel_form
+from memalign_graph.panel_form import panel_form
 from memalign_graph.scales import Scale, Value
 from tests.integration_tests.panels.support import GRADES, MIXED, THREE, TONE, criterion
 from tests.unit_tests.alignment.alignment_cases import standing

@@ -1,0 +1,342 @@
+"""Gates as nodes: what a gate adds to a graph, and what it checks there."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from langchain_core.runnables import Runnable, RunnableLambda
+from langgraph.channels import LastValue
+from langgraph.graph import END, START, StateGraph, add_messages
+from typing_extensions import TypedDict, Unpack, is_typeddict
+
+from memalign_graph import conversation
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.gate import COUNTED, QualityGate, new_turn, reject_options
+from memalign_graph.graphs import Graph
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
+from memalign_graph.runtime import StateUpdate
+from memalign_graph.settings import Gate, GateOptions
+from memalign_graph.types import Criterion
+
+_TURN_START_SUFFIX = ".before_turn"
+
+
+def keep_last(_old: Any, new: Any) -> Any:
+    """Keep the last write of a step: gates that run concurrently under `Send` share one key."""
+    return new
+
+
+def _last_verdict(state: Any, name: str) -> Mapping[str, Any]:
+    """Return the last verdict; the caller's reducer may collect verdicts in a list."""
+    verdicts: Any = conversation.read_key(state, name) or {}
+    return verdicts[-1] if isinstance(verdicts, list) else verdicts  # type: ignore[no-any-return] # a verdict
+
+
+class GateNode(RunnableLambda[Any, Any]):
+    """A gate as a node of a graph."""
+
+    def __init__(
+        self,
+        gate: QualityGate,
+        messages_key: str,
+        critique_key: str | None,
+        state_schema: type[Any] | None = None,
+    ) -> None:
+        keys: dict[str, Any] = {"name": gate.name, "messages_key": messages_key}
+        keys |= {} if critique_key is None else {"critique_key": critique_key}
+        for option, key in keys.items():
+            if not isinstance(key, str) or not key.strip():
+                raise InvalidInputError(f"{option}: expected the name of a key, got {key!r:.80}.")
+            if list(keys.values()).count(key) > 1:
+                raise InvalidInputError(f"{option}: {key!r} is the name of another key, too.")
+        self.gate = gate
+        self.messages_key = messages_key
+        self.critique_key = critique_key
+        self._state_schema = state_schema
+        """The class of the state that `example` gets; None if the node's own input has it."""
+        awaiting = partial(self._decide, ASYNC)
+        super().__init__(lambda state: run_sync(self._decide(SYNC, state)), awaiting, gate.name)
+
+    @property
+    def deps(self) -> list[Runnable[Any, Any]]:
+        """The node's subgraphs, under the name that LangGraph reads."""
+        return [self.gate.graph]
+
+    async def _decide(self, io: IO, state: Any) -> StateUpdate:
+        gate, settings = self.gate, self.gate.settings
+        messages = conversation.read_key(state, self.messages_key)
+        if self._state_schema is not None:
+            turn_state = conversation.read_key(state, gate.turn_key) or {}
+        else:
+            # The caller can write this key: only what the gate counts is read.
+            verdict = _last_verdict(state, gate.name)
+            turn_state = {name: verdict[name] for name in COUNTED if name in verdict}
+            if not turn_state and conversation.is_revision_request(messages, gate.name):
+                raise InvalidInputError(
+                    f"name: the graph state has no key {gate.name!r}, where the gate counts "
+                    f"revisions. Add {gate.name}: dict to the state class."
+                )
+        turn = conversation.read_turn(
+            messages, turn_state, has_unmarked_drafts=self.critique_key is not None
+        )
+        parent = state if settings.example is None else _as_parents(state, self._state_schema)
+        example = gate.example_in(parent, turn, self.messages_key)
+        verdict, turn_state = await gate.decide(io, example, turn)
+        update: StateUpdate = {gate.name: verdict}
+        if self._state_schema is not None:
+            update[gate.turn_key] = turn_state
+        messages = gate.messages_after(verdict, turn)
+        revises = verdict["status"] == "revise"
+        if self.critique_key is not None and (revises or turn.is_revised):
+            # Another gate's critique may be in the key: only that gate removes it.
+            update[self.critique_key] = verdict["critique"] if revises else ""
+        if messages and not (revises and self.critique_key is not None):
+            update[self.messages_key] = messages
+        return update
+
+
+def _as_parents(state: Any, schema: type[Any] | None) -> Any:
+    """Return the state as the parent's nodes get it."""
+    if schema is None or not isinstance(state, Mapping) or is_typeddict(schema):
+        return state
+    return schema(**{key: state[key] for key in get_type_hints(schema) if key in state})
+
+
+# What follows reads and changes attributes of a `StateGraph` that LangGraph does not document.
+
+
+def _keys(builder: Graph, schema: Any) -> dict[str, Any]:
+    """Return a schema's keys with their types, without those that LangGraph fills."""
+    hints = get_type_hints(schema, include_extras=True) if isinstance(schema, type) else {}
+    return {key: hint for key, hint in hints.items() if key in builder.channels}
+
+
+def _gate_at(builder: Graph, name: str) -> QualityGate | None:
+    runnable = builder.nodes[name].runnable if name in builder.nodes else None
+    return runnable.gate if isinstance(runnable, GateNode) else None
+
+
+def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
+    if _gate_at(builder, source):
+        raise InvalidInputError(
+            f"after: {source!r} is a gate. Give it accept={gate.name!r} instead."
+        )
+    destinations = [end for start, end in builder.edges if start == source]
+    destinations += [end for starts, end in builder.waiting_edges if source in starts]
+    for destination in destinations:
+        other_gate = _gate_at(builder, destination)
+        if other_gate is None:
+            raise InvalidInputError(
+                f"after: {source!r} also leads to {destination!r}, past the gate. Remove that "
+                f"edge, and use accept={destination!r}."
+            )
+        if gate.fallback is not None and other_gate.settings.fallback is not None:
+            raise InvalidInputError(
+                f"fallback: {destination!r}, which judges the same answer concurrently, has one, "
+                "too. Give it to one of them, or make this gate the other's `accept`."
+            )
+    node = builder.nodes.get(source)
+    if builder.branches.get(source) or (node is not None and node.ends):
+        raise InvalidInputError(
+            f"after: {source!r} chooses its next node itself. Leave `after` out, and route it to "
+            f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
+        )
+
+
+def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
+    name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
+    verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
+    joins, adds = (getattr(channel, "operator", None) for channel in (verdicts, messages))
+    hint = get_type_hints(builder.state_schema).get(name)
+    takes_one = not isinstance(verdicts, LastValue) and joins is not operator.add
+    if (get_origin(hint) or hint) is list and not takes_one:
+        raise InvalidInputError(
+            f"name: the state's key {name!r} is a list, but a gate writes one verdict. Give it a "
+            "reducer that appends one, such as lambda old, new: [*old, new]."
+        )
+    if node.gate.settings.fallback is not None and adds is not add_messages:
+        raise InvalidInputError(
+            f"fallback: no message can be removed from {messages_key!r}. Its reducer must be "
+            "add_messages."
+        )
+    if revises and critique_key is None and isinstance(messages, LastValue | None):
+        raise InvalidInputError(
+            f"critique_key: a critique can't be added to the state's key {messages_key!r}. Name "
+            "another key for it, or give this one a reducer, such as add_messages."
+        )
+    if revises and critique_key is not None and critique_key not in builder.channels:
+        raise InvalidInputError(
+            f"critique_key: the state has no key {critique_key!r}. Add it, for the writer to read."
+        )
+
+
+def _no_verdict(builder: Graph, name: str) -> StateUpdate:
+    """Return the update that clears the verdict of an earlier turn; a reducer keeps all of them."""
+    if name in _keys(builder, builder.state_schema):
+        if not isinstance(builder.channels[name], LastValue):
+            return {}
+        # A pydantic model need not accept an empty verdict.
+        fields = getattr(builder.state_schema, "model_fields", {})
+        if name in fields:
+            default = fields[name].get_default(call_default_factory=True)
+            return {} if fields[name].is_required() else {name: default}
+    return {name: {}}
+
+
+def _add_node(builder: Graph, node: GateNode) -> None:
+    name, turn_key, messages_key = node.gate.name, node.gate.turn_key, node.messages_key
+    declared = _keys(builder, builder.state_schema)
+    returned = _keys(builder, builder.output_schema)
+    added: dict[str, Any] = {name: Annotated[dict[str, Any], keep_last]}
+    if node.critique_key is not None:
+        added[node.critique_key] = Annotated[str, keep_last]
+    public = {**added, **declared, **returned}
+    # The turn's state is not returned: a gate with this name in a parent graph has its own.
+    private = {turn_key: Annotated[dict[str, Any], keep_last]}
+    node_input: Any = TypedDict("GateView", {**public, **private})  # type: ignore[misc] # made here
+    output: Any = TypedDict("GatedOutput", public)  # type: ignore[misc] # made here
+
+    def begin_turn(state: Any) -> StateUpdate:
+        destinations = [end for start, end in builder.edges if start == START]
+        for branch in builder.branches.get(START, {}).values():
+            destinations += (branch.ends or {"anywhere": name}).values()
+        if all(destination.endswith(_TURN_START_SUFFIX) for destination in destinations):
+            raise InvalidInputError(
+                "builder: no edge leads from START into the graph. Add one to its first node."
+            )
+        if name in destinations:
+            return {}  # the gate runs in this same step, and both would write its keys
+        turn = new_turn(conversation.read_key(state, messages_key))
+        return {**_no_verdict(builder, name), turn_key: turn}
+
+    turn_start = f"{name}{_TURN_START_SUFFIX}"
+    builder.add_node(name, node, input_schema=node_input)
+    # The input schema of this node also declares the returned keys to LangGraph.
+    builder.add_node(turn_start, begin_turn, input_schema=output)
+    builder.add_edge(START, turn_start)
+    if returned.keys() >= declared.keys():
+        builder.output_schema = output
+
+
+def add_quality_gate(
+    builder: Graph,
+    criterion: Criterion,
+    *,
+    after: str | Sequence[str] | None = None,
+    accept: str = END,
+    revise: str | None = None,
+    escalate: str | None = None,
+    messages_key: str = "messages",
+    critique_key: str | None = None,
+    **options: Unpack[GateOptions],
+) -> Graph:
+    """Add a judge to a graph: an answer that does not pass goes back to be revised.
+
+    The `GateVerdict` is in the state under the gate's name, and in the graph's output unless that
+    has a schema of its own: `result["quality_gate"]["status"]`. A node parallel to the graph's
+    first ones, `<name>.before_turn`, clears the state of an earlier turn. If the state declares the
+    gate's name with a reducer, that collects the verdicts.
+
+    Args:
+        builder: The graph, to be compiled with a store, which holds the judge's memory. A run's
+            settings are under `memalign` in its context.
+        criterion: What is judged.
+        after: The node whose answer is judged, or several, without an edge past the gate; None to
+            add the edges to the gate yourself.
+        accept: Where an answer goes that passed.
+        revise: The writer, where an answer goes that did not pass; None to send none back.
+        escalate: Where an answer goes if no revision is left or the judge failed; None for the end.
+            This node writes the answer, so it excludes `fallback`.
+        messages_key: The state's key with the messages.
+        critique_key: A key of the state for the critique as text; empty once an answer has passed.
+            By default the critique is added to the messages.
+        options: The gate's options (`Gate`) and the judge's (`Judge`).
+
+    Returns:
+        The builder.
+
+    Raises:
+        InvalidInputError: If an option is invalid, or an edge leads past the gate; ImportError if
+            an extra is missing.
+    """
+    if not isinstance(builder, StateGraph) or not _keys(builder, builder.state_schema):
+        raise InvalidInputError(
+            "builder: expected a StateGraph that is not compiled, and whose state is a class with "
+            "keys."
+        )
+    gate = QualityGate(
+        criterion, options, can_revise=revise is not None, can_escalate=escalate is not None
+    )
+    settings = gate.settings
+    node = GateNode(gate, messages_key, critique_key, builder.state_schema)
+    if gate.name in builder.nodes:
+        raise InvalidInputError(
+            f"name: the graph already has a node {gate.name!r}. Give this gate another name."
+        )
+    destinations = {"accept": accept, "revise": revise, "escalate": escalate}
+    for option, destination in destinations.items():
+        if not isinstance(destination, str) and (destination is not None or option == "accept"):
+            raise InvalidInputError(f"{option}: expected the name of a node, or END.")
+    if settings.fallback is not None and escalate is not None:
+        raise InvalidInputError(
+            "fallback: the node of `escalate` writes the answer. Leave out one of the two."
+        )
+    sources = [after] if isinstance(after, str) else after or []
+    if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
+        raise InvalidInputError("after: expected the name of a node, or a list of names.")
+    for source in sources:
+        _check_edges(builder, source, settings)
+    _check_keys(builder, node, revises=revise is not None)
+    _add_node(builder, node)
+    for source in sources:
+        builder.add_edge(source, gate.name)
+    closed = END if escalate is None else escalate
+    node_of: dict[str, str] = {"accepted": accept}
+    if revise is not None:
+        node_of["revise"] = revise
+    node_of["exhausted" if escalate is None else "escalated"] = closed
+    node_of["judge_error"] = accept if settings.on_judge_error == "open" else closed
+    # One label for all statuses that lead to a node: LangGraph draws one line for them.
+    labels = {
+        node: " / ".join(status for status in node_of if node_of[status] == node)
+        for node in node_of.values()
+    }
+    builder.add_conditional_edges(
+        gate.name,
+        lambda state: labels[node_of[_last_verdict(state, gate.name)["status"]]],
+        {label: node for node, label in labels.items()},
+    )
+    return builder
+
+
+def create_quality_gate_node(
+    criterion: Criterion,
+    *,
+    escalates: bool = False,
+    messages_key: str = "messages",
+    critique_key: str | None = None,
+    **options: Unpack[GateOptions],
+) -> Runnable[Any, Any]:
+    """Create a gate as a node, to add edges to; `add_quality_gate` adds both.
+
+    The state needs a key with the gate's name, where the gate counts revisions; edges read
+    `state[name]["status"]`. Each human message begins a turn. Pass the context with each resume.
+
+    Args:
+        criterion: What is judged.
+        escalates: True for the status `escalated` instead of `exhausted`.
+        messages_key: The state's key with the messages.
+        critique_key: A key of the state for the critique as text.
+        options: The gate's options (`Gate`), without `fallback`, and the judge's (`Judge`); with
+            `max_revisions=0` if no answer is sent back.
+
+    Returns:
+        The node.
+
+    Raises:
+        InvalidInputError: If an option is invalid; ImportError if an extra is missing.
+    """
+    reject_options(options, ["fallback"], "a node without edges does not change the messages")
+    gate = QualityGate(criterion, options, can_escalate=escalates)
+    return GateNode(gate, messages_key, critique_key)
