@@ -11,21 +11,12 @@ from tests.loopback.replies import as_reply
 DISTIL, COMPARE, JUDGE = "guideline_operations", "guideline_relations", "judgment"
 """What a request is for, by the name of its schema."""
 
-
 _BLOCK = re.compile(r"^Feedback (F\d+(?:, F\d+)*)", re.MULTILINE)
-
-
 _REASON = re.compile(
     r"(?:(F\d+)\. )?(?:The expert's reason:\n)?<rationale>\n(.*?)\n</rationale>", re.DOTALL
 )
-
-
 _LABEL = re.compile(r"(?:(F\d+)\. )?The expert's value: (\S+)")
-
-
 _RULE = re.compile(r"^(\d+)\. (.*)$", re.MULTILINE)
-
-
 _TOPIC = re.compile(r"#(\w+)")
 
 
@@ -141,8 +132,6 @@ def relations_by_topic(request: ChatRequest) -> ReplyLike:
 
 
 _NUMBER = re.compile(r"(?:Question|Case) (\d+)[:.]")
-
-
 _SAYS = re.compile(r"is (true|false) of cases ((?:\d+ ?)+)")
 
 

@@ -220,19 +220,6 @@ async def test_unusable_records_are_reported_and_do_not_exclude_others(bench: Be
     assert len(embedded(bench)) == 2
 
 
-async def test_rejected_proposals_are_reported(bench: Bench) -> None:
-    parrot = add(record(1)["outputs"], "F1")
-    bench.server.responder = Model(
-        distil=lambda _: {"operations": [parrot, add("Name the order.", "F2")]}
-    )
-    report = await align(bench, [record(1), record(2)])
-    assert [change["text"] for change in report["guidelines"]["added"]] == ["Name the order."]
-    [warning] = report["warnings"]
-    assert warning.startswith(
-        f'The model\'s guideline "{record(1)["outputs"]}" was not kept, since'
-    )
-
-
 async def test_unusable_arguments_are_reported_in_one_sentence(bench: Bench) -> None:
     for feedback in (None, "Too cold.", record(1)):
         with pytest.raises(InvalidInputError, match=r"^feedback: expected a list of Feedback"):

@@ -9,21 +9,17 @@ from typing import Any
 import pytest
 
 from memalign_graph import JudgeMemory, StoreError, create_judge_graph
-from memalign_graph.memory.facts import clock
-from memalign_graph.memory.learning import add_guideline
 from memalign_graph.memory.memory_state import build_state
 from tests import postgres
 from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
 from tests.unit_tests.memory.driver import recalled
-from tests.unit_tests.memory.stores import commits, interleave
 from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
 
 pytestmark = pytest.mark.postgres
 
 Open = Callable[..., JudgeMemory]
-MINUTE_US = 60_000_000
 
 
 @pytest.fixture
@@ -236,26 +232,3 @@ def test_read_only_replica_is_named_before_any_model_call(
             act()
     assert server.chats == []
     check_same_content(near, worker())
-
-
-def test_no_reader_misses_a_fact_with_clock_skew_and_lock_waits_of_a_minute(
-    worker: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ahead, behind, reader = worker(), worker(), worker()
-    reader.version()
-    ahead.version()
-    now_us = clock.now_us
-
-    def later() -> None:
-        """Run a worker while another, with a slow clock, waits for a lock."""
-        monkeypatch.setattr(clock, "now_us", lambda ticks=1: now_us(ticks) + 2 * MINUTE_US - 10**6)
-        ahead.add_guideline("By a clock ahead, a minute later.")
-        assert len(reader.guidelines()) == 1
-        monkeypatch.setattr(clock, "now_us", now_us)
-
-    def waiting(io: Any) -> Any:
-        return add_guideline(io, behind.access, "By a clock behind.", author=None)
-
-    interleave(waiting, commits, later)
-    assert len(reader.guidelines()) == 2
-    check_same_content(reader, ahead, behind, worker())

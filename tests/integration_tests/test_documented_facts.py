@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
+import typer
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langgraph.checkpoint.memory import InMemorySaver
@@ -45,6 +46,8 @@ from memalign_graph import (
 )
 from memalign_graph.alignment import comment_questions, distill
 from memalign_graph.call_judge import KEEP_CALLS, Approval
+from memalign_graph.cli.app import app
+from memalign_graph.cli.options import Status
 from memalign_graph.evaluation import metrics
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evidence import (
@@ -424,3 +427,30 @@ def test_diagram_matches_its_graph(page: str) -> None:
     diagrams = re.findall(r"^```mermaid\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     wanted = [GRAPHS[name]().get_graph().draw_mermaid() for name in PAGES[page]]
     assert diagrams == wanted, "copy the second list's text into the page"
+
+
+COMMAND_LINE = ROOT / "docs" / "command-line.md"
+COMMAND_LINE_TEXT = COMMAND_LINE.read_text("utf-8")
+SHARED_FLAGS = {"--criterion", "--memory", "--namespace", "--model", "--embeddings", "--k"}
+SHARED_FLAGS |= {"--json", "--quiet", "--help", "--web"}
+
+
+def flags_of(name: str) -> set[str]:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # a group's
+    return {flag for option in command.params for flag in option.opts if flag.startswith("--")}
+
+
+@pytest.mark.parametrize("name", ["align", "judge", "evaluate", "review", "rate", "migrate"])
+def test_each_flag_of_a_command_is_in_its_row(name: str) -> None:
+    [row] = re.findall(rf"^\| `{name}` \|.*$", COMMAND_LINE_TEXT, re.MULTILINE)
+    assert set(re.findall(r"--[a-z-]+", row)) == flags_of(name) - SHARED_FLAGS
+
+
+def test_each_flag_of_the_demo_is_in_its_table() -> None:
+    text = COMMAND_LINE.with_name("models.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE)) == flags_of("demo") - {"--help"}
+
+
+def test_each_exit_status_is_in_the_table() -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \|", COMMAND_LINE_TEXT, re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(",")} == {*Status}

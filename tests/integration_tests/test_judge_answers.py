@@ -183,6 +183,9 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     done = await bench.resume(graph, COLD)
     assert done["learned"]["guidelines"][0]["text"] == "Say sorry first."
     assert done["customer"] == "carol"
+    done = await bench.review(graph, {"type": "ignore"}, {**OTHER, "customer": "dan"}, "u")
+    assert (done["feedback"], done["learned"]) == (None, None)
+    assert len(await bench.episodes()) == 1
 
 
 async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -> None:

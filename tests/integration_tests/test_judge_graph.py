@@ -231,20 +231,6 @@ async def test_k_comes_from_the_context(bench: Bench) -> None:
     assert len(bench.server.embeddings) == count
 
 
-async def test_bad_context_is_refused_before_any_call(bench: Bench) -> None:
-    for field, wrong in (("k", 101), ("namespace", ["a.b"]), ("review", "maybe")):
-        with pytest.raises(ValueError, match=field):
-            await bench.invoke(bench.review_graph(), CASE, context={field: wrong})
-    assert bench.server.chats == []
-
-
-async def test_missing_store_raises_one_sentence(bench: Bench) -> None:
-    graph = bench.judge_graph()
-    graph.store = None
-    with pytest.raises(InvalidInputError, match="compiled with one"):
-        await bench.invoke(graph, CASE)
-
-
 @EVERY_WAY
 async def test_checkpoint_before_the_judge_can_be_resumed(bench: Bench) -> None:
     await bench.review(bench.review_graph(), COLD)

@@ -15,12 +15,10 @@ from memalign_graph import (
     Criterion,
     EmbeddingError,
     Episode,
-    JudgeNodes,
     Judgment,
     MemAlignWarning,
     create_review_graph,
 )
-from memalign_graph.state import ReviewState
 from tests.conftest import (
     CASE,
     COLD,
@@ -144,20 +142,6 @@ async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> Non
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 
-async def test_nodes_after_a_skipped_interrupt_do_nothing(bench: Bench) -> None:
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    nodes = JudgeNodes(CRITERION, **models)
-    builder: Any = StateGraph(ReviewState)
-    names = ["retrieve_episodes", "assemble_guidelines", "judge", "collect_feedback"]
-    names += ["distill_feedback", "commit_memory"]
-    for before, name in zip([START, *names], names, strict=False):
-        builder.add_node(name, getattr(nodes, name))
-        builder.add_edge(before, name)
-    done = await bench.review(bench.compile(builder), {"type": "ignore"})
-    assert (done["feedback"], done["learned"]) == (None, None)
-    assert await bench.episodes() == []
-
-
 class Two(Parent, total=False):
     tone: Any
     length: Any
@@ -210,8 +194,6 @@ FAILURES: dict[str, tuple[Any, ...]] = {
     "truncated": (truncated('{"oper'), truncated('{"oper')),
     "refused": (refusal(), refusal()),
 }
-NEWER = {"value": False, "rationale": "Too short: it must say what happens next.", "author": "ann"}
-OLDER = {**COLD, "author": "ann"}
 WORDS = {"rationale": COLD["rationale"]}
 
 
@@ -291,18 +273,6 @@ async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None
     assert all_feedback(episode) == (False, COLD["rationale"], "pending")
     await bench.review(graph, WORDS, OTHER, on="c")
     assert {all_feedback(episode)[2] for episode in await bench.episodes()} == {"distilled"}
-
-
-async def test_next_review_distills_a_newer_pending_comment(bench: Bench) -> None:
-    graph = patient_graph(bench)
-    await fail_to_distill(bench, graph, OLDER, "a")
-    newer = await fail_to_distill(bench, graph, NEWER, "b")
-    assert newer.rationale == NEWER["rationale"]
-    result = await bench.review(graph, WORDS, OTHER, on="c")
-    assert newer.id in result["learned"]["episode_ids"]
-    prompt = distillings(bench.server)[-1].text
-    assert str(NEWER["rationale"]) in prompt
-    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize(

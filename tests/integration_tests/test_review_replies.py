@@ -184,35 +184,6 @@ async def test_rerunning_a_finished_node_changes_nothing(bench: Bench, node: str
     assert again["learned"]["memory_version"] == first["learned"]["memory_version"]
 
 
-async def test_same_feedback_is_the_same_episode_and_changed_feedback_replaces_it(
-    bench: Bench,
-) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, COLD, on="a")
-    await bench.review(graph, COLD, on="b")
-    [episode] = await bench.episodes()
-    assert episode.thread_ids == ["a", "b"]
-    assert len(distillings(bench.server)) == 1
-    [old] = await bench.guidelines()
-    await bench.review(graph, {"value": False, "rationale": "Too short."}, on="c")
-    [episode], [new] = await contents(bench)
-    assert episode.rationale == "Too short."
-    assert new.id != old.id
-    assert "Too short." in new.text
-
-
-async def test_two_experts_are_two_episodes_of_one_example(bench: Bench) -> None:
-    graph = bench.review_graph()
-    await bench.review(graph, {**COLD, "author": "ann"}, on="a")
-    await bench.review(graph, {"value": True, "rationale": "Fine.", "author": "bob"}, on="b")
-    ann, bob = await bench.episodes()
-    assert ann.example_id == bob.example_id
-    assert {ann.author, bob.author} == {"ann", "bob"}
-    await bench.invoke(graph, OTHER, "c")
-    verdict_fields = [message["role"] for message in judgings(bench.server)[-1].messages]
-    assert verdict_fields == ["system", "user", "assistant", "user"]
-
-
 async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> None:
     graph = bench.review_graph()
     bench.server.script({"rationale": "Fine.", "value": True})

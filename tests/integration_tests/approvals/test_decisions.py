@@ -545,5 +545,3 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
             ApprovalMiddleware(**{**given, **options})
     with pytest.raises(InvalidInputError, match="interrupt_mode"):
         create_approval_wrapper(**given, interrupt_mode="batched")
-    with pytest.raises(ValueError, match="allowed_decisions"):
-        ApprovalMiddleware(CRITERION, {"refund": {"allowed_decisions": []}})

@@ -1,4 +1,4 @@
-"""A Ray dataset judged by two workers, one of which is killed."""
+"""The real MLflow and Ray: assessments, a scorer, and a dataset judged by two workers."""
 
 import json
 import os
@@ -54,3 +54,15 @@ def test_killed_worker_neither_loses_nor_duplicates_rows(
     # one is asked once more without similar cases each time.
     assert ROWS - 1 < len(judgings(server)) <= ROWS - 1 + BATCH + 2
     assert result["refused"] == ["dataset", "keep_judgments"]
+
+
+def test_mlflow_scores_with_the_judge_and_its_assessments_become_feedback(
+    server: LoopbackServer, tmp_path: Path
+) -> None:
+    server.rules = [
+        Rule(lambda chat: "refused" in chat.text, reply=error(400, "It is refused by the server.")),
+        Rule(lambda _: True, value=False, rationale="Too cold."),
+    ]
+    run_worker("mlflow", server, tmp_path)
+    requests = [chat for chat in server.chats if "We are sorry." in chat.text]
+    assert requests, "expectations are the reference"
