@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from memalign_graph.local.weights import LocalModelError, find_weights
 
 if TYPE_CHECKING:
-    from memalign_graph.local.chat import local_chat_model
+    from memalign_graph.local.chat import local_chat_model, start_server, stop_server
     from memalign_graph.local.embeddings import LocalEmbeddings
-    from memalign_graph.local.server import start_server, stop_server
     from memalign_graph.local.stores import (
         open_checkpointer,
         open_local_checkpointer,
@@ -46,6 +45,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules = {"LocalEmbeddings": "embeddings", "local_chat_model": "chat"}
-    module = modules.get(name, "server" if name.endswith("server") else "stores")
+    module = "stores" if name.startswith("open_") else "chat"
+    if name == "LocalEmbeddings":
+        module = "embeddings"
     return getattr(import_module(f"{__name__}.{module}"), name)

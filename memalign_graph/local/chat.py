@@ -1,16 +1,139 @@
-"""The embedded chat model, called like any OpenAI-compatible server."""
+"""The embedded chat model: llama.cpp in a child process, called as an OpenAI-compatible server.
+
+In this process llama.cpp would hold Python's global lock while it loads (3 to 7 s), wait forever
+when it is stopped during a request, and crash the caller with itself. There is one server for each
+process. It ends with its parent, even if that is killed.
+"""
 
 import asyncio
+import atexit
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, cast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import openai
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 
-from memalign_graph.local.server import MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, start_server
-from memalign_graph.local.weights import MODEL
+from memalign_graph.errors import require_extra
+from memalign_graph.local.weights import MODEL, LocalModelError, find_weights
 from memalign_graph.models import declare_small
+
+MAX_INPUT_TOKENS = 8192
+MAX_OUTPUT_TOKENS = 1024
+"""The longest answer to the longest prompt."""
+
+_STOP_S = 5.0
+_logger = logging.getLogger(__name__)
+
+
+class Endpoint(NamedTuple):
+    """The server's address, and its key, which no other process of this machine has."""
+
+    base_url: str
+    api_key: str
+
+
+class _Server(NamedTuple):
+    process: subprocess.Popen[str]
+    endpoint: Endpoint
+
+
+_lock = threading.Lock()
+_running: _Server | None = None
+
+
+def start_server() -> Endpoint:
+    """Start the server if it is not running.
+
+    Returns:
+        The server's address and key.
+
+    Raises:
+        LocalModelError: If the weights or the server cannot be used.
+    """
+    global _running  # noqa: PLW0603 - one server per process
+    with _lock:
+        if _running is not None:
+            status = _running.process.poll()
+            if status is None:
+                return _running.endpoint
+            _logger.warning("The embedded model's server ended (%s). Restarting it.", status)
+            _close(_running.process)
+        _running = None
+        with require_extra("local", "the embedded chat model"):
+            if find_spec("xllamacpp") is None:
+                raise ModuleNotFoundError(name="xllamacpp")
+        _running = _launch(find_weights())
+        return _running.endpoint
+
+
+def stop_server() -> None:
+    """Stop the server, if it runs: running requests fail, and the next call starts it again."""
+    global _running  # noqa: PLW0603 - see start_server
+    with _lock:
+        if _running is not None:
+            _close(_running.process)
+        _running = None
+
+
+def _launch(weights: Path) -> _Server:
+    is_linux = sys.platform == "linux"
+    settings = {
+        "path": str(weights),
+        "name": MODEL,
+        "key": secrets.token_hex(16),
+        "window": MAX_INPUT_TOKENS + MAX_OUTPUT_TOKENS,
+        "threads": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1,
+    }
+    # With -P this folder's modules do not hide others of the same name.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("serve.py"))]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own script, by this Python
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        answer = _handshake(process, settings)
+        if "address" in answer:
+            return _Server(process, Endpoint(f"{answer['address']}/v1", str(settings["key"])))
+        _close(process)
+        reason = answer.get("error") or f"it ended with status {process.returncode}"
+        log.seek(0)
+        errors = [line.strip() for line in log if " E " in line or "Error" in line]
+        quoted = f" [{errors[0]}]" if errors else ""
+        raise LocalModelError(
+            f"The embedded model's server did not start: {reason}{quoted} (weights: {weights})"
+        )
+
+
+def _handshake(process: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Send the settings and return the answer; empty if the process ended without one."""
+    try:
+        process.stdin.write(json.dumps(settings) + "\n")
+        process.stdin.flush()
+        answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+    except OSError:
+        return {}
+    return answer
+
+
+def _close(process: Any) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdin.close()
+    process.stdout.close()
 
 
 class _LocalChatOpenAI(ChatOpenAI):
@@ -85,3 +208,6 @@ def local_chat_model(**kwargs: Any) -> ChatOpenAI:
         },
     }
     return cast("ChatOpenAI", declare_small(_LocalChatOpenAI(**{**defaults, **kwargs})))
+
+
+atexit.register(stop_server)

@@ -26,7 +26,6 @@ class LocalEmbeddings(Embeddings):
     """The embedder's name: vectors of different embedders are never compared."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed texts."""
         if not texts:
             return []
         with _lock:  # `cache` alone would let two threads load it
@@ -35,7 +34,6 @@ class LocalEmbeddings(Embeddings):
         return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed one text."""
         return self.embed_documents([text])[0]
 
 

@@ -21,7 +21,7 @@ from openai.resources.chat.completions import AsyncCompletions, Completions
 from memalign_graph import Criterion, EmbeddingError, InvalidInputError, Judge, local
 from memalign_graph.asking import with_schema
 from memalign_graph.io import ASYNC, SYNC, run_sync
-from memalign_graph.local.server import Endpoint
+from memalign_graph.local.chat import Endpoint
 from memalign_graph.models import (
     Embedder,
     declare_small,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import memalign_graph
-from memalign_graph.local import LocalModelError, local_chat_model, server
-from memalign_graph.local.server import Endpoint, start_server, stop_server
+from memalign_graph.local import LocalModelError, chat, local_chat_model
+from memalign_graph.local.chat import Endpoint, start_server, stop_server
 
 STAND_IN = """
 import json, os, sys, threading, types
@@ -67,8 +67,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "xllamacpp.py").write_text(STAND_IN)
     root = Path(memalign_graph.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{root}")
-    monkeypatch.setattr(server, "find_weights", lambda path: Path(path or "weights.gguf"))
-    monkeypatch.setattr(server, "find_spec", lambda _: True)
+    monkeypatch.setattr(chat, "find_weights", lambda: Path("weights.gguf"))
+    monkeypatch.setattr(chat, "find_spec", lambda _: True)
     yield tmp_path
     stop_server()
 
@@ -95,18 +95,20 @@ def test_threads_share_one_server_until_it_stops() -> None:
     assert not is_up(first.base_url)
     second = start_server()
     assert pid_behind(second) != pid
-    assert server._running is not None
-    server._running.process.kill()
-    server._running.process.wait()
+    assert chat._running is not None
+    chat._running.process.kill()
+    chat._running.process.wait()
     assert start_server() != second
 
 
 def test_failed_start_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "find_weights", lambda: Path("broken.gguf"))
     with pytest.raises(LocalModelError, match=r"Failed to init.*tensor is missing.*broken\.gguf"):
-        start_server("broken.gguf")
+        start_server()
+    monkeypatch.setattr(chat, "find_weights", lambda: Path("crash.gguf"))
     with pytest.raises(LocalModelError, match="ended with status"):
-        start_server("crash.gguf")
-    monkeypatch.setattr(server, "find_spec", lambda _: None)
+        start_server()
+    monkeypatch.setattr(chat, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r'embedded chat model needs the extra "local"'):
         start_server()
 
@@ -115,10 +117,10 @@ def test_server_ends_when_its_parent_is_killed(stand_in: Path) -> None:
     script = stand_in / "parent.py"
     script.write_text(
         "import time\n"
-        "from memalign_graph.local import server\n"
-        "server.find_weights = lambda path: 'weights.gguf'\n"
-        "server.find_spec = lambda name: True\n"
-        "print(server.start_server().base_url, flush=True)\n"
+        "from memalign_graph.local import chat\n"
+        "chat.find_weights = lambda: 'weights.gguf'\n"
+        "chat.find_spec = lambda name: True\n"
+        "print(chat.start_server().base_url, flush=True)\n"
         "time.sleep(60)\n"
     )
     command = [sys.executable, str(script)]
@@ -138,7 +140,7 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     model = local_chat_model(max_tokens=7)
-    assert server._running is None
+    assert chat._running is None
     answer = json.loads(model.invoke("hello").text)
     assert model.profile is not None
     assert model.profile["max_input_tokens"] == 8192
