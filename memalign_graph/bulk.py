@@ -240,18 +240,13 @@ class _OfflineIO(IO):
         # A repeated prompt asks for another sample.
         self._asked[prompt] += 1
         key = f"{self._number}-{digest([prompt, self._asked[prompt]])}"
-        line = self._answers.get(key)
-        reply = None if line is None else _reply(line)
-        if reply is not None:
+        line = self._answers.get(key, {})
+        if (reply := _reply(line)) is not None:
             return reply
         url = f"/v1/{url.removeprefix(self._base_path)}"
         self.requests.append({"custom_id": key, "method": "POST", "url": url, "body": body})
-        failure = None if line is None else line.get("error") or line.get("response")
-        why = (
-            "there is none"
-            if line is None
-            else excerpt(json.dumps(failure, ensure_ascii=False), 200)
-        )
+        failure = json.dumps(line.get("error") or line.get("response"), ensure_ascii=False)
+        why = excerpt(failure, 200) if line else "there is none"
         self._unanswered = UnansweredError(
             f"No answer to the request {key} ({why}): send it again, and collect again."
         )
