@@ -21,7 +21,7 @@ $(VENV)/.docs: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.demo  ## judge, learn, judge again; ARGS="--sql" or "--interactive" (you are the expert)
-	$(BIN)/python -m memalign_graph.demo $(ARGS)
+	$(BIN)/memalign demo $(ARGS)
 
 test: $(VENV)/.dev  ## all tests; ARGS="-k name" for some
 	LANGGRAPH_STRICT_MSGPACK=true $(BIN)/python -m pytest -n auto $(ARGS)

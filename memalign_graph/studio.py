@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from memalign_graph import graphs
-from memalign_graph.cli.criterion import CriterionFile, load_criteria
+from memalign_graph.cli.files import CriterionFile, load_criteria
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.models import models_from_environment
 from memalign_graph.panel import create_panel_graph

@@ -1,7 +1,7 @@
 """The command line: `memalign`, or `python -m memalign_graph.cli`. It needs the extra `cli`.
 
 `app` runs a command and turns errors into a message and an exit status. `options` declares the
-options that commands share, `records`, `criterion` and `files` read files, and `terminal` prints.
+options that commands share, `records` and `files` read files, and `terminal` prints.
 """
 
 import sys
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command."""
     try:
         from memalign_graph.cli.app import run
     except ImportError as error:

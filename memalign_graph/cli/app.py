@@ -16,9 +16,8 @@ from typing import Annotated
 import typer
 
 from memalign_graph.cli import memory
-from memalign_graph.cli.commands import align, evaluate, review
+from memalign_graph.cli.commands import align, evaluate, migrate, rate, review
 from memalign_graph.cli.judging import judge
-from memalign_graph.cli.monitoring import migrate, rate
 from memalign_graph.cli.options import Status, expand_option_groups
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.demo import demo
@@ -92,17 +91,6 @@ def _top(
     pass
 
 
-class _LogHandler(logging.Handler):
-    """Prints the warnings that the package logs."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        super().__init__(logging.WARNING)
-        self._terminal = terminal
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._terminal.warn(record.getMessage())
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     terminal, stopped = Terminal(), Status.INTERRUPTED
@@ -110,16 +98,16 @@ def run(arguments: Sequence[str]) -> int:
     def stop(*_: object) -> None:  # as Ctrl-C, which asyncio handles
         nonlocal stopped
         stopped = Status.TERMINATED
-        if (
-            signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        ):  # as a script's `memalign ... &` has it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a script's `memalign ... &`
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     if sys.stdin is None:  # it was closed, as by `<&-`
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     before = signal.signal(signal.SIGTERM, stop)
-    logging.getLogger("memalign_graph").handlers = [_LogHandler(terminal)]
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("memalign_graph").handlers = [handler]
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # escape characters that the encoding does not have
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
@@ -150,7 +138,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _message_and_status(error: Exception) -> tuple[str, int]:
-    """Return the message for an error, and the exit status."""
     from memalign_graph.local import LocalModelError
 
     text = " ".join(str(error).split())

@@ -1,13 +1,13 @@
-"""The commands align, evaluate and review."""
+"""The commands align, evaluate, review, rate and migrate."""
 
+import asyncio
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.criterion import CriterionFile
-from memalign_graph.cli.files import check_database, check_output_path
+from memalign_graph.cli.files import CriterionFile, check_database, check_output_path
 from memalign_graph.cli.options import (
     CacheOption,
     CriterionOption,
@@ -17,14 +17,15 @@ from memalign_graph.cli.options import (
     MemoryLocation,
     Status,
     option_errors,
-    run_async,
 )
-from memalign_graph.cli.records import Record, read_records
-from memalign_graph.cli.terminal import Terminal
+from memalign_graph.cli.records import read_records
+from memalign_graph.cli.terminal import Terminal, key_value_table, table
 from memalign_graph.errors import InvalidInputError, require_extra
 
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
+    from memalign_graph.evaluation.metrics import Estimate as Measured
+    from memalign_graph.evidence.ppi import Estimate
     from memalign_graph.settings import Judge
     from memalign_graph.types import Feedback
 
@@ -56,32 +57,30 @@ def align(
     After a failed or stopped run, the next one pays only for the rest. Records that can't be used
     are listed, and the others are used.
     """
-    from memalign_graph.types import parse_feedback
-
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give either a file or --pending.")
     location.check(must_exist=pending)
-    records: list[Record] = []
-    rejected: dict[int, str] = {}
-    if feedback:
-        records, rejected = _read(feedback, "--feedback", field, location.criterion, terminal)
-    usable = [index for index in range(len(records)) if index not in rejected]
+    read = _read(feedback, "--feedback", field, location.criterion, terminal) if feedback else []
+    rejected = {
+        index: str(item)
+        for index, (_, item) in enumerate(read)
+        if isinstance(item, InvalidInputError)
+    }
+    usable = [index for index in range(len(read)) if index not in rejected]
+    items: list[Any] = [read[index][1] for index in usable]
     judge = flags.judge(location.criterion, terminal)
     terminal.note(f"memory {location}")
-    feedback_items: list[Any] = [records[index][1] for index in usable]
-    report, pending_ids = run_async(
-        _align(judge, location, feedback_items, max_concurrency, terminal)
-    )
+    report, pending_ids = asyncio.run(_align(judge, location, items, max_concurrency, terminal))
     rejected |= {usable[item["index"]]: item["reason"] for item in report["rejected"]}
     report["rejected"] = [
-        {"index": index, "reason": f"{records[index][0]}: {reason.removeprefix('example.')}"}
+        {"index": index, "reason": f"{read[index][0]}: {reason.removeprefix('example.')}"}
         for index, reason in sorted(rejected.items())
     ]
     report["feedback"]["rejected"] = len(rejected)
     terminal.result(report)
-    used = {parse_feedback(fields).episode_id for fields in feedback_items}
-    not_learned = pending_ids if pending else pending_ids & used
-    return Status.PARTIAL if rejected or not_learned else Status.DONE
+    if not pending:
+        pending_ids &= {item.episode_id for item in items}
+    return Status.PARTIAL if rejected or pending_ids else Status.DONE
 
 
 async def _align(
@@ -178,8 +177,8 @@ def evaluate(
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
         with require_extra("evaluation", "A readable report"):
             import jinja2  # noqa: F401 - is it there, before any call is paid for?
-    training, rejected = _read_all(feedback, "--feedback", field, criterion, terminal)
-    tested, more = _read_all(test, "--test", field, criterion, terminal) if test else (None, 0)
+    training, rejected = _read_usable(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read_usable(test, "--test", field, criterion, terminal) if test else (None, 0)
     settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress:
@@ -193,7 +192,7 @@ def evaluate(
             **settings,
             **judge.options,
         )
-        measured = run_async(evaluating)
+        measured = asyncio.run(evaluating)
     markdown = None if terminal.as_json else measured.summary()
     terminal.result(measured.to_json(), markdown=markdown)
     if report:
@@ -212,39 +211,38 @@ def _flag(name: str) -> str:
 
 def _read(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
-) -> tuple[list[Record], dict[int, str]]:
-    """Read records of feedback; returns them, and the reasons of those that can't be used."""
+) -> list[tuple[str, "Feedback | InvalidInputError"]]:
+    """Read the places of records, and their feedback or why it can't be used."""
     from memalign_graph.memory.feedback import check_feedback
     from memalign_graph.types import parse_feedback
 
+    read: list[tuple[str, Feedback | InvalidInputError]] = []
     criterion = file.criterion
-    records = read_records(path, option, columns, terminal.warn, criterion.scale)
-    rejected: dict[int, str] = {}
-    for index, (_, fields) in enumerate(records):
+    for place, fields in read_records(path, option, columns, terminal.warn, criterion.scale):
         try:
             if isinstance(fields, InvalidInputError):
                 raise fields
-            check_feedback(parse_feedback(fields), criterion)
+            read.append((place, check_feedback(parse_feedback(fields), criterion)))
         except InvalidInputError as error:
-            rejected[index] = str(error)
-    if len(rejected) == len(records):
-        raise InvalidInputError(
-            f"{option}: {path}: no record can be used. The first, {records[0][0]}: {rejected[0]}"
-        )
-    return records, rejected
+            read.append((place, error))
+    if all(isinstance(item, InvalidInputError) for _, item in read):
+        first = ": ".join(map(str, read[0]))
+        raise InvalidInputError(f"{option}: {path}: no record can be used. The first, {first}")
+    return read
 
 
-def _read_all(
+def _read_usable(
     path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
 ) -> tuple[list["Feedback"], int]:
     """Read feedback; warns of records that can't be used, and counts them."""
-    from memalign_graph.types import parse_feedback
-
-    records, rejected = _read(path, option, columns, file, terminal)
-    for index, reason in rejected.items():
-        terminal.warn(f"{option}: {path}, {records[index][0]}: {reason}")
-    usable: list[Any] = [fields for at, (_, fields) in enumerate(records) if at not in rejected]
-    return list(map(parse_feedback, usable)), len(rejected)
+    read = _read(path, option, columns, file, terminal)
+    usable: list[Feedback] = []
+    for place, item in read:
+        if isinstance(item, InvalidInputError):
+            terminal.warn(f"{option}: {path}, {place}: {item}")
+        else:
+            usable.append(item)
+    return usable, len(read) - len(usable)
 
 
 def _check_threshold(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:
@@ -290,7 +288,6 @@ def review(
             help="IP address or network that the proxy calls from; this machine unless given.",
         ),
     ] = None,
-    web: Annotated[bool, typer.Option("--web", hidden=True)] = False,
     location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
@@ -299,7 +296,6 @@ def review(
 
     A graph with `keep_judgments`, or this setting under `judge:` in the file, keeps judgments.
     """
-    del web  # accepted because the page was an option until 0.3
     if not user_header and host not in ("127.0.0.1", "::1", "localhost"):
         raise InvalidInputError(
             f"--host: on {host} others could answer without signing in. Put a reverse proxy with a "
@@ -307,24 +303,148 @@ def review(
         )
     location.check(must_exist=True)
     judge = flags.judge(location.criterion, terminal)
-    page: dict[str, Any] = {"name": author or "", "user_header": user_header, "proxy": proxy}
-    run_async(_serve(location, judge, (host, port), page, terminal))
+
+    async def serve() -> None:
+        from memalign_graph.local import open_store_async
+        from memalign_graph.review import ReviewQueue, create_review_app, serve_page
+
+        async with open_store_async(location.memory) as store:
+            queue = ReviewQueue([judge], **location.context, store=store)
+            with option_errors():
+                app = create_review_app(
+                    queue, name=author or "", user_header=user_header, proxy=proxy
+                )
+            await serve_page(app, host, port, terminal.note)
+
+    asyncio.run(serve())
     return Status.DONE
 
 
-async def _serve(
+def rate(
+    *,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="day|week|FIELD", help="Group by it, such as inputs.region."),
+    ] = None,
+    passes: Annotated[
+        str | None,
+        typer.Option(metavar="VALUE[,VALUE]", help="Lowest passing value, or all of them."),
+    ] = None,
+    answered_at_random: Annotated[
+        bool,
+        typer.Option(
+            "--answered-at-random",
+            help="Count all answers as a random sample: experts answered every judgment, or a "
+            "sample that you drew.",
+        ),
+    ] = False,
     location: MemoryLocation,
-    judge: "Judge",
-    address: tuple[str, int],
-    page: dict[str, Any],
     terminal: Terminal,
-) -> None:
-    """Serve the review page of a memory until the process is stopped."""
-    from memalign_graph.local import open_store_async
-    from memalign_graph.review import ReviewQueue, create_review_app, serve_page
+) -> int:
+    """Estimate how many outputs really pass, with 95 % intervals.
 
-    async with open_store_async(location.memory) as store:
-        queue = ReviewQueue([judge], **location.context, store=store)
-        with option_errors():
-            app = create_review_app(queue, **page)
-        await serve_page(app, *address, terminal.note)
+    From the judgments that are kept and the experts' answers to a random sample of them. Calls no
+    model.
+    """
+    scale, passing = location.criterion.criterion.scale, None
+    if passes is not None:
+        try:
+            values = [scale.validate_value(part.strip()) for part in passes.split(",")]
+        except ValueError as error:
+            raise InvalidInputError(f"--passes: {error}") from error
+        passing = values if values[1:] else values[0]
+    location.check(must_exist=True)
+    with location.open(may_create=True) as memory, option_errors():
+        overall = memory.pass_rate(by=by, passes=passing, answered_at_random=answered_at_random)
+    estimates = ("rate", "judge", "labels_alone")
+    rows = [
+        {
+            **group.to_json(),
+            "group": name,
+            **{estimate: _interval(getattr(group, estimate)) for estimate in estimates},
+        }
+        for name, group in {"all": overall, **overall.groups}.items()
+    ]
+    terminal.result(overall.to_json(), shown=[table(rows)])
+    if not overall.judgments:
+        terminal.warn("no judgment is kept: set keep_judgments, in days, under `judge:`.")
+    elif overall.more_labels:
+        goal = "an interval of 5 % of the range to each side"
+        if overall.rate.value is None:
+            goal = "an estimate"
+        terminal.note(f"{goal} takes {overall.more_labels:,} more answers to the random sample.")
+    return Status.DONE
+
+
+def migrate(
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model to compare with; by default the stored verdicts."),
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Store the new verdicts in place of the old ones.")
+    ] = False,
+    target_agreement: Annotated[
+        float, typer.Option(help="Target agreement of `review: uncertain`.")
+    ] = 0.9,
+    cache: CacheOption = None,
+    max_concurrency: MaxConcurrency = 32,
+    location: MemoryLocation,
+    flags: JudgeFlags,
+    terminal: Terminal,
+) -> int:
+    """Compare the judge with the same one on another model, on the cases in memory.
+
+    Each case is judged without its own feedback. Without --to, the present judge is compared with
+    the stored verdicts, as after an update or a change of the file. With --apply, calibration uses
+    the new verdicts; then set the model in the criterion's file.
+    """
+    from memalign_graph.evaluation import migrate as compare
+
+    if cache:
+        check_database(cache, "--cache")
+    judge = flags.judge(location.criterion, terminal)
+    with (
+        location.open() as memory,
+        terminal.progress() as progress,
+        option_errors(model="--to" if to else "--memory", memory="--memory"),
+    ):
+        result = compare(
+            memory,
+            to,
+            apply=apply,
+            target_agreement=target_agreement,
+            cache=cache,
+            max_concurrency=max_concurrency,
+            progress=lambda done, total: progress("judged", done, total),
+            **judge.options,
+        )
+    summary = {
+        "cases": result.cases,
+        "agreement before": _interval(result.before),
+        "agreement after": _interval(result.after),
+        "difference": _interval(result.difference),
+        "verdicts that change": len(result.changed),
+        "more labels until unasked": result.more_labels,
+        "calls": {f"{row.judge} {row.purpose}": row.chat_calls for row in result.usage},
+        "tokens in and out": {
+            f"{row.judge} {row.purpose}": [row.input_tokens, row.output_tokens]
+            for row in result.usage
+        },
+    }
+    changed = [{**case.to_json(), "text": str(case.example.inputs)} for case in result.changed]
+    terminal.result(result.to_json(), shown=[key_value_table(summary), table(changed)])
+    for example_id, reason in result.failures.items():
+        terminal.warn(f"case {example_id[:8]}: not judged: {reason}")
+    if not apply:
+        terminal.note("nothing is changed: --apply stores the new verdicts.")
+    return Status.PARTIAL if result.failures else Status.DONE
+
+
+def _interval(estimate: "Estimate | Measured") -> str:
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -1,5 +1,6 @@
 """`memalign judge`: judge examples now, or write and read the files of a batch API."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from memalign_graph.cli.options import (
     MemoryLocation,
     Status,
     option_errors,
-    run_async,
 )
 from memalign_graph.cli.records import Record, example_of, read_records
 from memalign_graph.cli.terminal import Terminal, pluralize
@@ -89,7 +89,7 @@ def judge(
     for index, (_, fields) in enumerate(records):
         if isinstance(fields, InvalidInputError):
             results.add(index, fields)
-    run_async(_judge(location, settings, cases, max_concurrency, results))
+    asyncio.run(_judge(location, settings, cases, max_concurrency, results))
     return results.report()
 
 
@@ -101,36 +101,31 @@ class _Results:
     is_single: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The line and id of each example."""
-    outcomes: dict[int, Mapping[str, Any] | MemAlignError] = field(default_factory=dict)
-    """The judgment as JSON, or the error, by the example's index."""
+    lines: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """The finished rows, by the example's index."""
+    errors: list[MemAlignError] = field(default_factory=list)
     _written: int = 0
 
     def add(self, index: int, outcome: Mapping[str, Any] | MemAlignError) -> None:
-        self.outcomes[index] = outcome
-        while self.terminal.as_json and self._written in self.outcomes:
-            self.terminal.document(self._line(self._written), indent=None)
+        judged: dict[str, Any] = {"judgment": outcome, "error": None}
+        if isinstance(outcome, MemAlignError):
+            self.errors.append(outcome)
+            judged = {"judgment": None, "error": str(outcome)}
+        self.lines[index] = {**self.rows[index], **judged}
+        while self.terminal.as_json and self._written in self.lines:
+            self.terminal.document(self.lines[self._written], indent=None)
             self._written += 1
-
-    def count_errors(self, kind: type[MemAlignError] = MemAlignError) -> int:
-        return sum(isinstance(outcome, kind) for outcome in self.outcomes.values())
-
-    def _line(self, index: int) -> dict[str, Any]:
-        outcome = self.outcomes[index]
-        is_error = isinstance(outcome, MemAlignError)
-        parts = (None, str(outcome)) if is_error else (outcome, None)
-        return {**self.rows[index], "judgment": parts[0], "error": parts[1]}
 
     def report(self) -> Status:
         """Print the results and the reasons of failures; returns the exit status."""
-        lines = [self._line(index) for index in sorted(self.outcomes)]
-        failed = self.count_errors()
-        are_invalid = failed == self.count_errors(InvalidInputError)
+        lines, failed = [self.lines[index] for index in sorted(self.lines)], len(self.errors)
+        are_invalid = all(isinstance(error, InvalidInputError) for error in self.errors)
         if self.is_single and failed and are_invalid:
-            raise InvalidInputError(f"--{lines[0]['error']}")
+            raise InvalidInputError(f"--{self.errors[0]}")
         if not self.terminal.as_json:
             is_single = self.is_single and not failed
-            table = {"judgments": list(map(_table_row, lines))}
-            self.terminal.result(lines[0]["judgment"] if is_single else table)
+            rows = list(map(_table_row, lines))
+            self.terminal.result(lines[0]["judgment"] if is_single else {"judgments": rows})
         for line in lines:
             if line["error"]:
                 self.terminal.warn(f"line {line['line']}: not judged: {line['error']}")
@@ -166,7 +161,7 @@ async def _judge(
     from memalign_graph.memory.judge_memory import JudgeMemory
 
     terminal = results.terminal
-    indexes = [index for index in range(len(examples)) if index not in results.outcomes]
+    indexes = [index for index in range(len(examples)) if index not in results.lines]
     async with _open_store(location, settings, open_store_async) as store:
         memory = JudgeMemory(
             store, settings.criterion, **location.context, embeddings=settings.embeddings
@@ -193,7 +188,7 @@ async def _judge(
                     raise result
                 else:
                     results.add(indexes[position], result["judgment"])
-                progress("judged", len(results.outcomes), len(examples))
+                progress("judged", len(results.lines), len(examples))
 
 
 _OPTION_BY_FIELD = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
@@ -206,7 +201,6 @@ def _prepare(
     examples: list[dict[str, Any]],
     results: _Results,
 ) -> int:
-    """Write the requests of a batch."""
     from memalign_graph.bulk import prepare_batch
     from memalign_graph.local import open_store
 
@@ -233,7 +227,6 @@ def _collect(
     files: tuple[str, list[Path], Path | None],
     results: _Results,
 ) -> None:
-    """Judge with a batch API's answers."""
     from memalign_graph.bulk import UnansweredError, collect_batch
     from memalign_graph.local import open_store
 
@@ -250,7 +243,7 @@ def _collect(
             results.rows.append(row)
             results.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
             progress("collected", index + 1, index + 1)
-    if unanswered := results.count_errors(UnansweredError):
+    if unanswered := sum(isinstance(error, UnansweredError) for error in results.errors):
         where = f"they are in {again}" if again else "--prepare FILE writes them"
         results.terminal.warn(
             f"{pluralize(unanswered, 'request')} or more without an answer: {where}."

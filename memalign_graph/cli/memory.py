@@ -1,14 +1,14 @@
 """`memalign memory ...`: show, export, import, roll back and forget."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import STDIN, check_output_path, find_id, has_table, read_text
+from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
 from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
@@ -18,12 +18,27 @@ app = typer.Typer(
     "characters or more are enough.",
     no_args_is_help=True,
 )
+_MIN_ID_CHARS = 4
 _EMPTY_VERSION = "0" * 32
 """The version of an empty memory."""
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:
     return lambda function: app.command(name)(expand_option_groups(function))
+
+
+def find_id(beginning: str, ids: Iterable[str], what: str) -> str:
+    """Return the one id with this beginning."""
+    typed = beginning.strip().lower()
+    matches = sorted({key for key in ids if key.startswith(typed)})
+    if typed in matches:
+        return typed
+    if len(matches) == 1 and len(typed) >= _MIN_ID_CHARS:
+        return matches[0]
+    raise InvalidInputError(
+        f"ID: {beginning!r} names {len(matches) or 'no'} {what}: give {_MIN_ID_CHARS} characters "
+        "or more of one id; `memalign memory list` and `history` show them."
+    )
 
 
 @_command("list")

@@ -1,20 +1,24 @@
 """Options that several commands share; each is declared once."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memalign_graph.cli.criterion import CriterionFile, load_criterion
-from memalign_graph.cli.files import check_database, has_table, redacted_location
+from memalign_graph.cli.files import (
+    CriterionFile,
+    check_database,
+    has_table,
+    load_criterion,
+    redacted_location,
+)
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.local.stores import is_postgres
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory
@@ -45,30 +49,21 @@ def option_errors(prefix: str = "--", **options: str) -> Iterator[None]:
         raise InvalidInputError(f"{options.get(field, f'{prefix}{field}')}:{problem}") from error
 
 
-def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine; Ctrl-C cancels it."""
-    import asyncio  # lazily, so that --help stays fast
-
-    return asyncio.run(coroutine)
-
-
 def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Replace each parameter that is a dataclass by one option for each of its fields."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if not is_dataclass(parameter.annotation):
+        if is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            options = inspect.signature(groups[name]).parameters.values()
+            parameters += [option.replace(kind=option.KEYWORD_ONLY) for option in options]
+        else:
             parameters.append(parameter)
-            continue
-        groups[name] = parameter.annotation
-        for option in fields(parameter.annotation):
-            default = parameter.empty if option.default is MISSING else option.default
-            annotated: Any = {"default": default, "annotation": option.type}
-            parameters.append(inspect.Parameter(option.name, parameter.KEYWORD_ONLY, **annotated))
 
     def run(**options: Any) -> int | None:
         for name, group in groups.items():
-            names = [option.name for option in fields(group)]
+            names = inspect.signature(group).parameters
             options[name] = group(**{name: options.pop(name) for name in names})
         return command(**options)
 
@@ -139,10 +134,8 @@ class MemoryLocation:
 
     @property
     def exists(self) -> bool:
-        """Whether its database exists."""
-        if is_postgres(self.memory):
-            return has_table(self.memory, "store")
-        return Path(self.memory).exists()
+        """Whether its database exists and has a store."""
+        return has_table(self.memory, "store")
 
     @property
     def context(self) -> dict[str, Any]:

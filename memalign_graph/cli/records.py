@@ -110,15 +110,14 @@ def _normalized(
         return fields
     try:
         _read_date(fields)
-    except InvalidInputError as error:
-        return error
+    except ValueError as error:
+        return InvalidInputError(str(error))
     if isinstance(fields.get("value"), str):
         fields["value"] = _local_value(fields["value"], scale)
     return fields
 
 
 def example_of(fields: Mapping[str, Any]) -> Fields:
-    """Return the fields of a record's example."""
     inside = fields.get("example")
     source = inside if isinstance(inside, Mapping) else fields
     return {name: source[name] for name in _EXAMPLE_FIELDS if name in source}
@@ -172,15 +171,13 @@ def _fields_of(
         # A pair needs both outputs.
         missing = any(_is_missing(field, value) for value in values)
         fields[field] = None if missing else values if len(values) > 1 else values[0]
+    value = fields.get("value")
+    is_choice = isinstance(value, str) and value.strip().casefold() in choices  # also "None"
     return {
         name: value
         for name, value in fields.items()
-        if (name == "value" and _is_choice(value, choices)) or not _is_missing(name, value)
+        if (name == "value" and is_choice) or not _is_missing(name, value)
     }
-
-
-def _is_choice(value: Any, choices: Collection[str]) -> bool:
-    return isinstance(value, str) and value.strip().casefold() in choices
 
 
 def _is_missing(name: str, value: Any) -> bool:
@@ -199,7 +196,7 @@ def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
 
 
 def _read_date(fields: Fields) -> None:
-    """Convert a spreadsheet's day number or a compact date; refuse other small numbers."""
+    """Convert a spreadsheet's day number or a compact date; raises ValueError for others."""
     from memalign_graph.types import read_compact_date
 
     try:
@@ -210,10 +207,7 @@ def _read_date(fields: Fields) -> None:
     if low <= number < high:
         fields["given_at"] = (_FIRST_DAY + timedelta(days=number)).isoformat()
         return
-    try:
-        fields["given_at"] = read_compact_date(fields["given_at"])
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
+    fields["given_at"] = read_compact_date(fields["given_at"])
 
 
 def _local_value(value: str, scale: "Scale | None") -> Any:

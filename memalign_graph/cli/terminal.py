@@ -42,7 +42,6 @@ def clean(text: str) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Return a number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -164,7 +163,6 @@ class Terminal:
             self._message(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """Print why the command ends."""
         self._message(f"error: {text}")
 
     def show(self, part: Table) -> None:

@@ -432,7 +432,7 @@ def test_diagram_matches_its_graph(page: str) -> None:
 COMMAND_LINE = ROOT / "docs" / "command-line.md"
 COMMAND_LINE_TEXT = COMMAND_LINE.read_text("utf-8")
 SHARED_FLAGS = {"--criterion", "--memory", "--namespace", "--model", "--embeddings", "--k"}
-SHARED_FLAGS |= {"--json", "--quiet", "--help", "--web"}
+SHARED_FLAGS |= {"--json", "--quiet", "--help"}
 
 
 def flags_of(name: str) -> set[str]:

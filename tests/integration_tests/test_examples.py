@@ -241,7 +241,7 @@ def test_demo_prints_what_was_learned_and_learns_once(
     server.rules = [Rule(when=mentions_duplex, value=0.25)]
     path = tmp_path / "demo.sqlite"
     memory = ("--memory", str(path))
-    command = [sys.executable, "-m", "memalign_graph.demo", *memory]
+    command = [sys.executable, "-m", "memalign_graph.cli", "demo", *memory]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     expected_output = subprocess.check_output(command, env=environment, text=True, timeout=300)
     lines = [line.split() for line in expected_output.splitlines()]

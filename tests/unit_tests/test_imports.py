@@ -18,12 +18,12 @@ ORDER = (
     "prompts evidence.threshold evidence.ppi evidence.drift memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "
-    "call_judge approvals records bulk local integrations evaluation cli.files cli.criterion "
-    "studio review cli.terminal demo cli demo.__main__"
+    "call_judge approvals records bulk local integrations evaluation cli.files studio review "
+    "cli.terminal demo cli"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()
-LATER = {("models", "local"), ("evaluation.results", "evaluation.report")}
+LATER = {("models", "local")}
 """What a lower module imports of a higher one, where it first needs it."""
 
 

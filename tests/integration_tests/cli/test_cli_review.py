@@ -68,7 +68,7 @@ def test_unauthenticated_public_page_is_refused(
 def test_port_in_use_is_named(waiting: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ran = waiting.run("review", "-c", "tone.yaml", "--web", "--port", str(port))
+        ran = waiting.run("review", "-c", "tone.yaml", "--port", str(port))
     assert ran.status == 2
     assert ran.error.startswith(f"port: {port} cannot be used")
     assert f":{port}/review" not in ran.err

@@ -11,8 +11,8 @@ import pytest
 
 from memalign_graph import Boolean, Categorical, Criterion, InvalidInputError, Numeric, Pairwise
 from memalign_graph.cli import main
-from memalign_graph.cli.criterion import load_criterion
-from memalign_graph.cli.files import find_id
+from memalign_graph.cli.files import load_criterion
+from memalign_graph.cli.memory import find_id
 from memalign_graph.cli.records import example_of, read_records
 from memalign_graph.cli.terminal import Terminal, clean
 from memalign_graph.evaluation.experiment import Options

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from memalign_graph.demo.outcome import bootstrap_interval, conclusion, render_result
+from memalign_graph.demo import bootstrap_interval, conclusion, render_result
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Guideline, Worth
 
