@@ -22,7 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import BaseStore, GetOp, PutOp
 
 from memalign_graph.errors import ModelAnswerError
-from memalign_graph.evaluation.results import UsageRow
+from memalign_graph.evaluation.report import UsageRow
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory.index import decode_vector, encode_vector, normalised, vector_key
@@ -67,7 +67,6 @@ class AnswerCache(BaseCache):
         self._started_at: dict[str, float] = {}
 
     def lookup(self, prompt: str, llm_string: str) -> RETURN_VAL_TYPE | None:
-        """Return the cached answer to a prompt."""
         key = self._key(prompt, llm_string)
         _used_cache_keys.get([]).append(key)
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
@@ -80,7 +79,6 @@ class AnswerCache(BaseCache):
         return [ChatGeneration(message=message)]
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:
-        """Cache the answer to a prompt."""
         key, now = self._key(prompt, llm_string), time.perf_counter()
         seconds = round(now - self._started_at.pop(key, now), 3)
         message = getattr(return_val[0], "message", None)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Unpack
 
 from memalign_graph.agreement import expert_agreement
-from memalign_graph.evaluation import dataset, results
+from memalign_graph.evaluation import dataset
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
     JudgeUnderTest,
@@ -20,14 +20,21 @@ from memalign_graph.evaluation.experiment import (
     parse_options,
 )
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
-from memalign_graph.evaluation.report import Report, score_cases
-from memalign_graph.evaluation.stored_cases import find_flips
+from memalign_graph.evaluation.report import (
+    ALIGNED,
+    EvaluatedCase,
+    ExpertLabel,
+    FoldMemory,
+    LearningCurve,
+    LearningStep,
+    Report,
+    RunSettings,
+)
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.history import Snapshot, snapshot
 from memalign_graph.memory.recall import decode_optional_vector, recall
 from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
@@ -95,7 +102,7 @@ async def _evaluate(
             scores=scores,
             comparisons=comparisons,
             memories=[
-                results.FoldMemory(
+                FoldMemory(
                     fold=number,
                     judge=name,
                     episodes=len(await memory.access.all_episodes(io)),
@@ -122,7 +129,7 @@ async def _learning_curve(
     *,
     test: Iterable[FeedbackLike] | None = None,
     **options: Unpack[EvaluationOptions],
-) -> results.LearningCurve:
+) -> LearningCurve:
     """Measure a judge as its memory grows, on cases that it has learned from and on others.
 
     One memory learns the feedback in random order. After each step of `sizes` it judges the cases
@@ -144,7 +151,7 @@ async def _learning_curve(
     settings, alignments = parse_options(criterion, options)
     _, [fold, *_] = make_splits(criterion, feedback, test, settings)
     with open_experiment(criterion, settings) as experiment:
-        name = results.ALIGNED
+        name = ALIGNED
         subject = JudgeUnderTest(experiment, name, alignments[name], "curve")
         return await _run_learning_curve(io, subject, fold)
 
@@ -155,7 +162,7 @@ learning_curve, alearning_curve = sync_async_functions(_learning_curve)
 
 async def _judge_folds(
     io: IO, subjects: Sequence[JudgeUnderTest], folds: Sequence[dataset.Fold]
-) -> tuple[list[results.EvaluatedCase], dict[str, list[TrainedMemory]]]:
+) -> tuple[list[EvaluatedCase], dict[str, list[TrainedMemory]]]:
     """Let every judge learn from the other folds and judge each; returns its memories, too."""
     cases = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     outcomes: list[dict[str, Judgment | str]] = [{} for _ in cases]
@@ -189,14 +196,13 @@ async def _judge_folds(
                 verdict = Prediction(value=judgment.verdict, confidence=confidence)
                 predictions[_verdict_name(name)] = verdict
         evaluated.append(
-            results.EvaluatedCase(
+            EvaluatedCase(
                 example=case.example,
                 group=case.group,
                 fold=number,
                 expected=case.expected,
                 experts=[
-                    results.ExpertLabel.model_validate(item, from_attributes=True)
-                    for item in case.feedback
+                    ExpertLabel.model_validate(item, from_attributes=True) for item in case.feedback
                 ],
                 predictions=predictions,
                 judgments=judgments,
@@ -263,10 +269,10 @@ def _verdict_name(name: str) -> str:
 
 
 def _score_judges(
-    cases: Sequence[results.EvaluatedCase],
+    cases: Sequence[EvaluatedCase],
     judges: Sequence[str],
     scale: Scale,
-    settings: results.RunSettings,
+    settings: RunSettings,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score baselines and judges, and compare each judge with the first and with the baselines."""
     baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]
@@ -279,7 +285,18 @@ def _score_judges(
     ]
     pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
     pairs += [(name, _verdict_name(name)) for name in with_verdict]
-    return score_cases(cases, scale, [*baselines, *rows], pairs, settings)
+    return score(
+        scale,
+        [case.expected for case in cases],
+        [case.group for case in cases],
+        {
+            name: [case.predictions.get(name, Prediction()) for case in cases]
+            for name in [*baselines, *rows]
+        },
+        pairs=list(dict.fromkeys(pairs)),
+        resamples=settings.resamples,
+        seed=settings.seed,
+    )
 
 
 def _run_settings(
@@ -288,10 +305,10 @@ def _run_settings(
     folds: int,
     settings: Options,
     alignments: Mapping[str, Alignment],
-) -> results.RunSettings:
+) -> RunSettings:
     contents = sorted(digest([item.episode_id, item.value, item.rationale]) for item in feedback)
     group_by = settings.group_by
-    return results.RunSettings(
+    return RunSettings(
         version=version("memalign-graph"),
         created_at=datetime.now(UTC),
         data=digest([criterion.to_json(), contents]),
@@ -323,7 +340,7 @@ def _name(model: ChatModelLike) -> str:
 
 def _warnings(
     alignments: Mapping[str, Alignment],
-    cases: Sequence[results.EvaluatedCase],
+    cases: Sequence[EvaluatedCase],
     memories: Mapping[str, Sequence[TrainedMemory]],
 ) -> list[str]:
     """Return what a reader of the numbers has to know."""
@@ -348,16 +365,13 @@ def _warnings(
     return warnings
 
 
-async def _run_learning_curve(
-    io: IO, subject: JudgeUnderTest, fold: dataset.Fold
-) -> results.LearningCurve:
+async def _run_learning_curve(io: IO, subject: JudgeUnderTest, fold: dataset.Fold) -> LearningCurve:
     experiment = subject.experiment
     settings, criterion = experiment.options, experiment.criterion
     train = list(fold.train)
     random.Random(settings.seed).shuffle(train)  # noqa: S311 - nothing secret
     await subject.embed(io, [item.example for item in fold.feedback])
     memory = subject.empty()
-    access = memory.access
 
     async def judge(cases: Sequence[dataset.LabelledCase], name: str) -> JudgeScores:
         outcomes = await subject.judge_all(io, [(memory, case.example) for case in cases])
@@ -371,27 +385,23 @@ async def _run_learning_curve(
         )
         return scores
 
-    async def measure(size: int, earlier: Snapshot | None) -> results.LearningStep:
+    async def measure(size: int) -> LearningStep:
         seen = dataset.labelled_cases(train[:size], criterion, settings.group_by)
-        flips = subject.for_stage("flips")
-        return results.LearningStep(
+        return LearningStep(
             feedback=size,
-            guidelines=len(await access.guidelines(io)),
+            guidelines=len(await memory.access.guidelines(io)),
             unseen=await judge(fold.test, "unseen"),
             seen=await judge(seen, "seen") if seen else None,
-            flips=await find_flips(io, flips, access, earlier) if earlier else [],
         )
 
     sizes = [*sorted({size for size in settings.sizes if size < len(train)}), len(train)]
-    steps = [await measure(0, None)]
+    steps = [await measure(0)]
     for start, size in pairwise([0, *sizes]):
-        version = (await access.refresh(io)).version
-        earlier = await snapshot(io, access, version) if start else None
         await subject.learn(io, memory, train[start:size])
-        steps.append(await measure(size, earlier))
-    return results.LearningCurve(
+        steps.append(await measure(size))
+    return LearningCurve(
         criterion=criterion,
         steps=steps,
         test_cases=len(fold.test),
-        usage=experiment.usage.rows("curve", "flips"),
+        usage=experiment.usage.rows("curve"),
     )

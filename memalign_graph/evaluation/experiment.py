@@ -32,7 +32,7 @@ from memalign_graph.evaluation.cache import (
     UsageCounter,
     discard_unusable_answers,
 )
-from memalign_graph.evaluation.results import ALIGNED, BASE
+from memalign_graph.evaluation.report import ALIGNED, BASE
 from memalign_graph.evidence.cases import MIN_CASES
 from memalign_graph.graphs import create_alignment_graph, create_judge_graph
 from memalign_graph.io import IO
@@ -66,14 +66,8 @@ def _valid_cache(cache: Any) -> Any:
     return cache
 
 
-def _valid_progress(progress: Any) -> Any:
-    if isinstance(progress, bool) or callable(progress):
-        return progress
-    raise ValueError(f"{progress!r} is neither True, False nor a function of (done, total).")
-
-
 CacheLike = Annotated[BaseStore | str | Path | None, PlainValidator(_valid_cache)]
-ProgressLike = Annotated[bool | Callable[[int, int], None], PlainValidator(_valid_progress)]
+ProgressLike = bool | Callable[[int, int], None]
 
 
 class Options(Settings):
@@ -172,12 +166,10 @@ def make_splits(
 
 
 def has_memory(judge: Judge) -> bool:
-    """Return whether a judge uses memory at all."""
     return judge.use_guidelines or judge.use_episodes or judge.decide == "evidence"
 
 
 def without_memory(judge: Judge) -> Judge:
-    """Return the same judge without memory."""
     return judge.but(use_guidelines=False, use_episodes=False, decide="verdict")
 
 
@@ -381,7 +373,6 @@ async def _run(io: IO, graph: Any, graph_input: Any, limit: int) -> Any:
 
 @contextmanager
 def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experiment]:
-    """Open the cache and the progress bar of an evaluation."""
     with ExitStack() as stack:
         cache = InMemoryStore() if options.cache is None else options.cache
         if isinstance(cache, str | Path):

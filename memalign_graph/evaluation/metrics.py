@@ -88,12 +88,6 @@ _LEVEL = 0.95
 _MANY_PAIRS = 20  # cases on which one of two judges is nearer to the experts
 
 
-def _binomial_tail(successes: int, trials: int) -> float:
-    """Return the probability of at most so many heads of a fair coin."""
-    heads = sum(comb(trials, count) for count in range(successes + 1))
-    return float(heads / 2**trials)
-
-
 class Comparison(FrozenModel):
     """One judge against another, on the cases with a verdict by both."""
 
@@ -113,9 +107,11 @@ class Comparison(FrozenModel):
             return None
         if self.wins is not None and self.losses is not None:
             pairs, fewer = self.wins + self.losses, min(self.wins, self.losses)
-            # With few pairs bootstrap intervals are too narrow: add the two-sided exact sign test.
-            if pairs < _MANY_PAIRS and 2 * _binomial_tail(fewer, pairs) > 1 - _LEVEL:
-                return None
+            if pairs < _MANY_PAIRS:
+                # Bootstrap intervals are too narrow: add the two-sided exact sign test.
+                tail = sum(comb(pairs, count) for count in range(fewer + 1)) / 2**pairs
+                if 2 * tail > 1 - _LEVEL:
+                    return None
         return (low > 0) == (metric not in ("mae", "ece"))
 
 
@@ -182,12 +178,10 @@ def labels_of(scale: Scale) -> list[Value] | None:
 
 
 def headline_metric(scale: Scale) -> str:
-    """Return the metric to look at first."""
     return "mae" if isinstance(scale, Numeric) else "agreement"
 
 
 def measures_of(scale: Scale) -> dict[str, Measure]:
-    """Return the metrics that a scale allows."""
     measures: dict[str, Measure] = {
         "agreement": lambda column, weights: _mean(weights, column.right),
         "exact_match": lambda column, weights: _mean(weights, column.is_exact),
@@ -216,7 +210,6 @@ def score(
     resamples: int = 1_000,
     seed: int = 0,
 ) -> tuple[list[JudgeScores], list[Comparison]]:
-    """Score judges on the same cases, and compare some of them."""
     columns = {
         name: PredictionColumn.of(scale, expected, predictions)
         for name, predictions in judges.items()

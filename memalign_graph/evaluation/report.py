@@ -1,4 +1,4 @@
-"""A report: Markdown for a pull request, and the same as one offline HTML page.
+"""The report of an evaluation: its records, as Markdown, and as one offline HTML page.
 
 Untrusted text is escaped: it can't end a table cell, a fence or a folded part, make a link, mention
 anyone, or run.
@@ -8,17 +8,17 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from datetime import datetime
 from html import escape
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import Field
 
 from memalign_graph.agreement import Agreement, values_agree
 from memalign_graph.errors import InvalidInputError, require_extra
-from memalign_graph.evaluation import results
 from memalign_graph.evaluation.dataset import BASELINES
 from memalign_graph.evaluation.metrics import (
     Comparison,
@@ -26,10 +26,13 @@ from memalign_graph.evaluation.metrics import (
     JudgeScores,
     Prediction,
     headline_metric,
-    score,
 )
-from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
+from memalign_graph.scales import Value
+from memalign_graph.tracing import Usage
+from memalign_graph.types import Criterion, Episode, Example, FrozenModel, Guideline, Judgment
+
+BASE, ALIGNED = "base", "aligned"
+"""The judges that `evaluate` measures by default: without memory, and after learning."""
 
 MAX_CHARS = 65_000
 """Maximum length of the Markdown; GitHub accepts comments of up to 65,536 characters."""
@@ -53,44 +56,122 @@ _UNFIT = re.compile(
 """Control characters, unpaired surrogates, and marks that change the direction of text."""
 
 
+class ExpertLabel(FrozenModel):
+    """One expert's feedback on a case."""
+
+    author: str | None
+    value: Value | None
+    rationale: str | None
+    episode_id: str
+
+
+class EvaluatedCase(FrozenModel):
+    """A case that every judge judged without having learned from it."""
+
+    example: Example
+    group: str  # the item it belongs to
+    fold: int
+    expected: Value  # the experts' consensus
+    experts: list[ExpertLabel]  # oldest first
+    predictions: dict[str, Prediction]  # by judge or baseline
+    judgments: dict[str, Judgment]  # by judge; those that gave no usable answer are missing
+    failures: dict[str, str]  # why, by judge
+
+    def value_of(self, judge: str) -> Value | None:
+        """Return the value by a judge or baseline; None if it gave none."""
+        return self.predictions.get(judge, Prediction()).value
+
+
+class FoldMemory(FrozenModel):
+    """A judge's memory when it judged a fold."""
+
+    fold: int
+    judge: str
+    episodes: int
+    guidelines: list[Guideline]
+    warnings: list[str]  # of the alignment
+
+
+class UsageRow(Usage):
+    """Calls by one judge for one purpose, with their tokens."""
+
+    judge: str
+    stage: str  # `learn`, `judge`, `curve` or `report`
+    purpose: str  # as in `UsageLedger`, or `embed`
+    cached_calls: int = 0  # answers from the cache; not in `chat_calls`
+    seconds: float = 0.0  # spent in chat models
+
+
+class ChangedCase(FrozenModel):
+    """A case whose verdict changed."""
+
+    example: Example
+    expected: Value
+    before: Value
+    after: Value
+    rationale: str  # of the new verdict
+    guidelines: list[Guideline]  # new ones, which may have changed it
+    removed: list[Guideline] = Field(default_factory=list)  # retired ones, which may have, too
+
+
+class LearningStep(FrozenModel, extra="ignore"):  # steps of 0.2 have `flips`
+    """The judge after some of the feedback."""
+
+    feedback: int
+    guidelines: int
+    unseen: JudgeScores  # on the cases that were set aside
+    seen: JudgeScores | None  # on the cases it has learned from; None at the first step
+
+
+class LearningCurve(FrozenModel):
+    """A judge's scores as its memory grows."""
+
+    criterion: Criterion
+    steps: list[LearningStep]  # from no feedback to all of it
+    test_cases: int
+    usage: list[UsageRow]
+
+
+class RunSettings(FrozenModel):
+    """What identifies an evaluation, and repeats it."""
+
+    version: str  # of this package
+    created_at: datetime
+    data: str  # a digest of criterion, feedback and test cases
+    feedback: int
+    folds: int  # 1 with `test`
+    group_by: str
+    seed: int
+    resamples: int
+    judges: dict[str, dict[str, Any]]  # each judge's model, embeddings, k and other options
+
+
 class ReportComparison(FrozenModel):
     """The cases that two reports share and that changed between them."""
 
     judge: str
     cases: int
-    better: list[results.ChangedCase]
-    worse: list[results.ChangedCase]
-
-    def to_markdown(self) -> str:
-        """Return the comparison as Markdown."""
-        return _render("comparison.md.jinja", compared=self)
+    better: list[ChangedCase]
+    worse: list[ChangedCase]
 
 
-class Report(FrozenModel):
+class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `credit`
     """The result of an evaluation."""
 
     criterion: Criterion
-    settings: results.RunSettings
+    settings: RunSettings
     judges: list[str]
     """The others are compared with the first; the report is about the last."""
-    cases: list[results.EvaluatedCase]
+    cases: list[EvaluatedCase]
     scores: list[JudgeScores]  # the baselines come first
     comparisons: list[Comparison]  # on the same draws of cases
-    memories: list[results.FoldMemory]
+    memories: list[FoldMemory]
     experts: Agreement  # of the experts among themselves
-    usage: list[results.UsageRow]  # all calls, by judge and purpose
+    usage: list[UsageRow]  # all calls, by judge and purpose
     warnings: list[str]  # what a reader of the numbers has to know
     guidelines: list[Guideline]  # learned from all the feedback together
     sources: list[Episode]  # the guidelines' source episodes
-    curve: results.LearningCurve | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_credit(cls, fields: Any) -> Any:
-        """Accept reports of 0.2, which have a list of guidelines' `credit`."""
-        if isinstance(fields, dict):
-            return {name: value for name, value in fields.items() if name != "credit"}
-        return fields
+    curve: LearningCurve | None = None
 
     def of(self, judge: str) -> JudgeScores:
         """Return the scores of a judge or a baseline."""
@@ -108,16 +189,16 @@ class Report(FrozenModel):
         pairs = {(pair.judge, pair.against): pair for pair in self.comparisons}
         return pairs.get((judge, against))
 
-    def is_right(self, case: results.EvaluatedCase, judge: str) -> bool | None:
+    def is_right(self, case: EvaluatedCase, judge: str) -> bool | None:
         """Return whether a judge is right on a case; None if it gave no verdict."""
         value = case.value_of(judge)
         return None if value is None else values_agree(self.criterion.scale, value, case.expected)
 
-    def wrong(self, judge: str) -> list[results.EvaluatedCase]:
+    def wrong(self, judge: str) -> list[EvaluatedCase]:
         """Return the cases on which a judge disagrees with the experts."""
         return [case for case in self.cases if self.is_right(case, judge) is False]
 
-    def guidelines_for(self, case: results.EvaluatedCase, judge: str) -> list[Guideline]:
+    def guidelines_for(self, case: EvaluatedCase, judge: str) -> list[Guideline]:
         """Return the guidelines in a judge's prompt on a case."""
         ids = case.judgments[judge].guideline_ids if judge in case.judgments else []
         by_id = {
@@ -149,7 +230,7 @@ class Report(FrozenModel):
         shared = [(earlier[c.example.id], c) for c in self.cases if c.example.id in earlier]
         if not shared:
             raise InvalidInputError("before: the reports share no case: give one of the same data.")
-        changed: dict[bool, list[results.ChangedCase]] = {True: [], False: []}
+        changed: dict[bool, list[ChangedCase]] = {True: [], False: []}
         for old, new in shared:
             was, is_now, is_right = old.value_of(then), new.value_of(now), self.is_right(new, now)
             if was is None or is_now is None:
@@ -159,7 +240,7 @@ class Report(FrozenModel):
                 continue
             rules, old_rules = self.guidelines_for(new, now), before.guidelines_for(old, then)
             texts, old_texts = {rule.text for rule in rules}, {rule.text for rule in old_rules}
-            change = results.ChangedCase(
+            change = ChangedCase(
                 example=new.example,
                 expected=new.expected,
                 before=was,
@@ -242,25 +323,6 @@ class Report(FrozenModel):
         return file
 
 
-def score_cases(
-    cases: Sequence[results.EvaluatedCase],
-    scale: Scale,
-    judges: Sequence[str],
-    pairs: Iterable[tuple[str, str]],
-    settings: results.RunSettings,
-) -> tuple[list[JudgeScores], list[Comparison]]:
-    """Score judges and baselines on the same cases, and compare some of them."""
-    return score(
-        scale,
-        [case.expected for case in cases],
-        [case.group for case in cases],
-        {name: [case.predictions.get(name, Prediction()) for case in cases] for name in judges},
-        pairs=list(dict.fromkeys(pairs)),
-        resamples=settings.resamples,
-        seed=settings.seed,
-    )
-
-
 def clean(text: str, most: int = 10_000) -> str:
     """Remove from untrusted text what can't be shown, and shorten it."""
     kept = _UNFIT.sub("\ufffd", text[:most].replace("\r\n", "\n").replace("\r", "\n"))
@@ -287,7 +349,6 @@ def _fenced(text: str, title: str, most: int) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return an example's input or output as text."""
     plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return clean(plain)
 

@@ -30,7 +30,7 @@ from memalign_graph.evaluation.experiment import (
     parse_options,
 )
 from memalign_graph.evaluation.metrics import Estimate, Prediction, score
-from memalign_graph.evaluation.results import ALIGNED, ChangedCase, UsageRow
+from memalign_graph.evaluation.report import ALIGNED, ChangedCase, UsageRow
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.evidence.review_policy import current_trust
 from memalign_graph.evidence.threshold import Trust, more_decisions

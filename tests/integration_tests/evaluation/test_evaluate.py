@@ -391,7 +391,6 @@ async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -
     assert [sorted(numbers) for numbers in inputs] == [["0", "2", "3"], ["1", "5"]]
     assert changes.cases == 8
     assert any("On #new" in guideline.text for guideline in changes.worse[0].guidelines)
-    assert "3 better, 2 worse of 8 cases" in changes.to_markdown()
     # A corrected label is not a change of the judge.
     corrected = [{**GIVEN[7], "value": not GIVEN[7]["value"]}]
     same = (await call.evaluate(CRITERION, [*feedback[:7], *corrected, feedback[8]])).compare(

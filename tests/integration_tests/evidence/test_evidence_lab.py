@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.evaluation.results import ALIGNED, BASE
+from memalign_graph.evaluation.report import ALIGNED, BASE
 from tests.conftest import CRITERION, Bench, judgings
 from tests.integration_tests.evaluation.support import Caller, answers, memory_of, remember
 from tests.integration_tests.evidence.judging_support import (
