@@ -77,11 +77,9 @@ class JudgeEvaluator(Settings):
 
     @property
     def name(self) -> str:
-        """The evaluator's name."""
         return self.key or "memalign_judge"
 
     async def judge(self, io: IO, inputs: Any, outputs: Any, reference: Any) -> Evaluated:
-        """Judge one output by the graph."""
         _check_outputs(outputs)
         fields = {"inputs": inputs, "outputs": outputs}
         if none_if_empty(reference) is not None:

@@ -1,9 +1,8 @@
 """The page on which experts answer, and see what was learned from their answers.
 
-`queue` lists the open tasks, `tasks` defines one, `leases` reserves one for an expert, `threads`
-finds tasks on an Agent Server, and `answers` stores answers and learns from them. `app` serves the
-page, `requests` identifies reviewers, `pages` handles the routes, and `forms`, `blocks`, `preview`
-and `dashboard` prepare what is shown.
+`queue` lists the open tasks, `tasks` defines one and who has it open, `threads` finds tasks on an
+Agent Server, and `answers` stores answers and learns from them. `app` serves the page, `requests`
+identifies reviewers, and `forms`, `blocks` and `dashboard` prepare what is shown.
 """
 
 import socket

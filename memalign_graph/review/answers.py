@@ -101,8 +101,7 @@ class Answers:
                 notice = await self._teach(task_id.rpartition("-")[2], case, newest)
         except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
-            outcome = "The question still waits" if case["kind"] == "conflicts" else _STORED
-            notice = ("bad", f"{outcome}: {error}")
+            notice = ("bad", f"{_STORED}: {error}")
         self._notices.append((reviewer.name, notice))
 
     async def _newest(
@@ -133,9 +132,6 @@ class Answers:
         """Say what came of the run that was resumed with the answer, if any."""
         failed = run is not None and run["status"] in ("error", "timeout")
         problem = "The run of this case failed" if failed else _ALREADY_ANSWERED
-        if case["kind"] == "conflicts":
-            is_used = run is not None and not failed
-            return ("good", "Your decision is taken.") if is_used else ("warn", f"{problem}.")
         thread_id, _ = threads.parse_task_id(task_id) or ("", "")
         thread = await threads.load_thread(reviewer.client, thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()

@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from memalign_graph.transcript import Step, read_messages, steps_of
@@ -12,11 +11,9 @@ from memalign_graph.transcript import Step, read_messages, steps_of
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
 _MAX_CHARS, _MAX_ROWS = 200_000, 2_000  # of a section
 _MAX_DEPTH = 2  # of nested tables
-_MAX_COMPARED = 3_000  # words and blanks; the time grows with their square
 _LINE_CHARS = 60  # a shorter list is shown on one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those with which a text is shown in another order than it has."""
@@ -25,8 +22,6 @@ _SQL = r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|CREATE)\s.*\b(?:FROM|SELECT|SET|VAL
 _CODE = re.compile(rf'\s*(?:{_SQL}|diff --git |@@ -|\{{\s*")', re.DOTALL)
 
 Kind = Literal["text", "code", "tool", "table", "turns", "sides"]
-Piece = tuple[str, bool]
-"""A part of a text, and whether it differs from the compared text."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +29,8 @@ class Block:
     """One element to show; `rows` are those of a table, the steps of a chat, or A and B."""
 
     kind: Kind
-    pieces: Sequence[Piece] = ()
-    folded: Sequence[Piece] = ()
+    text: str = ""
+    folded: str = ""
     rows: Sequence[tuple[str, Sequence["Block"]]] = ()
 
 
@@ -76,7 +71,7 @@ def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argu
     for name in {**call["args"], **other["args"]}:
         values = [[each["args"][name]] if name in each["args"] else [] for each in (call, other)]
         blocks, other_blocks = (
-            [block for value in each for block in _SectionBuilder(None).blocks(value, name)]
+            [block for value in each for block in _SectionBuilder().blocks(value, name)]
             for each in values
         )
         this, that = (json.dumps(value, sort_keys=True) for value in values)
@@ -84,10 +79,7 @@ def arguments_of(call: Mapping[str, Any], other: Mapping[str, Any]) -> list[Argu
     return arguments
 
 
-def sections_of(
-    example_json: Mapping[str, Any], *, compare_with: Any = None, pairwise: bool = False
-) -> list[Section]:
-    """Lay out an example; words that `compare_with` does not have are marked."""
+def sections_of(example_json: Mapping[str, Any], *, pairwise: bool = False) -> list[Section]:
     sections = []
     for key, title in _TITLES.items():
         value = example_json.get(key)
@@ -95,7 +87,7 @@ def sections_of(
             value = dict(zip("AB", value, strict=False))
         if value is None:
             continue
-        builder = _SectionBuilder(compare_with.get(key) if compare_with else None)
+        builder = _SectionBuilder()
         call = tool_call(value) if key == "outputs" else None
         is_pair = key == "outputs" and isinstance(value, dict) and set(value) == {"A", "B"}
         if call is not None:
@@ -109,14 +101,10 @@ def sections_of(
 
 
 class _SectionBuilder:
-    """Builds one section, up to the maximum sizes to show and to compare."""
+    """Builds one section, up to the maximum sizes."""
 
-    def __init__(self, other: Any) -> None:
+    def __init__(self) -> None:
         self.chars_left, self.left_out, self.rows_left = _MAX_CHARS, 0, _MAX_ROWS
-        self.words_left, self.matcher = _MAX_COMPARED, SequenceMatcher(str.isspace)
-        self.is_compared = other is not None
-        words = _WORD.findall(" ".join(_texts(other))[:_MAX_CHARS])
-        self.matcher.set_seq2(words[:_MAX_COMPARED])
 
     def blocks(self, value: Any, key: str = "", depth: int = 0) -> list[Block]:
         if isinstance(value, str):
@@ -164,31 +152,10 @@ class _SectionBuilder:
         self.chars_left -= len(shown)
         self.left_out += len(text) - len(shown)
         if len(shown) <= _FOLD_CHARS and shown.count("\n") < _FOLD_LINES:
-            return Block(kind, self.pieces(shown))
+            return Block(kind, visible(shown))
         head = "\n".join(shown[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
         if len(head) == _HEAD_CHARS:
             # Fold between words, unless there are only blanks before the last word.
             without_last_word = _LAST_WORD.sub("", head)
             head = without_last_word if without_last_word.strip() else head
-        return Block(kind, self.pieces(head), self.pieces(shown[len(head) :].lstrip("\n")))
-
-    def pieces(self, text: str) -> list[Piece]:
-        if not self.is_compared:
-            return [(visible(text), False)]
-        tokens = _WORD.findall(text)
-        compared, rest = tokens[: self.words_left], "".join(tokens[self.words_left :])
-        self.words_left -= len(compared)
-        self.matcher.set_seq1(compared)
-        pieces = [
-            ("".join(compared[start:end]), tag != "equal")
-            for tag, start, end, _, _ in self.matcher.get_opcodes()
-        ] + [(rest, False)]
-        return [(visible(part), differs and not part.isspace()) for part, differs in pieces if part]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
-    else:
-        yield value if isinstance(value, str) else json.dumps(value)
+        return Block(kind, visible(head), visible(shown[len(head) :].lstrip("\n")))

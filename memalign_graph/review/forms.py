@@ -34,15 +34,12 @@ class Field:
     minimum: float | None = None
     maximum: float | None = None
     step: str = "any"
-    required: bool = False
     value: str = ""
 
 
 def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]:
     """Return the fields of a case's form, with the values filled in before."""
     criteria, kind = criteria_of(case), case["kind"]
-    if kind == "conflicts":
-        return [_conflict_field(conflict, filled) for conflict in case["conflicts"]]
     fields: list[Field] = []
     for name, criterion in criteria.items():
         prefix = f"{name}." if kind == "panel" else ""
@@ -61,7 +58,6 @@ def _label(case: Mapping[str, Any], name: str, label: str) -> str:
 
 
 def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
-    """Return the field for a value on a criterion's scale."""
     scale, chosen = criterion.scale, filled.get(name, "")
     choices = _choices(scale)
     if not choices and isinstance(scale, Numeric):
@@ -77,11 +73,6 @@ def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str
 def parse_form(case: Mapping[str, Any], filled: Mapping[str, str], author: str) -> dict[str, Any]:
     """Return the reply in a filled form; raises InvalidInputError if it cannot be used."""
     kind, texts = case["kind"], {name: text.strip() for name, text in filled.items()}
-    if kind == "conflicts":
-        names = [conflict["id"] for conflict in case["conflicts"]]
-        if missing := [name for name in names if not texts.get(name)]:
-            raise InvalidInputError(f"Say which rule stays in {missing[0]}.")
-        return {name: texts[name] for name in names}
     if kind == "question":
         if not texts.get("rationale"):
             raise InvalidInputError("Write a sentence, or skip the case.")
@@ -134,7 +125,6 @@ def shown_value(scale: Scale, value: Any) -> str:
 
 
 def criteria_of(case: Mapping[str, Any]) -> dict[str, Criterion]:
-    """Return the criteria of a case, by name."""
     return {name: Criterion.model_validate(fields) for name, fields in case["criteria"].items()}
 
 
@@ -152,14 +142,3 @@ def _choices(scale: Scale) -> list[tuple[str, str, str]]:
             numbers = range(int(scale.minimum), int(scale.maximum) + 1)
             return [(str(number), str(number), "") for number in numbers]
     return []
-
-
-def _conflict_field(conflict: Mapping[str, Any], filled: Mapping[str, str]) -> Field:
-    hints = {conflict["newer"]: "from the newer answer"}
-    sides = [
-        Option(side, conflict[side]["text"], hints.get(side, ""), key)
-        for side, key in (("first", "1"), ("second", "2"))
-    ]
-    options, name = [*sides, Option("both", "Both stay", "", "3")], conflict["id"]
-    label, value = f"{name}: which rule stays?", filled.get(name, "")
-    return Field(name, label, "choice", options, required=True, value=value)

@@ -24,8 +24,15 @@ from memalign_graph.memory.judgments import find_judgment
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.review import threads
 from memalign_graph.review.answers import Answers
-from memalign_graph.review.leases import Leases, holder_of, is_skipped
-from memalign_graph.review.tasks import CasePayload, Reviewer, ReviewTask, make_task
+from memalign_graph.review.tasks import (
+    CasePayload,
+    Leases,
+    Reviewer,
+    ReviewTask,
+    holder_of,
+    is_skipped,
+    make_task,
+)
 from memalign_graph.runtime import JudgeResources
 from memalign_graph.settings import Judge
 
@@ -83,19 +90,23 @@ class ReviewQueue:
         return get_store() if self._store is None else self._store
 
     def access(self, name: str, namespace: Sequence[str] | None = None) -> MemoryAccess:
-        """Return access to the memory of a criterion."""
         if name not in self._resources:
             raise InvalidInputError(f"There is no criterion {name!r} here.")
         settings = {"namespace": self.namespace if namespace is None else [*namespace]}
         return self._resources[name].memory(self.store, settings)
 
     def distill_model(self, name: str) -> Any:
-        """Return the model that distills the feedback on a criterion."""
         return self._resources[name].clients.distill_model(self.judges[name])
 
     async def list_tasks(self, reviewer: Reviewer) -> _Listed:
         """Return the tasks for a reviewer, skipped ones last, and the number of all open tasks."""
-        listings = [await self._listing(*source) for source in self._sources(reviewer).items()]
+        listings = [
+            await self._listing(f"kept {name}", partial(self._list_kept_judgments, name))
+            for name in self.judges
+        ]
+        if reviewer.client is not None:
+            read = partial(threads.list_tasks, reviewer.client, self.judges, _MAX_LISTED)
+            listings.append(await self._listing(f"threads {reviewer.account}", read))
         leases, answered = await self.leases.all(), self.answers.task_ids
         listed = [task for listing in listings for task in listing.tasks]
         for listing in listings:  # what was removed while the source was read may be in it again
@@ -174,14 +185,6 @@ class ReviewQueue:
                 case = case_payload("review", [access.criterion], stored.example, [stored.judgment])
                 return {**case, "namespace": self.namespace}
         return None
-
-    def _sources(self, reviewer: Reviewer) -> dict[str, Callable[[], Awaitable[_Listed]]]:
-        sources: dict[str, Callable[[], Awaitable[_Listed]]]
-        sources = {f"kept {name}": partial(self._list_kept_judgments, name) for name in self.judges}
-        if reviewer.client is not None:
-            listed = partial(threads.list_tasks, reviewer.client, self.judges, _MAX_LISTED)
-            sources[f"threads {reviewer.account}"] = listed
-        return sources
 
     def _remove(self, task_id: str) -> None:
         """Hide a task from the listings that were read before."""

@@ -48,16 +48,12 @@ class NotOpenError(InvalidInputError):
 
 @dataclass(frozen=True)
 class SignIn:
-    """How reviewers are identified."""
+    """How reviewers are identified, as `create_review_app` documents it."""
 
-    by_server: bool = False
-    """Whether an Agent Server serves the page; its users are the reviewers."""
+    served: bool = False
     user_header: str | None = None
-    """The header in which a reverse proxy names the user."""
     proxy: str | None = None
-    """The proxy's address, or its network such as `10.0.0.0/8`; None for this machine."""
     name: str = ""
-    """The reviewer's name until another is entered, if nobody signs reviewers in."""
 
     def __post_init__(self) -> None:
         if self.proxy is not None and not self.user_header:
@@ -72,7 +68,7 @@ class SignIn:
 
     def reviewer(self, request: Request) -> Reviewer:
         """Return who sent a request; raises an HTTPException if that cannot be trusted."""
-        if self.by_server:
+        if self.served:
             return self._user_of_server(request)
         if self.user_header:
             return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
@@ -90,7 +86,9 @@ class SignIn:
                 f"This page is served through a proxy, and {address or 'this address'} is not it: "
                 "open the proxy's address. (--proxy names the address that the proxy calls from.)"
             )
-        names = {clean_name(_utf8(name)) for name in request.headers.getlist(header)} - {""}
+        # Starlette decodes headers as Latin-1.
+        sent = (name.encode("latin-1") for name in request.headers.getlist(header))
+        names = {clean_name(name.decode("utf-8", "replace")) for name in sent} - {""}
         if len(names) != 1:
             problem = "several names" if names else "no name"
             raise _refusal(
@@ -208,11 +206,6 @@ def clean_name(text: str) -> str:
 def short_name(text: str) -> str:
     """Return a name that nobody checks, up to a length."""
     return clean_name(text)[:_MAX_NAME_CHARS].strip()
-
-
-def _utf8(header: str) -> str:
-    """Decode a header as UTF-8; starlette decodes it as Latin-1."""
-    return header.encode("latin-1").decode("utf-8", "replace")
 
 
 def token_of(request: Request) -> str:

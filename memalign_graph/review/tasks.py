@@ -1,18 +1,30 @@
-"""A review task, the reviewer who looks at it, and the feedback in a reply to it."""
+"""A review task, the lease of the reviewer who has it open, and the feedback in a reply to it.
+
+While an expert has a task open, it is not offered to others. A lease lasts ten minutes unless it is
+renewed. Leases are items of the store, so that all servers on one store see them. They hold names
+and no comments.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from langgraph.store.base import BaseStore, Item, PutOp
+
 from memalign_graph.interrupts import REASONS
+from memalign_graph.io import ASYNC
+from memalign_graph.memory.access import search_namespace
 from memalign_graph.prompts.clarify import merge_clarification
 from memalign_graph.prompts.fences import headline
 from memalign_graph.review.blocks import tool_call, visible
 from memalign_graph.transcript import goal_tools_answer, transcripts_in
 from memalign_graph.types import Feedback
 
+LEASE = timedelta(minutes=10)
+_KEEP_LEASES = timedelta(days=1)
+_NAMESPACE = ("memalign_review", "leases")
 _HEADLINE_CHARS = 120
 
 CasePayload = dict[str, Any]
@@ -66,19 +78,17 @@ class ReviewTask:
 
 
 def make_task(task_id: str, case: CasePayload, asked_at: datetime | None = None) -> ReviewTask:
-    """Make the task of a case."""
-    judgments, example = case.get("judgments", {}).values(), case.get("example")
+    judgments, example = case["judgments"].values(), case["example"]
     codes = [code for each in judgments for code in (each.get("review") or {}).get("reasons", [])]
     return ReviewTask(
         id=task_id,
         criteria=list(case["criteria"]),
-        inputs=_goal(example["inputs"]) if example else "",
-        title=title_of(example["outputs"]) if example else "Two rules contradict each other",
+        inputs=_goal(example["inputs"]),
+        title=title_of(example["outputs"]),
         asked_at=asked_at or datetime.now(UTC),
         reasons=[REASONS[code] for code in dict.fromkeys(codes)],
         judgment_ids=frozenset(judgment["id"] for judgment in judgments),
-        ran_unasked=bool(example and tool_call(example["outputs"]))
-        and any(map(_passed, judgments)),
+        ran_unasked=bool(tool_call(example["outputs"])) and any(map(_passed, judgments)),
     )
 
 
@@ -111,9 +121,8 @@ def answers_another(case: CasePayload, reply: Mapping[str, Any]) -> bool:
 
 
 def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedback]:
-    """Return the feedback in a reply, by criterion."""
     feedback: dict[str, Feedback] = {}
-    for name in case["criteria"] if case["kind"] != "conflicts" else ():
+    for name in case["criteria"]:
         about = {"example": case["example"], "judgment": case["judgments"].get(name)}
         answer = reply.get(name) if case["kind"] == "panel" else reply
         if case["kind"] == "question":
@@ -128,3 +137,59 @@ def feedback_of(case: CasePayload, reply: Mapping[str, Any]) -> dict[str, Feedba
             fields = {"author": reply.get("author"), **answer, **about}
             feedback[name] = Feedback.model_validate(fields)
     return feedback
+
+
+class Leases:
+    """The leases in a store."""
+
+    def __init__(self, store: Callable[[], BaseStore]) -> None:
+        self._store = store
+
+    async def all(self) -> list[Item]:
+        """Return all leases, also those that have ended."""
+        results: Any = await ASYNC.batch(self._store(), [search_namespace(_NAMESPACE)])
+        return list(results[0])
+
+    async def renew(self, name: str, task_id: str) -> str | None:
+        """Start or renew a lease; returns the expert who has an earlier one."""
+        key, now = f"{task_id}:{name}", datetime.now(UTC).isoformat()
+        leases = await self.all()
+        begun = (lease.value["since"] for lease in leases if lease.key == key and _is_live(lease))
+        lease = {"question": task_id, "who": name, "since": next(begun, now), "skipped": False}
+        await self._put(key, {**lease, "seen": now})
+        for old in leases:
+            if _age(old.value["seen"]) > _KEEP_LEASES:
+                await self._put(old.key, None)
+        return holder_of(task_id, await self.all(), name)
+
+    async def release(self, name: str, task_id: str, *, skip: bool = False) -> None:
+        """End a lease; a skipped task is listed last for this expert."""
+        now = datetime.now(UTC).isoformat()
+        lease = {"question": task_id, "who": name, "since": now, "skipped": True, "seen": now}
+        await self._put(f"{task_id}:{name}", lease if skip else None)
+
+    def _put(self, key: str, value: Any) -> Awaitable[Any]:
+        return ASYNC.batch(self._store(), [PutOp(_NAMESPACE, key, value, index=False)])
+
+
+def is_skipped(task_id: str, leases: Sequence[Item], name: str) -> bool:
+    """Return whether an expert has skipped a task."""
+    key = f"{task_id}:{name}"
+    return any(lease.key == key and lease.value["skipped"] for lease in leases)
+
+
+def holder_of(task_id: str, leases: Sequence[Item], name: str) -> str | None:
+    """Return who opened a task first; None if nobody did, or this expert."""
+    live = [
+        lease.value for lease in leases if lease.value["question"] == task_id and _is_live(lease)
+    ]
+    first = min(live, key=lambda lease: (lease["since"], lease["who"]), default=None)
+    return None if first is None or first["who"] == name else str(first["who"])
+
+
+def _age(timestamp: str) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(timestamp)
+
+
+def _is_live(lease: Item) -> bool:
+    return not lease.value["skipped"] and _age(lease.value["seen"]) < LEASE

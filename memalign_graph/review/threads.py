@@ -34,14 +34,21 @@ def parse_task_id(task_id: str) -> tuple[str, str] | None:
 
 
 def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
-    """Return the cases that a thread asks about, by interrupt id, if the criteria are served."""
+    """Return the cases that a thread asks about, by interrupt id, if the criteria are served.
+
+    The page has no form for guidelines that contradict each other.
+    """
     by_task = (thread.get("interrupts") or {}).values()
     interrupts = [interrupt for pending in by_task for interrupt in pending]
     cases = {
         interrupt["id"]: (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
         for interrupt in interrupts
     }
-    return {key: case for key, case in cases.items() if case and {*case["criteria"]} <= {*criteria}}
+    return {
+        key: case
+        for key, case in cases.items()
+        if case and case["kind"] != "conflicts" and {*case["criteria"]} <= {*criteria}
+    }
 
 
 async def list_tasks(
@@ -137,7 +144,7 @@ def _for_thread(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
     """
     if answers_another(case, reply):
         return {"type": "approve"}
-    ids = {name: judgment["id"] for name, judgment in case.get("judgments", {}).items()}
+    ids = {name: judgment["id"] for name, judgment in case["judgments"].items()}
     if case["kind"] == "review":
         return {**reply, JUDGMENT_ID: next(iter(ids.values()))}
     if case["kind"] == "panel":

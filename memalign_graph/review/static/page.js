@@ -5,7 +5,6 @@
   const place = find("[data-here]");
   const answer = find("form.answer");
   const keys = find("#keys");
-  let leaving = true;
 
   const notice = (level, text) =>
     find("#notices").append(Object.assign(document.createElement("p"), { className: `notice ${level}`, textContent: text }));
@@ -92,16 +91,9 @@
     if (form.method === "dialog") return;
     if (form.ariaBusy === "true" || (question && !confirm(question))) return event.preventDefault();
     form.ariaBusy = "true"; // so that nothing is sent twice
-    leaving = false;
   });
-  document.addEventListener("click", (event) => {
-    if (event.target.closest("[data-stay]")) leaving = false;
-    if (event.target.closest("[data-keys]")) keys.showModal();
-  });
-  window.addEventListener("pageshow", () => {
-    all("[aria-busy]").forEach((form) => (form.ariaBusy = null));
-    leaving = true;
-  });
+  document.addEventListener("click", (event) => event.target.closest("[data-keys]") && keys.showModal());
+  window.addEventListener("pageshow", () => all("[aria-busy]").forEach((form) => (form.ariaBusy = null)));
   for (const fault of ["htmx:responseError", "htmx:sendError"]) {
     document.addEventListener(fault, () => notice("bad", "This could not be loaded. Try again in a moment."));
   }
@@ -119,23 +111,10 @@
       point();
     });
     point();
-    const button = find("button.quote");
-    document.addEventListener("selectionchange", () => {
-      const selection = getSelection();
-      button.hidden = selection.isCollapsed || !comment || !find("article").contains(selection.anchorNode);
-      if (button.hidden) return;
-      const edge = selection.getRangeAt(0).getBoundingClientRect();
-      button.style.top = `${Math.min(edge.bottom + 6, innerHeight - 90)}px`;
-      button.style.left = `${Math.max(8, Math.min(edge.left, innerWidth - 110))}px`;
-    });
-    button.addEventListener("mousedown", (event) => event.preventDefault()); // keeps what is selected
-    button.addEventListener("click", quote);
   }
   if (place) {
-    const body = () => new URLSearchParams({ token: place.dataset.token });
-    const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body: body() }).catch(() => {});
-    setTimeout(beat, 2000); // after the previous page has sent that it was left
+    const body = new URLSearchParams({ token: place.dataset.token });
+    const beat = () => document.hidden || fetch(`${place.dataset.here}/beat`, { method: "POST", body }).catch(() => {});
     setInterval(beat, 60000);
-    window.addEventListener("pagehide", () => leaving && navigator.sendBeacon(`${place.dataset.here}/leave`, body()));
   }
 })();

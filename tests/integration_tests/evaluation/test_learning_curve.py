@@ -7,7 +7,6 @@ from langgraph.store.memory import InMemoryStore
 from tests.conftest import CRITERION
 from tests.integration_tests.alignment_model import (
     few_shot_cases_in,
-    judge_by_guidelines,
     judged_case,
 )
 from tests.integration_tests.evaluation.support import (

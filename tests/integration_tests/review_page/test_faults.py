@@ -525,17 +525,6 @@ async def test_change_of_a_concurrently_reworded_guideline_is_refused(
     ]
 
 
-async def test_closing_one_of_two_tabs_keeps_the_lease(office: Office) -> None:
-    await office.judged("Wait.")
-    queue = office.queue()
-    ann, bob = office.expert("ann", queue), office.expert("bob", queue)
-    case = (await ann.get("/review/next")).here
-    await ann.get(case)  # a second tab
-    await ann.post(f"{case}/leave")
-    await bob.get("/review/next")
-    assert bob.here == "/review"
-
-
 async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None:
     await office.judged("Wait.")
     queue = office.queue()

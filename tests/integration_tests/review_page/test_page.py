@@ -9,7 +9,7 @@ import pytest
 
 from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric, Pairwise
 from memalign_graph.interrupts import case_payload
-from memalign_graph.review import create_review_app, leases
+from memalign_graph.review import create_review_app, tasks
 from memalign_graph.review.forms import fields_of, parse_form
 from memalign_graph.review.tasks import Reviewer
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office
@@ -49,7 +49,7 @@ async def test_leased_case_is_not_offered_to_others(
     assert "ann" in (await bob.get(first)).text
     await bob.post(f"{first}/skip")
     assert bob.here != first
-    monkeypatch.setattr(leases, "LEASE", timedelta(0))
+    monkeypatch.setattr(tasks, "LEASE", timedelta(0))
     assert [task.skipped for task in (await queue.list_tasks(Reviewer("bob")))[0]] == [False, True]
 
 
@@ -269,9 +269,6 @@ def test_form_replies_are_valid_for_the_graphs() -> None:
         "pair": {"rationale": "A is kinder."},
         "author": "ann",
     }
-    conflicts = [{"id": "C1", "newer": "second", "first": {"text": "a"}, "second": {"text": "b"}}]
-    case = case_payload("conflicts", criteria[:1], conflicts=conflicts)
-    assert parse_form(case, {"C1": "second"}, "ann") == {"C1": "second"}
     case = case_payload("question", criteria[:1], asked=["What is cold?"], said={"author": "bob"})
     answer = {"rationale": "No greeting.", "author": "ann"}
     assert parse_form(case, {"rationale": "No greeting."}, "ann") == answer

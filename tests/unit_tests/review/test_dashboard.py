@@ -16,7 +16,7 @@ from tests.unit_tests.memory.support import learn, op
 from tests.unit_tests.review.test_preview import feedback_on, judged, memory_of
 
 
-def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
+def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     memory, index = (
         memory_of(*(feedback_on(f"late {index}", index % 2 > 0, "bob") for index in range(9))),
         utc_now(),
@@ -30,7 +30,6 @@ def test_guideline_is_shown_with_its_sources_auc_and_checks() -> None:
     overview = run_sync(guideline_overview(SYNC, memory.access, "ann"))
     [guideline], [dispute, _] = overview["guidelines"], overview["disputes"]
     assert (guideline["worth"].auc, guideline["worth"].cases) == (1.0, 9)
-    assert guideline["checks"] == "Cases that meet it: 4 of 9."
     answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
     title, key = "The answer to kind 1", episode.episode_id
     assert guideline["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}

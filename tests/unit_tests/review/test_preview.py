@@ -11,7 +11,7 @@ from memalign_graph import ChatModelError, Example, Feedback, JudgeMemory, Judgm
 from memalign_graph.evidence.deciding import current_evidence_model
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.review.preview import (
+from memalign_graph.review.dashboard import (
     conflicting_labels,
     nearest_case,
     predicted_changes,

@@ -11,9 +11,8 @@ from memalign_graph import Example, Feedback, Judge, JudgeMemory, Judgment
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.index import encode_vector
 from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
-from memalign_graph.review.leases import Leases, holder_of
 from memalign_graph.review.queue import ReviewQueue, cover_order
-from memalign_graph.review.tasks import Reviewer
+from memalign_graph.review.tasks import Leases, Reviewer, holder_of
 from memalign_graph.types import ReviewChoice
 from tests.conftest import CRITERION
 
@@ -103,18 +102,6 @@ async def test_lease_lasts_ten_minutes() -> None:
     await clock.leases.renew("ann", "j-1")
     assert await clock.holder_after(minutes=9, seconds=50) == "ann"
     assert await clock.holder_after(seconds=10) is None
-
-
-async def test_closed_page_frees_its_case_after_90_seconds_unless_another_tab_is_open() -> None:
-    clock = Clock()
-    await clock.leases.renew("ann", "j-1")
-    await clock.leases.leave("ann", "j-1")
-    assert await clock.holder_after(seconds=80) == "ann"
-    assert await clock.holder_after(seconds=10) is None
-    await clock.leases.renew("ann", "j-1")
-    await clock.leases.leave("ann", "j-1")
-    await clock.leases.renew("ann", "j-1")  # the heartbeat of the other tab
-    assert await clock.holder_after(minutes=5) == "ann"
 
 
 async def test_first_lease_holder_is_kept() -> None:
