@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import markdown_table
-from memalign_graph.evidence.drift import LEVEL, bets
-from memalign_graph.evidence.ppi import estimate_mean
+from memalign_graph.evidence.monitoring import DRIFT_LEVEL, bets, estimate_mean
 from memalign_graph.evidence.threshold import find_threshold_by_verdict
 
 _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a day, 5 % drawn
@@ -45,7 +44,7 @@ def coverage(runs: int) -> list[list[str]]:
 def first_alarm(agreed: Sequence[bool], draws: Sequence[float]) -> int | None:
     """Return after how many answers the drift test alarms at the end of a day; None for never."""
     worth = np.array(bets(agreed, draws)).reshape(-1, _A_DAY)
-    days = np.flatnonzero(worth.max(axis=1) >= 1 / LEVEL)
+    days = np.flatnonzero(worth.max(axis=1) >= 1 / DRIFT_LEVEL)
     return int(days[0] + 1) * _A_DAY if len(days) else None
 
 

@@ -25,7 +25,7 @@ from memalign_graph.errors import InvalidInputError, require_extra
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
-    from memalign_graph.evidence.ppi import Estimate
+    from memalign_graph.evidence.monitoring import Estimate
     from memalign_graph.settings import Judge
     from memalign_graph.types import Feedback
 

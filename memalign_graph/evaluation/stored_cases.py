@@ -31,8 +31,7 @@ from memalign_graph.evaluation.experiment import (
 )
 from memalign_graph.evaluation.metrics import Estimate, Prediction, score
 from memalign_graph.evaluation.report import ALIGNED, ChangedCase, UsageRow
-from memalign_graph.evidence.deciding import current_evidence_model
-from memalign_graph.evidence.review_policy import current_trust
+from memalign_graph.evidence.deciding import current_evidence_model, current_trust
 from memalign_graph.evidence.threshold import Trust, more_decisions
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring

@@ -22,6 +22,8 @@ from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
 ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before"}
 """The reasons to ask about a tool call that no verdict outweighs."""
+_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # suffix that a provider adds to a model's name
+_THIRDS = ("low", "middle", "high")
 MAX_CASES = 1_000  # the newest: fitting more takes seconds at each change of a memory
 
 
@@ -57,63 +59,49 @@ def load_cases(
     newest one.
     """
     is_present = _present_judge(view, judge_key)
-    valued = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
-    vectors = view.vectors(islice(dict.fromkeys(valued), MAX_CASES))
+    keys = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
+    vectors = view.vectors(islice(dict.fromkeys(keys), MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
     for key in vectors:
         for row in view.rows_for_vector(key):
             if row.example_id not in excluded_ids:
                 rows_by_example[row.example_id].append(row)
     cases = []
-    for _, rows in sorted(rows_by_example.items()):
+    for example_id, rows in sorted(rows_by_example.items()):
         rows.sort(key=lambda row: (row.given_at, row.id))
-        case = _case_of(rows, vectors[rows[0].vector_key], scale, is_present)
-        cases += [case] if case else []
+        values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
+        if not values:
+            continue
+        ids, verdict, judged_at, reasons = {row.id for row in rows}, None, rows[0].given_at, ()
+        for row in reversed(rows):
+            past = row.past_verdict
+            if past is not None and is_present(past) and ids.isdisjoint(past.shown):
+                value = value_or_none(past.verdict, scale)
+                if value is not None:
+                    verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
+                    # `migrate` also gives a verdict to feedback that nobody was asked for.
+                    if past.review is not None:
+                        reasons = past.review.get("reasons") or ()
+        case = EvidenceCase(
+            vector_key=rows[0].vector_key,
+            vector=vectors[rows[0].vector_key],
+            example_id=example_id,
+            episode_ids=sorted(ids),
+            expert_values=values,
+            value=consensus(values, scale) if values[1:] else values[0],
+            verdict=verdict,
+            judged_at=judged_at,
+            is_always_asked=not ALWAYS_ASKED.isdisjoint(reasons),
+        )
+        cases.append(case)
     return cases
-
-
-def _case_of(
-    rows: Sequence[EpisodeRow],
-    vector: Vector,
-    scale: Scale,
-    is_present: Callable[[PastVerdict], bool],
-) -> EvidenceCase | None:
-    """Return the case of some feedback, oldest first; None without a value on the scale."""
-    values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
-    if not values:
-        return None
-    ids, verdict, judged_at = sorted(row.id for row in rows), None, rows[0].given_at
-    is_always_asked = False
-    for row in reversed(rows):
-        past = row.past_verdict
-        if past is not None and is_present(past) and set(ids).isdisjoint(past.shown):
-            value = value_or_none(past.verdict, scale)
-            if value is not None:
-                verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
-                # `migrate` also gives a verdict to feedback that nobody was asked for.
-                if past.review is not None:
-                    reasons = past.review.get("reasons") or ()
-                    is_always_asked = not ALWAYS_ASKED.isdisjoint(reasons)
-    return EvidenceCase(
-        vector_key=rows[0].vector_key,
-        vector=vector,
-        example_id=rows[0].example_id,
-        episode_ids=ids,
-        expert_values=values,
-        value=consensus(values, scale) if values[1:] else values[0],
-        verdict=verdict,
-        judged_at=judged_at,
-        is_always_asked=is_always_asked,
-    )
 
 
 def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVerdict], bool]:
     """Return the test whether the present judge gave a verdict."""
     name: str | None = name_in_key(judge_key or "")
     if judge_key is None:
-        newest = next(
-            (row.past_verdict for row in view.newest() if row.past_verdict is not None), None
-        )
+        newest = next(filter(None, (row.past_verdict for row in view.newest())), None)
         judge_key, name = (newest.judge_key, newest.model) if newest else (None, None)
 
     def is_present(past: PastVerdict) -> bool:
@@ -123,12 +111,6 @@ def _present_judge(view: MemoryView, judge_key: str | None) -> Callable[[PastVer
         return name in (past.model, past.model and _DATE.sub("", past.model))
 
     return is_present
-
-
-_DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # suffix that a provider adds to a model's name
-
-
-_THIRDS = ("low", "middle", "high")
 
 
 class ValueEncoding:
@@ -187,11 +169,11 @@ class ValueEncoding:
         for row, verdict in zip(rows, verdicts, strict=True):
             shares = verdict.probabilities or {}
             if self.is_ordered:
-                named = [(value_or_none(name, self.scale), share) for name, share in shares.items()]
-                known = [(value, share) for value, share in named if value is not None]
-                if sum(share for _, share in known) > 0:
-                    values, weights = zip(*known, strict=True)
-                    row[:] = np.average(self.numbers(values), weights=weights)
+                values = {name: value_or_none(name, self.scale) for name in shares}
+                known = {name: value for name, value in values.items() if value is not None}
+                weights = [shares[name] for name in known]
+                if sum(weights) > 0:
+                    row[:] = np.average(self.numbers(list(known.values())), weights=weights)
             elif all(name in shares for name in self.names):
                 row[:] = [shares[name] for name in self.names]
         return rows

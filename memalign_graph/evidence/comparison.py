@@ -7,7 +7,6 @@ Source: J. Platt, Probabilistic outputs for support vector machines, 1999.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,24 +24,6 @@ _BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
 _MAX_LOSS = 0.02
 """A class may lose this share of the range: with choices less than one case in thirty."""
 _BLEND_PENALTY = 0.1  # of the ridge regression that blends baseline and estimate
-
-
-@dataclass(frozen=True)
-class LeaveOneOut:
-    """Estimates of the cases in memory, each without itself and its near-duplicates."""
-
-    rows: Floats
-    """The index of the cases: those with a verdict if they are enough, otherwise all."""
-    judge: float | None
-    """The coefficient of the judge's verdict in an estimate; None if too few cases have one."""
-    weight: float | None
-    """The weight of the estimate beside the baseline; None if the verdict decides. The baseline is
-    the judge's verdict; without verdicts the median, or the majority."""
-    estimates: Floats
-    """Ordered ones with the weight applied."""
-    numbers: Floats
-    errors: Floats
-    baseline_errors: Floats
 
 
 def blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:
@@ -71,10 +52,10 @@ def judge_coefficient(moves: Floats, targets: Floats, span: float) -> tuple[floa
     return max(float(hits.sum() / (size.sum() + span**2)), 0.0), np.maximum(without, 0.0)
 
 
-def class_loses(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
-    """Return whether a class loses more than chance explains; arguments as of `is_better`."""
-    return bool(gains.any()) and any(
-        own.mean() < -max(_MAX_LOSS, _BEYOND_CHANCE * own.std() / len(own) ** 0.5)
+def loses_no_class(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
+    """Return whether no class loses more than chance explains; arguments as of `is_better`."""
+    return all(
+        own.mean() >= -max(_MAX_LOSS, _BEYOND_CHANCE * own.std() / len(own) ** 0.5)
         for own in _gains_by_class(gains, classes, groups, kinds)
     )
 
@@ -88,8 +69,6 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
         groups: Each case's group of near-duplicates.
         kinds: All classes of experts' values in memory, also those without a case here.
     """
-    if not gains.any():
-        return False
     by_class = _gains_by_class(gains, classes, groups, kinds)
     if any(own[:-2].mean() < -_MAX_LOSS for own in by_class if len(own) > 2):  # noqa: PLR2004
         return False
@@ -103,7 +82,7 @@ def _gains_by_class(gains: Floats, classes: Floats, groups: Floats, kinds: Float
 
     Each class gets one more usual gain and one usual loss: a few equal cases prove little.
     """
-    usual = float(np.sqrt((gains[gains != 0] ** 2).mean()))  # for choices 1
+    usual = float(np.sqrt((gains**2).sum() / max((gains != 0).sum(), 1)))  # for choices 1
     by_class = []
     for kind in kinds:
         _, group = np.unique(groups[classes == kind], return_inverse=True)
@@ -112,49 +91,41 @@ def _gains_by_class(gains: Floats, classes: Floats, groups: Floats, kinds: Float
     return by_class
 
 
-@dataclass(frozen=True)
 class Calibration:
     """A rising logistic curve from the scores of decisions to how often they were right."""
 
-    scores: Floats
-    agreed: Floats
-    rows: Floats
-    """The index of the decided cases in memory."""
-    values: Sequence[Value]
-    """The decided values."""
-    slope: float
-    intercept: float
+    def __init__(
+        self, scores: Floats, agreed: Floats, rows: Floats, values: Sequence[Value]
+    ) -> None:
+        """Fit the curve to decisions on cases with an expert's value.
 
-    @classmethod
-    def fitted(
-        cls, scores: Floats, agreed: Floats, rows: Floats, values: Sequence[Value]
-    ) -> "Calibration":
-        """Fit the curve to decisions on cases with an expert's value."""
+        Args:
+            scores: The decisions' scores.
+            agreed: Whether the experts agree.
+            rows: The index of the decided cases in memory.
+            values: The decided values.
+        """
+        self.scores, self.agreed, self.rows, self.values = scores, agreed, rows, values
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
         columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
-        curve = np.zeros(2)
+        self._curve = np.zeros(2)
         for _ in range(50):
-            fitted = _sigmoid(columns @ curve)
-            gradient = columns.T @ (fitted - targets) + penalty @ curve
+            fitted = self.confidences(scores)
+            gradient = columns.T @ (fitted - targets) + penalty @ self._curve
             curvature = columns.T @ (columns * (fitted * (1 - fitted))[:, None]) + penalty
             # Steps are at most 1: where the curve is flat a full Newton step diverges.
-            curve = curve - np.clip(np.linalg.solve(curvature, gradient), -1, 1)
-        if curve[0] < _MIN_SLOPE:
-            curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
-        slope, intercept = curve.tolist()
-        return cls(scores, agreed, rows, values, slope, intercept)
+            self._curve -= np.clip(np.linalg.solve(curvature, gradient), -1, 1)
+        if self._curve[0] < _MIN_SLOPE:
+            self._curve = np.array([_MIN_SLOPE, log_odds(targets.mean())])
 
     def confidences(self, scores: Floats) -> Floats:
         """Return the confidences for scores."""
-        return _sigmoid(self.slope * scores + self.intercept)
+        slope, intercept = self._curve
+        return 1 / (1 + np.exp(-np.clip(slope * scores + intercept, -35, 35)))
 
     @property
     def decisions(self) -> list[tuple[float, bool]]:
         """Each decision's confidence, and whether it agrees with the experts."""
         confidences = self.confidences(self.scores).tolist()
         return list(zip(confidences, self.agreed.tolist(), strict=True))
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    return 1 / (1 + np.exp(-np.clip(logits, -35, 35)))

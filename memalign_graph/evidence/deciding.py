@@ -1,28 +1,53 @@
-"""The evidence model of a memory: shared by all judges of a version of it."""
+"""Decide on a verdict, and whether an expert is asked: by the evidence model of the memory.
+
+All judges of a version of a memory share its model. With `review="uncertain"` an expert is asked if
+the judge is not sure, if no case in memory is similar, or if the experts' values of the similar
+cases differ. Embedders and memories differ, so the limits are quantiles of memory's own cases, each
+left out.
+"""
 
 import asyncio
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Container
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import load_cases
-from memalign_graph.evidence.evidence_model import EvidenceModel
+from memalign_graph.evidence.evidence_model import SMALL, EvidenceModel, Kind
+from memalign_graph.evidence.regression import Floats, Neighbors
+from memalign_graph.evidence.threshold import (
+    LEFT_OUT_LEVEL,
+    LEVEL,
+    Trust,
+    find_threshold,
+    find_threshold_by_verdict,
+)
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
+from memalign_graph.identity import draw
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import Vector
+from memalign_graph.memory.judgments import count_asked
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.memory.view import evict_views
-from memalign_graph.types import Decide
+from memalign_graph.settings import Uncertain
+from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _MAX_MODELS = 4  # of one memory that are kept: for several judges
+_MAX_COMPARED = 5  # of the most similar cases
+_DISAGREEMENT_QUANTILE = 0.1  # of the spreads around cases in memory: it takes 9 cases
+_MINORITY = 1 / 3  # neighbors disagree if a larger share has another value
+_WIDE = 0.25  # on ordered scales: if the middle half of their values spans more of the range
 
 _lock = threading.Lock()
 
@@ -98,3 +123,146 @@ async def prepare_decision(
     if model.needs_fit(mode):
         await fit(io, model)
     return partial(model.decide, vector=vector, mode=mode)
+
+
+async def make_review_choice(
+    io: IO,
+    access: MemoryAccess,
+    judgment: Judgment,
+    *,
+    uncertain: Uncertain,
+    decide: Decide,
+    vector: Vector | None,
+    has_neighbors: bool,
+    at: datetime,
+) -> ReviewChoice:
+    """Choose whether an expert is asked about a judgment, within the budget of the day."""
+    reasons: list[ReviewReason] = []
+    trust = find_threshold([], uncertain.target_agreement)
+    try:
+        version, key = judgment.memory_version, judgment.judge_key
+        model = await current_evidence_model(io, access, version, key)
+        await fit(io, model)
+        source, evidence = judgment.confidence_source, judgment.evidence
+        decides = evidence is not None and evidence.decided_by == "evidence"
+        verdicts = _trust(model, decide, trust.target, source, decides=decides).verdicts
+        trust = verdicts.get(model.encoding.class_name(judgment.value), trust)
+        if has_neighbors:
+            reasons = review_flags(model, model.nearest(vector))
+    except EmbeddingError as error:
+        # Retrieval has decided whether an embedding error fails the judgment.
+        logger.warning(
+            "Judging %r: an expert is asked, because memory can't be compared: %s",
+            access.criterion.name,
+            error,
+        )
+    confidence = judgment.confidence
+    if not trust.has_enough:
+        reasons.insert(0, "too_little_feedback")
+    elif confidence is None or trust.threshold is None or confidence < trust.threshold:
+        reasons.insert(0, "unsure")
+    if is_sampled(judgment.id, uncertain.sample_share):
+        reasons.append("sample")
+    asks = bool(reasons)
+    if asks and uncertain.per_day is not None:
+        asked = await count_asked(io, access, at.date(), except_id=judgment.id)
+        if asked >= uncertain.per_day:
+            asks = False
+            reasons.append("no_budget")
+    return ReviewChoice(asks=asks, reasons=reasons, threshold=trust.threshold)
+
+
+async def current_trust(
+    io: IO, access: MemoryAccess, decide: Decide, target: float, judge_key: str | None = None
+) -> Trust:
+    """Return the confidence from which on nobody is asked, by the memory as it is.
+
+    Only verdicts of the judge with this key count; without a key, those of the judge that gave the
+    newest one.
+    """
+    model = await current_evidence_model(io, access, judge_key=judge_key)
+    await fit(io, model)
+    return _trust(model, decide, target, None)
+
+
+def is_sampled(judgment_id: str, share: float) -> bool:
+    """Return whether a judgment is in the random sample."""
+    return draw(judgment_id) < share
+
+
+def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReason]:
+    """Return the reasons to ask an expert that do not depend on the judge's confidence."""
+    flags: list[ReviewReason] = ["no_similar_episode"] if model.is_novel(neighbors) else []
+    if not len(neighbors.rows):
+        return flags
+    spreads = _value_spreads(model, model.regression.neighbors.rows)
+    [spread] = _value_spreads(model, neighbors.rows[None])
+    count = 1 + len(model.cases)
+    is_rare = 1 + (spreads >= spread - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
+    if is_rare and spread > SMALL + (_WIDE if model.encoding.is_ordered else _MINORITY):
+        flags.append("episodes_disagree")
+    return flags
+
+
+def _value_spreads(model: EvidenceModel, rows: Floats) -> Floats:
+    """Return the spread of the values in each row of cases: of the nearest of them.
+
+    On an ordered scale it is the range of their middle half, otherwise the minority's share.
+    """
+    means = model.expert_means[rows[:, :_MAX_COMPARED]]
+    if not means.shape[1]:
+        return np.zeros(len(means))
+    if model.encoding.is_ordered:
+        low, high = np.quantile(means[:, :, 0], [0.25, 0.75], axis=1)
+        return high - low
+    return 1 - means.mean(axis=1).max(axis=1)
+
+
+def _trust(
+    model: EvidenceModel,
+    decide: Decide,
+    target: float,
+    source: ConfidenceSource | None,
+    *,
+    decides: bool | None = None,
+) -> Trust:
+    """Find the threshold for confidences from a source, by default from the usual one.
+
+    `decides`: whether the evidence decided on the case; by default whether it usually decides.
+    """
+    kind: Kind = "evidence" if source == "evidence" else "stated"
+    if source is None:
+        kind = model.usual_kind(decide)
+    decides = model.decides(decide) if decides is None else decides
+    key = kind, decides, target
+    if key not in model.trusts:
+        is_scored = kind == "evidence" and model.leave_one_out is not None
+        decisions = _past_decisions(model, kind, decides=decides)
+        level = LEFT_OUT_LEVEL if is_scored else LEVEL
+        model.trusts[key] = find_threshold_by_verdict(decisions, target, level)
+    return model.trusts[key]
+
+
+def _past_decisions(
+    model: EvidenceModel, kind: Kind, *, decides: bool
+) -> dict[str, list[tuple[float, float]]]:
+    """Return past decisions by class: the confidence, and the share that agrees.
+
+    Near-duplicates of one class count as one decision, with their means. Calls that are always
+    asked about do not count: they say nothing of the calls that may run.
+    """
+    calibration = model.calibration(kind, decides=decides)
+    if calibration is None:
+        return {}
+    by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
+    for row, value, decision in zip(
+        calibration.rows.tolist(), calibration.values, calibration.decisions, strict=True
+    ):
+        if not model.cases[row].is_always_asked:
+            key = model.encoding.class_name(value), int(model.regression.groups[row])
+            by_group[key].append(decision)
+    by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (name, _), decisions in by_group.items():
+        confidence, share = np.mean(decisions, axis=0).tolist()
+        by_class[name].append((confidence, share))
+    return by_class

@@ -20,12 +20,11 @@ from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase, ValueEncoding
 from memalign_graph.evidence.comparison import (
     MIN_CALIBRATING,
     Calibration,
-    LeaveOneOut,
     blend,
     blend_weight,
-    class_loses,
     is_better,
     judge_coefficient,
+    loses_no_class,
 )
 from memalign_graph.evidence.regression import NO_NEIGHBORS, Floats, KernelRegression, Neighbors
 from memalign_graph.evidence.threshold import Trust
@@ -66,6 +65,23 @@ _COMPARED = "The {} decides: on {} cases in memory, each left out, the evidence 
 _NOT_BETTER = ": not better beyond chance, each class counting alike"
 
 
+class LeaveOneOut(NamedTuple):
+    """Estimates of the cases in memory, each without itself and its near-duplicates."""
+
+    rows: Floats
+    """The index of the cases: those with a verdict if they are enough, otherwise all."""
+    judge: float | None
+    """The coefficient of the judge's verdict in an estimate; None if too few cases have one."""
+    weight: float | None
+    """The weight of the estimate beside the baseline; None if the verdict decides. The baseline is
+    the judge's verdict; without verdicts the experts' consensus over all cases."""
+    estimates: Floats
+    """Ordered ones with the weight applied."""
+    numbers: Floats
+    error: float
+    baseline_error: float
+
+
 class _Estimate(NamedTuple):
     """The evidence's estimate of a new case."""
 
@@ -83,17 +99,20 @@ class EvidenceModel:
     def __init__(self, scale: Scale, cases: Sequence[EvidenceCase]) -> None:
         """Take the cases of a memory, in the order of their ids."""
         self.cases = list(cases)
-        self.encoding = ValueEncoding(scale)
-        self.truth = self.encoding.numbers([case.value for case in cases])
+        self.encoding = encoding = ValueEncoding(scale)
+        values = [case.value for case in cases]
+        self.truth = encoding.numbers(values)
         self._distinct_values = np.unique(self.truth)
         verdicts = [case.verdict for case in cases if case.verdict]
         self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
-        self._verdicts = self.encoding.numbers([verdict.value for verdict in verdicts])
-        self._stated = [log_odds(self.encoding.stated(verdict)) for verdict in verdicts]
+        self._has_judge = len(self._judged) >= MIN_CASES
+        self._verdicts = encoding.numbers([verdict.value for verdict in verdicts])
+        self._stated = np.array([log_odds(encoding.stated(verdict)) for verdict in verdicts])
+        usual = [consensus(values, scale)] if values and not self._has_judge else []
+        self._usual_value = encoding.numbers(usual)
         # The experts' values, then the judge's: where it was not asked it counts as right.
-        experts = self.encoding.rows([case.value for case in cases])
         judge = [case.verdict or RawVerdict(case.value) for case in cases]
-        self._targets = np.hstack((experts, self.encoding.verdict_rows(judge)))
+        self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(judge)))
         self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
         self.trusts: dict[tuple[Kind, bool, float], Trust] = {}
         self._lock = threading.Lock()
@@ -115,7 +134,7 @@ class EvidenceModel:
         """Return whether a decision needs similar cases."""
         if mode == "verdict":
             return not self.encoding.choices
-        return mode == "evidence" or len(self._judged) >= MIN_CASES
+        return mode == "evidence" or self._has_judge
 
     def fit(self) -> None:
         """Fit the model: for 1,000 cases it takes some tenths of a second."""
@@ -140,8 +159,8 @@ class EvidenceModel:
     @cached_property
     def leave_one_out(self) -> LeaveOneOut | None:
         """Estimates of the cases in memory; None if they are few or all have one value."""
-        encoding, has_judge = self.encoding, len(self._judged) >= MIN_CASES
-        rows = self._judged if has_judge else np.arange(len(self.cases))
+        encoding, judge = self.encoding, None
+        rows = self._judged if self._has_judge else np.arange(len(self.cases))
         truth = self.truth[rows]
         if len(rows) < MIN_CASES or (truth == truth[0]).all():
             return None
@@ -149,68 +168,50 @@ class EvidenceModel:
             return None
         experts, verdicts = np.hsplit(self._targets[rows], 2)
         estimates, usual = np.hsplit(self.regression.left_out[rows], 2)
-        judge = None
-        if has_judge:
+        baseline = np.repeat(self._usual_value, len(rows))
+        if self._has_judge:
             # The judge's distance from its usual verdict on similar cases moves the estimate.
             moves = verdicts - usual
             judge, without = judge_coefficient(moves, experts - estimates, encoding.span)
-            estimates = estimates + without[:, None] * moves
-        baseline = self._verdicts if has_judge else self._baseline_without_judge()
-        weight = self._decision_weight(rows, baseline, estimates, has_judge=has_judge)
-        if encoding.is_ordered and weight is not None:
+            estimates, baseline = estimates + without[:, None] * moves, self._verdicts
+        weight = self._decision_weight(rows, baseline, estimates)
+        if weight is not None:
             estimates = blend(baseline, estimates, weight)
         numbers = self._numbers(estimates)
-        errors, baseline_errors = (encoding.errors(each, truth) for each in (numbers, baseline))
-        return LeaveOneOut(rows, judge, weight, estimates, numbers, errors, baseline_errors)
+        errors = (float(encoding.errors(each, truth).mean()) for each in (numbers, baseline))
+        return LeaveOneOut(rows, judge, weight, estimates, numbers, *errors)
 
-    def _baseline_without_judge(self) -> Floats:
-        """Return the median of the other cases for each, or the majority of all."""
-        count = len(self.cases)
-        if self.encoding.is_ordered:
-            return np.array([np.median(np.delete(self.truth, row)) for row in range(count)])
-        majority = consensus([case.value for case in self.cases], self.encoding.scale)
-        return self.encoding.numbers([majority] * count)
-
-    def _decision_weight(
-        self, rows: Floats, baseline: Floats, estimates: Floats, *, has_judge: bool
-    ) -> float | None:
+    def _decision_weight(self, rows: Floats, baseline: Floats, estimates: Floats) -> float | None:
         """Return how far decisions go from the baseline to the estimates, by past cases."""
-        encoding = self.encoding
+        encoding, has_judge = self.encoding, self._has_judge
         if has_judge:
             order = sorted(range(len(rows)), key=lambda at: (self.cases[rows[at]].judged_at, at))
             newest = order[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]
+        weights, is_safe = [1.0], is_better
+        if encoding.is_ordered:
+            fitted = blend_weight(
+                (estimates[:, 0] - baseline) / encoding.span,
+                (truth - baseline) / encoding.span,
+                groups,
+                pulled_to=0 if has_judge else 1,
+            )
+            if not has_judge:
+                return fitted
+            weights, is_safe = [part * fitted for part in _BLEND_STEPS], loses_no_class
         # Without verdicts the baseline is one value, right on one class: the mean counts.
         classes, kinds = np.zeros(len(rows), int), np.zeros(1, int)
         if has_judge:
             classes, kinds = encoding.classes(truth), np.unique(encoding.classes(self.truth))
-
-        def gains(weight: float) -> Floats:
+        for weight in weights:
             numbers = self._numbers(blend(baseline, estimates, weight))
-            gained = encoding.errors(baseline, truth) - encoding.errors(numbers, truth)
-            return gained / (1.0 if encoding.choices else encoding.span)
-
-        def wins_lately(gained: Floats) -> bool:
-            """Return whether the newest cases gain: the judge may have learned recently."""
-            return not has_judge or bool(gained[-MIN_CASES:].sum() > 0)
-
-        if not encoding.is_ordered:
-            gained = gains(1.0)
-            decides = wins_lately(gained) and is_better(gained, classes, groups, kinds)
-            return 1.0 if decides else None
-        weight = blend_weight(
-            (estimates[:, 0] - baseline) / encoding.span,
-            (truth - baseline) / encoding.span,
-            groups,
-            pulled_to=0 if has_judge else 1,
-        )
-        if not has_judge:
-            return weight
-        for part in _BLEND_STEPS if weight else ():
-            gained = gains(part * weight)
-            if wins_lately(gained) and not class_loses(gained, classes, groups, kinds):
-                return part * weight
+            gains = encoding.errors(baseline, truth) - encoding.errors(numbers, truth)
+            gains /= 1.0 if encoding.choices else encoding.span
+            # The newest cases have to gain: the judge may have learned recently.
+            newest_gains = gains[-MIN_CASES:] if has_judge else gains
+            if newest_gains.sum() > 0 and is_safe(gains, classes, groups, kinds):
+                return weight
         return None
 
     def leave_one_out_values(self) -> dict[str, tuple[Value, Floats]]:
@@ -268,13 +269,11 @@ class EvidenceModel:
         score, decides, evidence = log_odds(confidence), False, None
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
-            is_weighed = self.needs_fit(mode)
-            neighbors = self.nearest(vector) if is_weighed else NO_NEIGHBORS
+            neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
             estimate = self._estimate(verdict, vector, neighbors)
             decides = self.decides(mode) and not self.is_novel(neighbors)
-            evidence = self._explain(
-                verdict.value, neighbors, estimate, is_weighed=is_weighed, decides=decides
-            )
+            if mode != "verdict":
+                evidence = self._explain(verdict.value, neighbors, estimate, mode, decides=decides)
             if decides or (isnan(confidence) and len(neighbors.rows)):
                 kind, source, score = "evidence", "evidence", 0.0
                 if estimate is not None:
@@ -292,7 +291,7 @@ class EvidenceModel:
             confidence=min(max(confidence, 0.0), 1.0) if is_known else None,
             confidence_source=source if is_known else None,
             calibrated_on=len(calibration.scores) if calibration else None,
-            evidence=None if mode == "verdict" else evidence,
+            evidence=evidence,
         )
 
     def _estimate(
@@ -304,12 +303,11 @@ class EvidenceModel:
         leave_one_out, encoding = self.leave_one_out, self.encoding
         both, vote = self.regression.estimate(vector, neighbors)
         targets, usual = np.hsplit(both, 2)
-        [stated] = encoding.verdict_rows([verdict])
-        targets = targets + (leave_one_out.judge or 0.0) * (stated - usual)
-        if encoding.is_ordered and leave_one_out.weight is not None:
+        baseline = self._usual_value
+        if leave_one_out.judge is not None:
             baseline = encoding.numbers([verdict.value])
-            if leave_one_out.judge is None:
-                baseline = np.median(self.truth, keepdims=True)
+            targets = targets + leave_one_out.judge * (encoding.verdict_rows([verdict])[0] - usual)
+        if leave_one_out.weight is not None:
             [targets] = blend(baseline, targets[None], leave_one_out.weight)
         value = encoding.value(float(self._numbers(targets)))
         return _Estimate(targets, value, self._probabilities(leave_one_out, targets), vote)
@@ -319,33 +317,30 @@ class EvidenceModel:
         verdict: Value,
         neighbors: Neighbors,
         estimate: _Estimate | None,
+        mode: Decide,
         *,
-        is_weighed: bool,
         decides: bool,
     ) -> Evidence:
-        """Explain a decision; `is_weighed`: there are enough verdicts to use similar cases."""
-        leave_one_out = self.leave_one_out if is_weighed else None
-        fields: dict[str, Any] = {"reason": self._reason(is_weighed=is_weighed, decides=decides)}
+        leave_one_out = self.leave_one_out if self.needs_fit(mode) else None
+        fields: dict[str, Any] = {}
         if leave_one_out is not None:
-            fields["evidence_error"] = float(leave_one_out.errors.mean())
+            fields["evidence_error"] = leave_one_out.error
             # If the verdict is kept, the weights are those of the estimate.
             weight = 1.0 if leave_one_out.weight is None else leave_one_out.weight
             judge = leave_one_out.judge
             fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
             if judge is not None:
                 fields["weights"]["judge"] = 1 - weight + weight * judge
-                fields["verdict_error"] = float(leave_one_out.baseline_errors.mean())
+                fields["verdict_error"] = leave_one_out.baseline_error
         if estimate is not None:
-            names, is_ordered = self.encoding.names, self.encoding.is_ordered
-            shares = dict(zip(names, estimate.vote.tolist(), strict=False))
-            fields["vote"] = float(estimate.vote[0]) if is_ordered else shares
+            shares = dict(zip(self.encoding.names, estimate.vote.tolist(), strict=False))
+            fields["vote"] = float(estimate.vote[0]) if self.encoding.is_ordered else shares
             fields["estimate"] = estimate.value
             fields["probabilities"] = estimate.probabilities
-        if is_weighed and self.cases and not len(neighbors.rows):
-            fields["reason"] = _NO_VECTOR
         voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
         return Evidence(
             decided_by="evidence" if decides else "verdict",
+            reason=self._reason(neighbors, mode, decides=decides),
             verdict=verdict,
             cases=len(self.cases),
             neighbours=[
@@ -361,8 +356,10 @@ class EvidenceModel:
             **fields,
         )
 
-    def _reason(self, *, is_weighed: bool, decides: bool) -> str:
-        count = len(self.cases)
+    def _reason(self, neighbors: Neighbors, mode: Decide, *, decides: bool) -> str:
+        count, is_weighed = len(self.cases), self.needs_fit(mode)
+        if is_weighed and count and not len(neighbors.rows):
+            return _NO_VECTOR
         if count < MIN_CASES:
             return _FEW_CASES.format(count, "s" * (count != 1), MIN_CASES)
         if not is_weighed:
@@ -378,8 +375,8 @@ class EvidenceModel:
         return _COMPARED.format(
             "evidence" if decides else "verdict",
             len(leave_one_out.rows),
-            f"{measure} {leave_one_out.errors.mean():.3g}",
-            f"{other} {leave_one_out.baseline_errors.mean():.3g}",
+            f"{measure} {leave_one_out.error:.3g}",
+            f"{other} {leave_one_out.baseline_error:.3g}",
             "" if decides else _NOT_BETTER,
         )
 
@@ -420,7 +417,7 @@ class EvidenceModel:
         return self._calibrations[key]
 
     def _calibrate(self, kind: Kind, *, decides: bool) -> Calibration | None:
-        rows, numbers, scores = self._judged, self._verdicts, np.array(self._stated)
+        rows, numbers, scores = self._judged, self._verdicts, self._stated
         leave_one_out = self.leave_one_out if kind == "evidence" else None
         if leave_one_out is not None:
             if not (decides or leave_one_out.judge is not None):
@@ -436,7 +433,7 @@ class EvidenceModel:
             return None
         agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.tolerance
         values = list(map(self.encoding.value, numbers[known].tolist()))
-        return Calibration.fitted(scores[known], agreed[known], rows[known], values)
+        return Calibration(scores[known], agreed[known], rows[known], values)
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the usual kind of confidence."""

@@ -155,11 +155,6 @@ def more_decisions(trust: Trust, level: float = LEVEL) -> int | None:
     return cases - trust.decisions
 
 
-def is_random_sample(reasons: Sequence[str]) -> bool:
-    """Return whether a judgment was asked about by chance alone."""
-    return set(reasons) == {"sample"}
-
-
 def _log_e(agreeing: float, cases: int, target: float) -> float:
     """Return the log e-value of a bet against the target after some cases.
 

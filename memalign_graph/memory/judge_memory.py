@@ -498,7 +498,7 @@ class JudgeMemory:
                 with another embedder.
         """
         # Imported here, since evidence is built on memory.
-        from memalign_graph.evidence.review_policy import current_trust
+        from memalign_graph.evidence.deciding import current_trust
         from memalign_graph.settings import Uncertain
 
         if decide not in get_args(Decide):

@@ -13,9 +13,14 @@ from pydantic import Field
 
 from memalign_graph.agreement import consensus_value, value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.evidence.drift import Drift, find_drift
-from memalign_graph.evidence.ppi import MIN_LABELS, Estimate, estimate_mean, more_labels
-from memalign_graph.evidence.threshold import is_random_sample
+from memalign_graph.evidence.monitoring import (
+    MIN_LABELS,
+    Drift,
+    Estimate,
+    estimate_mean,
+    find_drift,
+    more_labels,
+)
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.judgments import (
@@ -181,6 +186,7 @@ def answered_judgments(episodes: Iterable[Episode], scale: Scale) -> dict[str, t
 
 def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict[str, Any]:
     asked = [item for item in items if item.asked]
+    sample = [item for item in asked if set(item.reasons) == {"sample"}]
     unasked = [item.judgment_id for item in items if not item.asked]
     counts = Counter(reason for item in items for reason in item.reasons)
     return {
@@ -190,7 +196,7 @@ def _counts(items: Sequence[ReviewLogEntry], agreed: Mapping[str, bool]) -> dict
         "asked": _agreement(asked, agreed),
         "unasked": len(unasked),
         "unasked_wrong": sum(not agreed.get(judgment_id, True) for judgment_id in unasked),
-        "sample": _agreement([item for item in asked if is_random_sample(item.reasons)], agreed),
+        "sample": _agreement(sample, agreed),
     }
 
 

@@ -55,8 +55,8 @@ from memalign_graph.evidence import (
     check_value,
     checks,
     comparison,
+    deciding,
     evidence_model,
-    review_policy,
     threshold,
 )
 from memalign_graph.io import SYNC, run_sync
@@ -247,7 +247,7 @@ def needed(target: float, level: float) -> int:
 
 
 def test_documented_case_counts_match_the_code() -> None:
-    rarest = review_policy._DISAGREEMENT_QUANTILE
+    rarest = deciding._DISAGREEMENT_QUANTILE
     counts = {
         "the evidence decides": cases.MIN_CASES,
         "verdicts that are compared": evidence_model._MAX_COMPARED,

@@ -8,7 +8,7 @@ import pytest
 
 from memalign_graph import Boolean
 from memalign_graph.evidence.comparison import blend_weight, is_better
-from memalign_graph.evidence.review_policy import _trust
+from memalign_graph.evidence.deciding import _trust
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,

@@ -133,7 +133,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
     assert "the same value" in decision.evidence.reason
 
 
-@pytest.mark.parametrize(("seed", "weight"), [(0, 0.41), (10, 0.0)])
+@pytest.mark.parametrize(("seed", "weight"), [(0, 0.34), (10, 0.0)])
 def test_a_judge_without_past_verdicts_does_not_count_and_the_median_is_blended(
     seed: int, weight: float
 ) -> None:
@@ -313,6 +313,6 @@ def test_a_curve_fitted_to_labels_keeps_the_order_of_the_scores() -> None:
     for sign in (-1, 0, 1):
         scores = rng.normal(size=200)
         agreed = rng.random(200) < 1 / (1 + np.exp(-3 * sign * scores))
-        made = Calibration.fitted(scores, agreed, np.arange(200), [True] * 200)
+        made = Calibration(scores, agreed, np.arange(200), [True] * 200)
         assert (np.diff(made.confidences(np.sort(scores))) > 0).all()
         assert made.confidences(scores).mean() == pytest.approx(agreed.mean(), abs=0.03)

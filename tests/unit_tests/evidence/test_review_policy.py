@@ -12,8 +12,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import Categorical, Criterion, Example, Feedback, JudgeMemory, Numeric
-from memalign_graph.evidence.deciding import current_evidence_model
-from memalign_graph.evidence.review_policy import is_sampled, review_flags
+from memalign_graph.evidence.deciding import current_evidence_model, is_sampled, review_flags
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.recall import embed

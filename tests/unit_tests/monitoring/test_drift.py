@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import JudgeMemory
-from memalign_graph.evidence.drift import LEVEL, bets, find_drift
+from memalign_graph.evidence.monitoring import DRIFT_LEVEL, bets, find_drift
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.feedback import record_judgments
 from memalign_graph.memory.judgments import log_review
@@ -26,15 +26,15 @@ def stream(rng: np.random.Generator, before: float, after: float, at: int) -> li
 @pytest.mark.parametrize("agreement", [0.7, 0.9, 0.97])
 def test_false_alarm_rate_of_continuous_testing_is_as_stated(agreement: float) -> None:
     rng = np.random.default_rng(3)
-    alarms = [max(stream(rng, agreement, agreement, 0)) >= 1 / LEVEL for _ in range(100)]
+    alarms = [max(stream(rng, agreement, agreement, 0)) >= 1 / DRIFT_LEVEL for _ in range(100)]
     assert np.mean(alarms) <= 0.07  # 5 %, plus the error of 100 streams
 
 
 def test_drop_of_twenty_points_is_detected_in_most_streams() -> None:
     rng = np.random.default_rng(4)
-    seen = [max(stream(rng, 0.9, 0.7, 250)[250:]) >= 1 / LEVEL for _ in range(40)]
+    seen = [max(stream(rng, 0.9, 0.7, 250)[250:]) >= 1 / DRIFT_LEVEL for _ in range(40)]
     assert np.mean(seen) > 0.8
-    rise = [max(stream(rng, 0.7, 0.9, 250)) >= 1 / LEVEL for _ in range(40)]
+    rise = [max(stream(rng, 0.7, 0.9, 250)) >= 1 / DRIFT_LEVEL for _ in range(40)]
     assert np.mean(rise) < 0.1
 
 
