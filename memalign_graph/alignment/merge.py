@@ -321,34 +321,28 @@ class ProposalMerger:
             if len(ids) == 1 or ids in conflicts:
                 continue
             first, second = (self._table.after[key] for key in ids)
+            newer: Literal["first", "second"] = "first"
+            winner, loser = first, second
+            if self._date(second) >= self._date(first):
+                newer, winner, loser = "second", second, first
+            stays = loser.origin == "expert" or (
+                winner.origin != "expert"
+                and outweighs(self._authors, loser.episode_ids, winner.episode_ids)
+            )
             conflicts[ids] = Conflict(
                 id=f"C{len(conflicts) + 1}",
                 first=self._side(first),
                 second=self._side(second),
-                newer="second" if self._is_newer(second, first) else "first",
-                default=self._default(first, second),
+                newer=newer,
+                default="both" if stays else newer,
             )
         return list(conflicts.values())
 
-    def _is_newer(self, guideline: Guideline, other: Guideline) -> bool:
-        """Return whether a guideline's feedback is at least as new; one by hand is newer."""
-        is_by_hand = guideline.origin == "expert"
-        if is_by_hand != (other.origin == "expert"):
-            return is_by_hand
-        if is_by_hand:
-            return guideline.updated_at >= other.updated_at
-        return self._newest(guideline.episode_ids) >= self._newest(other.episode_ids)
-
-    def _default(self, first: Guideline, second: Guideline) -> Literal["first", "second", "both"]:
-        """Return which of two guidelines stays if no expert decides."""
-        is_second = self._is_newer(second, first)
-        winner, loser = (second, first) if is_second else (first, second)
-        if loser.origin == "expert" or (
-            winner.origin != "expert"
-            and outweighs(self._authors, loser.episode_ids, winner.episode_ids)
-        ):
-            return "both"
-        return "second" if is_second else "first"
+    def _date(self, guideline: Guideline) -> tuple[bool, datetime]:
+        """Return what the newer of two guidelines has more of: one by hand is always newer."""
+        if guideline.origin == "expert":
+            return True, guideline.updated_at
+        return False, self._newest(guideline.episode_ids)
 
     def _newest(self, sources: Sequence[str]) -> datetime:
         return max((self._given_at.get(key, _LONG_AGO) for key in sources), default=_LONG_AGO)
