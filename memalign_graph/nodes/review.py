@@ -236,9 +236,6 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         episode = await _store(step)
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
     else:
-        if rewordings := load_operations(lesson.get("rewordings")):
-            await commit_redistilled(io, access, rewordings, lesson["reworded"])
-            await clear_cached_replies(io, access)
         operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
@@ -253,6 +250,11 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
             skipped_episode_ids=skipped_episode_ids,
             failed=lesson.get("failed", []),
         )
+        # Last: the operations were proposed for the earlier wordings.
+        if rewordings := load_operations(lesson.get("rewordings")):
+            reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
+            learned["memory_version"] = reworded["memory_version"]
+            await clear_cached_replies(io, access)
     warnings = [*lesson.get("warnings", []), *learned["warnings"]]
     return {"learned": {**learned, "warnings": warnings}}
 

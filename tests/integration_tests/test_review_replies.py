@@ -271,6 +271,24 @@ async def test_comment_against_a_guideline_that_is_edited_meanwhile_stays_pendin
     assert [episode.status for episode in await bench.episodes()] == ["distilled", "pending"]
 
 
+async def test_comment_retires_a_guideline_that_the_same_review_rewords(bench: Bench) -> None:
+    first, second = await bench.remember(
+        *({**CASE, "inputs": f"Case {number}", **COLD, "author": "cy"} for number in range(2))
+    )
+    read = {episode.id: episode.word for episode in (first, second)}
+    operation = GuidelineOperation(action="add", text=SORRY, episode_ids=list(read))
+    run_sync(commit_lesson(SYNC, bench.memory().access, [operation], read))
+    bench.memory().forget(first.id)
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(operations({"guideline": "G1", **RETIRED}))
+    bench.server.script(operations({"action": "add", "text": REASON}))
+    reply = {"rationale": "Never say sorry.", "author": "cy"}
+    result = await bench.review(bench.review_graph(), reply, OTHER, "b")
+    assert await bench.guidelines() == []
+    assert {episode.status for episode in await bench.episodes()} == {"distilled"}
+    assert result["learned"]["memory_version"] == bench.memory().version()
+
+
 async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
