@@ -17,7 +17,6 @@ from langchain_core.messages import (
     ToolMessage,
     convert_to_messages,
 )
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
@@ -28,14 +27,14 @@ from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
-"""A gate's state of one turn, as JSON; the keys are stored.
+"""A gate's state of one turn; the keys are stored.
 
 `asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict.
-`sent_back` are the ids of the messages that were, and `before_answer` are the messages before the
-answer that was last judged. In an agent there are also `tools`, and `spoke`: the id of the last
-human message that the model answered, or False.
+`before_answer` are the messages before the answer that was last judged, without drafts. In an agent
+there are also `tools`, and `spoke`: the id of the last human message that the model answered, or
+False.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -157,17 +156,28 @@ def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     """Replace a turn's last answer, its drafts and their critiques by a text."""
     messages = turn.messages
     begins = [place for place, message in enumerate(messages) if message.id == turn.asked_id]
-    answer = range(len(messages) - len(last_answer(messages)), len(messages))
-    replaced = sorted({*_drafts(messages, turn), *answer})
     start = begins[-1] + 1 if begins else 0
-    removed = [RemoveMessage(str(messages[place].id)) for place in replaced if place >= start]
+    replaced = [place for place in sorted(_answers(messages, turn)) if place >= start]
+    removed = [RemoveMessage(str(messages[place].id)) for place in replaced]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
+
+
+def before_answer(turn: Turn) -> list[Any]:
+    """Return the messages before a turn's last answer, without drafts and their critiques."""
+    messages = turn.all_messages
+    answers = _answers(messages, turn)
+    return [message for place, message in enumerate(messages) if place not in answers]
+
+
+def _answers(messages: Sequence[Any], turn: Turn) -> set[int]:
+    """Return the places of the last answer, of drafts, and of their critiques."""
+    last = range(len(messages) - len(last_answer(messages)), len(messages))
+    return _drafts(messages, turn) | {*last}
 
 
 def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
     """Return the places of answers that a gate sent back, and of its critiques."""
-    sent_back = {*turn.state.get("sent_back", ())} - {None}
-    places = {place for place, message in enumerate(messages) if message.id in sent_back}
+    places: set[int] = set()
     answered: int | None = None  # the place of the turn's latest answer
     for place, message in enumerate(messages):
         is_asked = is_question(message, turn.asked_id)
@@ -244,9 +254,7 @@ def what_gate_sees(
         outputs: Any = "" if final is None or _calls(final) else _answer_text(final)
         replaced: list[BaseMessage] = []
     else:
-        if isinstance(structured, BaseModel):
-            structured = structured.model_dump(mode="json")
-        outputs = to_jsonable_python(structured)  # it may be a dataclass
+        outputs = to_jsonable_python(structured)  # of a model or a dataclass
         replaced = last_answer(messages)
     if not outputs:
         return None

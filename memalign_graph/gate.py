@@ -172,13 +172,8 @@ class QualityGate:
         self._emit_event(run, verdict)
         state = {**turn.state, "settings": settings}
         state |= {name: verdict[name] for name in COUNTED}
-        answer = conversation.last_answer(turn.messages)
         if self.settings.example is None:
-            known = turn.all_messages
-            state["before_answer"] = known[: len(known) - len(answer)]
-        if verdict["status"] == "revise":
-            sent_back = [message.id for message in answer]
-            state["sent_back"] = [*turn.state.get("sent_back", ()), *sent_back]
+            state["before_answer"] = conversation.before_answer(turn)
         return verdict, state
 
     async def _judge(

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.graph import add_messages
 from pydantic import BaseModel
 
 from memalign_graph import Criterion, Example, Feedback, InvalidInputError, Judgment, Numeric
 from memalign_graph.conversation import (
     NO_ANSWER,
+    before_answer,
     critique_message,
     critique_text,
     is_from_gate,
@@ -278,13 +280,15 @@ def test_whole_conversation_is_judged_as_steps(case: str) -> None:
     assert case == "picture-before" or example.inputs == first
 
 
-def test_drafts_with_known_ids_are_excluded() -> None:
-    """With a separate critique key, the messages do not contain critiques."""
-    question = HumanMessage("Where is it?", id="m1")
-    drafts = [AIMessage("a", id="m2"), CALLING, FOUND, AIMessage("b", id="m3")]
-    turn = read_turn(
-        [question, *drafts, AIMessage("c")], {"asked_id": "m1", "sent_back": ["m2", "m3"]}
+def test_a_removed_draft_is_not_a_step_of_the_turn() -> None:
+    """Also if its critique is still there."""
+    drafts: Any = add_messages(
+        [], [ASKED, CALLING, FOUND, AIMessage("a"), CRITIQUE, AIMessage("b")]
     )
+    begun = {"asked_id": drafts[0].id}
+    judged = before_answer(read_turn(drafts, begun))
+    later = [SUMMARY, *drafts[4:], critique_message("Too long.", "quality_gate"), AIMessage("c")]
+    turn = read_turn(later, {**begun, "before_answer": judged})
     extracted = parse_seen(what_gate_sees(turn, "messages", "turn"))
     assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
