@@ -75,20 +75,20 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
     not text; `lenient` puts its type in brackets instead, and removes characters that no store
     keeps.
     """
+    clean = storable if lenient else str
     listed = value if isinstance(value, list) else []
-    items = [fields for item in listed if (fields := message_fields(item)) is not None]
-    if not items or len(items) < len(listed):
+    items = [message_fields(item, clean) for item in listed]
+    if not items or None in items:
         if not lenient and any(map(_is_langchains, listed)):
-            index = next(i for i, item in enumerate(listed) if message_fields(item) is None)
+            index = items.index(None)
             raise ValueError(
                 f"{name}[{index}] is a {type(listed[index]).__name__}, which is no message by a "
                 "user, an assistant, a tool or the system. Leave it out."
             )
         return None
-    clean = storable if lenient else str
     messages: list[dict[str, Any]] = []
     called: set[str] = set()
-    for index, fields in enumerate(items):
+    for index, fields in enumerate(filter(None, items)):
         role, where = fields["role"], None if lenient else f"{name}[{index}]"
         content = _text(fields.get("content"), role, where)
         message = {"role": role, "content": clean(content or _refusal_beside(fields))}
@@ -100,17 +100,11 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
             speaker = None if call_id and call_id in called else speaker
         if isinstance(speaker, str) and speaker:
             message["name"] = clean(speaker)
-        if fields["tool_calls"]:
-            calls = [_cleaned(call, clean) for call in fields["tool_calls"]]
+        if calls := fields["tool_calls"]:
             message["tool_calls"] = calls
             called |= {call["id"] for call in calls}
         messages.append(message)
     return messages
-
-
-def _cleaned(call: Mapping[str, Any], clean: Callable[[str], str]) -> dict[str, Any]:
-    function = {name: clean(text) for name, text in call["function"].items()}
-    return {**call, "id": clean(call["id"]), "function": function}
 
 
 def _refusal_beside(fields: Mapping[str, Any]) -> str:
@@ -124,7 +118,7 @@ def _is_langchains(item: Any) -> bool:
     return hasattr(item, "model_dump") and hasattr(item, "content")
 
 
-def message_fields(item: Any) -> dict[str, Any] | None:
+def message_fields(item: Any, clean: Callable[[str], str] = str) -> dict[str, Any] | None:
     """Return a message's fields with OpenAI's name of its role; None if it is not a message."""
     if _is_langchains(item):
         item = {name: getattr(item, name, None) for name in _FIELDS}
@@ -137,9 +131,9 @@ def message_fields(item: Any) -> dict[str, Any] | None:
         item = {"type": [item.get("type"), *item.get("id", ())][-1], **inner}
     kind = str(item.get("role") or item.get("type"))
     role = _ROLES.get(kind.removesuffix("Chunk").removesuffix("Message").lower())
-    content, calls = item.get("content"), _calls(item)
+    content, calls = item.get("content"), _calls(item, clean)
     parts = content if isinstance(content, list) else []
-    is_read = content is None or isinstance(content, str | list)
+    is_read = isinstance(content, str | list | None)
     is_read = is_read and all(isinstance(part, str | Mapping) for part in parts)
     says_nothing = "content" not in item and not calls
     kinds = [part.get("type") for part in parts if isinstance(part, Mapping)]
@@ -151,7 +145,7 @@ def message_fields(item: Any) -> dict[str, Any] | None:
     return {**item, "role": role, "tool_calls": calls}
 
 
-def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def _calls(fields: Mapping[str, Any], clean: Callable[[str], str]) -> list[dict[str, Any]] | None:
     """Return a message's tool calls in OpenAI's format; None if one is not a call."""
     groups = [fields.get(name) or [] for name in ("tool_calls", "invalid_tool_calls")]
     if not all(isinstance(group, list) for group in groups):
@@ -168,11 +162,10 @@ def _calls(fields: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         if not isinstance(name, str):
             return None
         written = (function.get(key) for key in ("arguments", "args", "input"))
-        arguments = _arguments(next(filter(None, written), {}))
-        function = {"name": name, "arguments": arguments}
-        calls.append(
-            {"id": str(call_fields.get("id") or ""), "type": "function", "function": function}
-        )
+        arguments = clean(_arguments(next(filter(None, written), {})))
+        call_id = clean(str(call_fields.get("id") or ""))
+        function = {"name": clean(name), "arguments": arguments}
+        calls.append({"id": call_id, "type": "function", "function": function})
     return calls
 
 
