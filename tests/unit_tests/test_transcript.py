@@ -18,6 +18,7 @@ from langchain_core.messages import (
     message_to_dict,
 )
 from langgraph.store.memory import InMemoryStore
+from openai.types.chat import ChatCompletionMessage
 
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.interrupts import show_block
@@ -85,6 +86,7 @@ def steps_in(text: str) -> list[str]:
         [*RUN[:2], {**RUN[2], "name": "look_up"}, RUN[3] | {"id": "m4", "timestamp": "now"}],
         [LANGCHAIN[0], *RUN[1:3], LANGCHAIN[3]],
         [HumanMessage("Where is order 7?").to_json(), *RUN[1:]],
+        [*RUN[:1], ChatCompletionMessage.model_validate({"content": None, **RUN[1]}), *RUN[2:]],
     ],
 )
 def test_one_run_is_one_example_for_every_client(messages: Any) -> None:
