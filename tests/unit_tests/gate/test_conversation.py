@@ -282,9 +282,8 @@ def test_whole_conversation_is_judged_as_steps(case: str) -> None:
 
 def test_a_removed_draft_is_not_a_step_of_the_turn() -> None:
     """Also if its critique is still there."""
-    drafts: Any = add_messages(
-        [], [ASKED, CALLING, FOUND, AIMessage("a"), CRITIQUE, AIMessage("b")]
-    )
+    first: list[Any] = [ASKED, CALLING, FOUND, AIMessage("a"), CRITIQUE, AIMessage("b")]
+    drafts: Any = add_messages([], first)
     begun = {"asked_id": drafts[0].id}
     judged = before_answer(read_turn(drafts, begun))
     later = [SUMMARY, *drafts[4:], critique_message("Too long.", "quality_gate"), AIMessage("c")]
