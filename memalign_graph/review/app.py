@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import httpx
 from starlette.applications import Starlette
@@ -70,39 +70,25 @@ def _back(page: PageRequest) -> str:
 
 async def list_tasks(page: PageRequest) -> Response:
     tasks, _ = await page.queue.list_tasks(page.reviewer)
-    groups = []
-    for name in page.queue.judges:
-        open_tasks = [task for task in tasks if name in task.criteria]
-        oldest = min(open_tasks, key=lambda task: task.asked_at).age if open_tasks else None
-        progress = await _progress(page, name)
-        groups.append({"criterion": name, "open": len(open_tasks), "oldest": oldest, **progress})
     more = max(len(tasks) - _MAX_SHOWN, 0)
-    context = {"tasks": tasks[:_MAX_SHOWN], "more": more, "groups": groups}
-    return await page.show("queue", "queue", "Cases that wait for you", **context)
-
-
-async def _progress(page: PageRequest, name: str) -> dict[str, int]:
-    rows = (await page.queue.access(name).refresh(ASYNC)).rows()
-    authors = [row.content.get("author") for row in rows]
-    answered = len({row.example_id for row in rows})
-    return {"mine": authors.count(page.reviewer.name), "answered": answered}
+    title = "Cases that wait for you"
+    return await page.show("queue", "queue", title, tasks=tasks[:_MAX_SHOWN], more=more)
 
 
 async def next_task(page: PageRequest) -> Response:
     query = page.request.query_params
-    only = query.get("criterion", unquote(page.request.cookies.get("memalign_only", "")))
-    task_id = await page.queue.claim_next(page.reviewer, only or None)
+    task_id = await page.queue.claim_next(page.reviewer)
     path = f"/review/case/{quote(task_id)}" if task_id else "/review"
     answered = [f"{name}={quote(query[name], safe='')}" for name in ("done", "in") if name in query]
-    response = redirect(f"{path}?{'&'.join(answered)}" if answered else path)
-    set_cookie(response, page.request, "memalign_only", quote(only))
-    return response
+    return redirect(f"{path}?{'&'.join(answered)}" if answered else path)
 
 
 async def show_case(page: PageRequest, error: str = "") -> Response:
     task = await page.open_task()
     case, criteria, example = task.case, criteria_of(task.case), task.case["example"]
     shows_verdict = page.request.query_params.get("show") == "verdict"
+    rows = (await page.queue.access(task.criteria[0]).refresh(ASYNC)).rows()
+    authors = [row.content.get("author") for row in rows]
     pairwise = any(isinstance(criterion.scale, Pairwise) for criterion in criteria.values())
     return await page.show(
         "case",
@@ -116,7 +102,8 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
         filled=page.form,
         judgments=shown_judgments(case) if shows_verdict else None,
         error=error or None,
-        progress=await _progress(page, next(iter(criteria))),
+        answered=len({row.example_id for row in rows}),
+        answered_by_reviewer=authors.count(page.reviewer.name),
         is_call=bool(tool_call(example["outputs"])),
     )
 

@@ -14,7 +14,6 @@ _MAX_DEPTH = 2  # of nested tables
 _LINE_CHARS = 60  # a shorter list is shown on one line
 _FOLD_CHARS, _FOLD_LINES, _HEAD_CHARS, _HEAD_LINES = 1_500, 25, 1_000, 16
 _LAST_WORD = re.compile(r"(?<!\S)\S++\Z")
-_FENCE = re.compile(r"^(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those with which a text is shown in another order than it has."""
 _CODE_KEYS = {"code", "sql", "diff", "patch"}
@@ -140,12 +139,7 @@ class _SectionBuilder:
         words = set(re.split(r"[\W_]", key.lower()))
         if words & _CODE_KEYS or _CODE.match(text.upper() if "query" in words else text):
             return [self.block("code", text)]
-        parts = enumerate(_FENCE.split(text))  # text, a fence, the code in it, text and so on
-        return [
-            self.block("code" if place % 3 == 2 else "text", part.strip("\n"))  # noqa: PLR2004
-            for place, part in parts
-            if place % 3 != 1 and part.strip()
-        ]
+        return [self.block("text", text.strip("\n"))] if text.strip() else []
 
     def block(self, kind: Kind, text: str) -> Block:
         shown = text[: self.chars_left]

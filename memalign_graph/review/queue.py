@@ -131,12 +131,12 @@ class ReviewQueue:
         total = sum(listing.total for listing in listings) - len(listed) + len(tasks)
         return tasks, max(total, len(tasks))
 
-    async def claim_next(self, reviewer: Reviewer, criterion: str | None = None) -> str | None:
+    async def claim_next(self, reviewer: Reviewer) -> str | None:
         """Lease the first task that nobody else has open; returns its id."""
         async with self._claiming:  # concurrent requests get different tasks
             tasks, _ = await self.list_tasks(reviewer)
             for task in tasks:
-                if task.held_by is None and criterion in (None, *task.criteria):
+                if task.held_by is None:
                     await self.leases.renew(reviewer.name, task.id)
                     return task.id
         return None

@@ -271,9 +271,9 @@ async def test_criterion_name_may_contain_a_comma(office: Office) -> None:
     graph = create_judge_graph(office.judge.criterion, **office.judge.options)
     await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
     queue = ReviewQueue([plain, office.judge], store=office.store)
-    ann = await office.expert("ann", queue).get(f"/review/next?criterion={quote(name)}")
+    ann = await office.expert("ann", queue).get("/review/next")
     assert ann.here.startswith("/review/case/")
-    assert f"{name} 1 just now" in (await ann.get("/review")).text
+    assert f"{name} · just now" in (await ann.get("/review")).text
 
 
 async def test_malformed_requests_get_an_error_sentence(office: Office) -> None:

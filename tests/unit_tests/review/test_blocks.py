@@ -23,8 +23,7 @@ def text_of(blocks: Any) -> str:
     ("value", "kinds"),
     [
         ("<b>plain</b>", ["text"]),
-        ("Run this:\n```sql\nSELECT 1\n```\nand look.", ["text", "code", "text"]),
-        ("An open fence\n```\nx = 1", ["text", "code"]),
+        ("Run this:\n```sql\nSELECT 1\n```\nand look.", ["text"]),
         ("SELECT name\nFROM customers", ["code"]),
         ("Select a plan from the list.", ["text"]),
         ({"rows": 3}, ["table"]),
