@@ -19,7 +19,7 @@ from memalign_graph.cli.options import (
     option_errors,
 )
 from memalign_graph.cli.records import read_records
-from memalign_graph.cli.terminal import Terminal, key_value_table, table
+from memalign_graph.cli.terminal import Terminal, clean, key_value_table, table
 from memalign_graph.errors import InvalidInputError, require_extra
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ def evaluate(
 
     By cross-validation, or on the cases of --test. Your memory is neither read nor changed.
     """
+    from rich.markdown import Markdown
+
     from memalign_graph.evaluation import aevaluate
     from memalign_graph.evaluation.metrics import measures_of
 
@@ -193,8 +195,8 @@ def evaluate(
             **judge.options,
         )
         measured = asyncio.run(evaluating)
-    markdown = None if terminal.as_json else measured.summary()
-    terminal.result(measured.to_json(), markdown=markdown)
+    summary = [] if terminal.as_json else [Markdown(clean(measured.summary()))]
+    terminal.result(measured.to_json(), shown=summary)
     if report:
         measured.save(report)
         terminal.note(f"report in {report}")

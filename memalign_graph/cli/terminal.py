@@ -112,14 +112,8 @@ class Terminal:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)
         self._warned = set[str]()
 
-    def result(
-        self,
-        value: Mapping[str, Any],
-        *,
-        markdown: str | None = None,
-        shown: Sequence[RenderableType] = (),
-    ) -> None:
-        """Print the result: as JSON, or else as tables, `markdown` or what is `shown`."""
+    def result(self, value: Mapping[str, Any], shown: Sequence[RenderableType] = ()) -> None:
+        """Print the result: as JSON, or else what is `shown`, by default tables."""
         from pydantic_core import to_jsonable_python
 
         document = to_jsonable_python(value)
@@ -128,10 +122,6 @@ class Terminal:
             return
         width = None if sys.stdout.isatty() else _WIDTH
         console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
-        if markdown:
-            from rich.markdown import Markdown
-
-            shown = [Markdown(clean(markdown))]
         if shown:
             console.print(*shown, sep="\n")
             return

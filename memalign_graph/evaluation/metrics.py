@@ -235,21 +235,22 @@ def score(
         if column.labels:
             counts = column.counts(weights * column.has_value)
             confusion = counts[0].astype(int).tolist()
-            rates = zip(*(rate.T for rate in _label_rates(counts)), strict=True)
-            for code, (label, support, of_label) in enumerate(
-                zip(labels_of(scale) or (), counts[0].sum(1), rates, strict=True)
-            ):
-                predicted, true = (
-                    items(column.has_value & (values == code))
-                    for values in (column.value, column.truth)
+            precision, recall, f1 = _label_rates(counts)
+            for code, label in enumerate(labels_of(scale) or ()):
+                said, true = column.value == code, column.truth == code
+                labels.append(
+                    LabelScores(
+                        label=scale.render(label),
+                        precision=Estimate.of(
+                            precision[:, code], items(column.has_value & said), (0.0, 1.0)
+                        ),
+                        recall=Estimate.of(
+                            recall[:, code], items(column.has_value & true), (0.0, 1.0)
+                        ),
+                        f1=Estimate.of(f1[:, code]),
+                        support=int(counts[0, code].sum()),
+                    )
                 )
-                scores = {
-                    "precision": Estimate.of(of_label[0], predicted, (0.0, 1.0)),
-                    "recall": Estimate.of(of_label[1], true, (0.0, 1.0)),
-                    "f1": Estimate.of(of_label[2]),
-                }
-                shown = scale.render(label)
-                labels.append(LabelScores(label=shown, support=int(support), **scores))
         return JudgeScores(
             judge=name,
             cases=int(column.has_value.sum()),
