@@ -23,10 +23,18 @@ from memalign_graph import InvalidInputError, JudgeMemory, create_judge_graph
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory import access, memory_state, view
 from memalign_graph.memory.facts import clock
+from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.recall import recall
 from tests.loopback import ChatRequest, LoopbackServer, ReplyLike
 from tests.unit_tests.memory.driver import memories, recalled
-from tests.unit_tests.memory.stores import CutOffError, Opener, WatchedStore, in_memory, interleave
+from tests.unit_tests.memory.stores import (
+    CutOffError,
+    Opener,
+    WatchedStore,
+    commits,
+    in_memory,
+    interleave,
+)
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, said
 
 MEMORIES = 200
@@ -337,6 +345,22 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
         writer.remember(said(f"later {number}"))
         assert len(recalled(reader)) == len(recalled(shifted)) == 3 + number
     assert reader.version() == writer.version()
+
+
+def test_commit_dated_two_minutes_before_a_known_one_is_read(
+    any_opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a writer that waits for a lock, beside one whose clock is ahead."""
+    ahead, behind, reader = memories(any_opener, 3)
+
+    def write_ahead() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("memalign_graph.memory.access.clock", Shifted(119))
+            ahead.remember(said("ahead"))
+        assert len(recalled(reader)) == 1
+
+    interleave(lambda io: remember(io, behind.access, [said("behind")]), commits, write_ahead)
+    assert len(recalled(reader)) == 2
 
 
 def test_example_forgotten_during_a_recall_takes_no_result_place() -> None:
