@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Episode, Feedback, InvalidInputError, JudgeMemory, Judgment
+from memalign_graph import Episode, InvalidInputError, JudgeMemory, Judgment
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, history, jsonl, learning, purge
 from memalign_graph.memory.access import MemoryAccess
@@ -143,149 +143,54 @@ def start(store: InMemoryStore | None = None) -> list[JudgeMemory]:
     return [here, there, cold]
 
 
-KINDS = (
-    "remember remember remember forget learn learn reword improve retire revise write edit "
-    "take_away roll_back export bring_in ask check check"
-)
+LASTING = sorted(OPERATIONS.keys() - {"purge one", "roll back"})
+"""Operations after which every earlier version can be restored."""
 
 
 class Actor:
-    """A writer that performs random operations, including rollbacks and imports."""
+    """A writer that performs operations, lessons and rollbacks in random order."""
 
-    def __init__(self, memory: JudgeMemory, seed: object, kinds: str = KINDS) -> None:
+    def __init__(
+        self, memory: JudgeMemory, seed: object, operations: Sequence[str] = LASTING
+    ) -> None:
         self.access = memory.access
         self.random = random.Random(str(seed))  # noqa: S311 - a test's choices
         self.versions = [EMPTY]
-        self.exports: list[str] = []
         self.done: list[str] = []
-        self._kinds = kinds.split()
+        self._operations = [*operations, *["learn"] * 6, *["return"] * 2]
 
     async def act(self, io: IO) -> None:
         """Perform one operation if possible."""
-        self.done.append(self.random.choice(self._kinds))
+        self.done.append(name := self.random.choice(self._operations))
         try:
-            await getattr(self, self.done[-1])(io)
+            match name:
+                case "learn":
+                    await self._learn(io)
+                case "return":
+                    version = self.random.choice(self.versions[-15:])
+                    await history.rollback(io, self.access, version)
+                case _:
+                    await OPERATIONS[name](io, self.access)
         except InvalidInputError as error:
             # Its target was removed, or existed only in a race.
-            assert any(phrases in str(error) for phrases in ("has no", "already", "never had"))  # noqa: PT017
+            assert any(phrase in str(error) for phrase in ("has no", "already", "never had"))  # noqa: PT017
         self.versions.append((await self.access.refresh(io)).version)
 
-    async def do(self, io: IO, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return await function(io, self.access, *args, **kwargs)
-
-    def some(self, among: Any, most: int) -> list[Any]:
-        return self.random.sample(list(among), min(self.random.randint(0, most), len(among)))
-
-    async def episodes(self, io: IO, most: int) -> list[Episode]:
-        return self.some(await self.access.all_episodes(io), most)
-
-    async def rules(self, io: IO, most: int) -> list[Any]:
-        return self.some(await self.access.guidelines(io), most)
-
-    def rationale(self) -> str:
-        return f"Word {self.random.randrange(3)}."
-
-    def feedback(self) -> Feedback:
-        return said(
-            f"case {self.random.randrange(8)}",
-            rationale := self.rationale(),
-            value={"Word 0.": True, "Word 1.": False}.get(rationale),
-            author=self.random.choice(("ann", None)),
-            thread_id=self.random.choice(("t", None)),
+    async def _learn(self, io: IO) -> None:
+        episodes = await self.access.all_episodes(io)
+        action: Any = self.random.choice(("add", "add", "revise", "retire", "merge"))
+        one, other = (*self._some(await self.access.guidelines(io), 2), None, None)[:2]
+        change = op(
+            action,
+            *self._some([] if action == "merge" else episodes, 3),
+            text=f"Lesson {self.random.randrange(8)}.",
+            guideline_id=one and one.id,
+            superseded_by=other and other.id,
+        )
+        is_redistilling = self.random.random() < 0.5
+        await learning.commit_lesson(
+            io, self.access, [change], hashes(episodes), is_redistilling=is_redistilling
         )
 
-    async def remember(self, io: IO) -> None:
-        await self.do(io, feedback.remember, [self.feedback() for _ in range(2)])
-
-    async def forget(self, io: IO) -> None:
-        ids = [episode.id for episode in await self.episodes(io, 2)]
-        await self.do(io, purge.forget, Selection(episode_ids=[*ids, "no such"]))
-
-    async def purge(self, io: IO) -> None:
-        ids = [episode.id for episode in await self.episodes(io, 2)]
-        await self.do(io, purge.purge, Selection(episode_ids=ids), None)
-
-    async def revise(self, io: IO) -> None:
-        for episode in await self.episodes(io, 1):
-            rationale = self.random.choice((self.rationale(), episode.rationale))
-            await self.do(io, feedback.revise, episode.id, {"rationale": rationale})
-
-    def lesson(self) -> str:
-        return f"Lesson {self.random.randrange(12)}."
-
-    async def learn(self, io: IO) -> None:
-        episodes, text = await self.episodes(io, 3), self.lesson()
-        question = self.random.choice((None, f"Is it {text}?"))
-        guidelines = [op("add", *episodes, text=text, question=question)] if episodes else []
-        await self._learn(io, *guidelines)
-
-    async def reword(self, io: IO) -> None:
-        """Reword a pending guideline as redistilling does."""
-        everything = await self.access.guidelines(io)
-        for guideline in [item for item in everything if item.status == "pending"][:1]:
-            text = self.lesson()
-            await self._learn(
-                io, op("revise", *guideline.episode_ids, guideline_id=guideline.id, text=text)
-            )
-
-    async def improve(self, io: IO) -> None:
-        for guideline in await self.rules(io, 1):
-            change = op(
-                "revise", *await self.episodes(io, 2), guideline_id=guideline.id, text="Better."
-            )
-            await self._learn(io, change, is_redistilling=False)
-
-    async def retire(self, io: IO) -> None:
-        guidelines = await self.rules(io, 2)
-        if len(guidelines) == 2:
-            kind = self.random.choice(("merge", "retire"))
-            sources = await self.episodes(io, 1) if kind == "retire" else []
-            change = op(
-                kind, *sources, guideline_id=guidelines[0].id, superseded_by=guidelines[1].id
-            )
-            await self._learn(io, change)
-
-    async def write(self, io: IO) -> None:
-        text = f"By hand {self.random.randrange(6)}."
-        await self.do(io, learning.add_guideline, text, author=None)
-
-    async def edit(self, io: IO) -> None:
-        for guideline in await self.rules(io, 1):
-            text = f"Edit {self.random.random()}."
-            await self.do(io, learning.edit_guideline, guideline.id, text, author="ann")
-
-    async def take_away(self, io: IO) -> None:
-        for guideline in await self.rules(io, 1):
-            await self.do(io, learning.remove_guideline, guideline.id, author=None)
-
-    async def roll_back(self, io: IO) -> None:
-        await self.do(io, history.rollback, self.random.choice(self.versions[-15:]))
-
-    async def ask(self, io: IO) -> None:
-        guidelines = await self.rules(io, 2)
-        questions = {
-            guideline.text: self.random.choice(("", f"{guideline.text}?"))
-            for guideline in guidelines
-        }
-        await self.do(io, learning.record_questions, questions)
-
-    async def check(self, io: IO) -> None:
-        answers = {
-            episode.example_id: self.random.random() for episode in await self.episodes(io, 4)
-        }
-        await self.do(io, learning.record_check_answers, {self.random.choice("ab"): answers})
-
-    async def export(self, io: IO) -> None:
-        self.exports.append(await jsonl.export_jsonl(io, self.access))
-
-    async def bring_in(self, io: IO) -> None:
-        for text in self.some(self.exports, 1):
-            await self.do(io, jsonl.import_jsonl, text.split("\n"))
-
-    async def _learn(
-        self, io: IO, *changes: GuidelineOperation, is_redistilling: bool = True
-    ) -> None:
-        hashes_read = hashes(await self.access.all_episodes(io))
-        await self.do(
-            io, learning.commit_lesson, changes, hashes_read, is_redistilling=is_redistilling
-        )
+    def _some(self, among: Any, most: int) -> list[Any]:
+        return self.random.sample(list(among), min(self.random.randint(1, most), len(among)))

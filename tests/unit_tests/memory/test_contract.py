@@ -5,7 +5,7 @@ from typing import Any
 
 from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory.history import Commit
-from tests.unit_tests.memory.driver import Actor
+from tests.unit_tests.memory.driver import FEEDBACK, LASTING, Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
 from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op, said
 
@@ -144,7 +144,9 @@ STEPS = 60
 
 
 async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any) -> None:
-    actor = Actor(bench.memory(), 1)
+    await bench.remember(*FEEDBACK)
+    # What is imported has vectors of another embedder.
+    actor = Actor(bench.memory(), 1, [name for name in LASTING if name != "import"])
     seen: dict[str, list[Any]] = {}
     for _ in range(STEPS):
         if bench.awaits:
@@ -155,7 +157,7 @@ async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any)
         assert seen.setdefault(await bench.do("version"), now) == now
     reopen()
     assert len(seen) > STEPS / 4
-    assert actor.done.count("roll_back") > 1
+    assert actor.done.count("return") > 1
     for version, contents in seen.items():
         then = await bench.do("at", version)
         assert [guideline.to_json() for guideline in (*then.episodes, *then.guidelines)] == contents

@@ -22,7 +22,6 @@ from memalign_graph.memory.recall import recall
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory import driver
 from tests.unit_tests.memory.driver import (
-    KINDS,
     OF_TWO,
     ONE,
     OPERATIONS,
@@ -168,8 +167,9 @@ def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
     for seed in range(4):
         order, opener = random.Random(seed), in_memory()  # noqa: S311 - a test's choices
         warm = memories(opener, 3)
-        kinds = f"{KINDS} purge"
-        actors = [Actor(memory, f"{seed} {name}", kinds) for name, memory in enumerate(warm)]
+        actors = [
+            Actor(memory, f"{seed} {name}", [*OPERATIONS]) for name, memory in enumerate(warm)
+        ]
         for _ in range(80):
             one, other = order.sample(actors, 2)
             beside = Meanwhile(commits, partial(act, other))
