@@ -31,7 +31,7 @@ from memalign_graph import (
     create_judge_graph,
     create_review_graph,
 )
-from memalign_graph.evidence import logprobs
+from memalign_graph.evidence import confidence
 from tests import postgres
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -180,7 +180,7 @@ def running_server() -> Iterator[LoopbackServer]:
 def server(
     running_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LoopbackServer]:
-    monkeypatch.setattr(logprobs, "_without_logprobs", {})  # cached for the life of the process
+    monkeypatch.setattr(confidence, "_without_logprobs", {})  # cached for the life of the process
     running_server.reset()
     yield running_server
     errors = list(running_server.errors)

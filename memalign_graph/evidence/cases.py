@@ -150,10 +150,14 @@ class ValueEncoding:
             return numbers.astype(int)
         return np.clip(np.floor(3 * (numbers - self.low) / self.span), 0, 2).astype(int)
 
+    def class_names(self, numbers: Floats) -> list[str]:
+        """Name the class of each number."""
+        names = _THIRDS if self.is_ordered else self.names
+        return [names[index] for index in self.classes(numbers)]
+
     def class_name(self, value: Value) -> str:
         """Name the class of a value."""
-        [number] = self.classes(self.numbers([value]))
-        return _THIRDS[number] if self.is_ordered else self.names[number]
+        return self.class_names(self.numbers([value]))[0]
 
     def errors(self, numbers: Floats, truth: Floats) -> Floats:
         """Return the absolute errors of numbers; for choices 0 or 1."""

@@ -170,11 +170,9 @@ def _met_odds(odds: float, threshold: float) -> float:
 
 
 def weigh_check(accepted: Collection[float], rejected: Collection[float]) -> CheckWeights:
-    """Weigh a check by the log-odds that cases meet it.
+    """Weigh a check by the log-odds that accepted cases meet it, and rejected ones.
 
-    Args:
-        accepted: Of the cases that experts accepted.
-        rejected: Of the others, without those that set the threshold.
+    Rejected cases are those that experts did not accept, without the sources of the guideline.
     """
 
     def weight(likelihood_ratio: float, initial_share: float) -> float:

@@ -20,7 +20,7 @@ from memalign_graph.errors import (
     ModelAnswerError,
     is_about_prompt,
 )
-from memalign_graph.evidence.logprobs import (
+from memalign_graph.evidence.confidence import (
     ask_with_logprobs,
     token_probabilities,
     usable_logprob_model,

@@ -6,13 +6,13 @@ decision is right, by past decisions.
 Source: J. Platt, Probabilistic outputs for support vector machines, 1999.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.evidence.verdicts import log_odds
-from memalign_graph.scales import Value
 
 MIN_CALIBRATING = 20  # past decisions
 
@@ -63,11 +63,8 @@ def loses_no_class(gains: Floats, classes: Floats, groups: Floats, kinds: Floats
 def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:
     """Return whether the mean gain over the classes is beyond chance, and no class loses.
 
-    Args:
-        gains: The reduction of the error on each case, as a share of the range.
-        classes: The class of each case, by the experts' value.
-        groups: Each case's group of near-duplicates.
-        kinds: All classes of experts' values in memory, also those without a case here.
+    A gain is the reduction of a case's error, as a share of the range. `kinds` are all classes of
+    experts' values in memory, also those without a case here.
     """
     by_class = _gains_by_class(gains, classes, groups, kinds)
     if any(own[:-2].mean() < -_MAX_LOSS for own in by_class if len(own) > 2):  # noqa: PLR2004
@@ -95,17 +92,14 @@ class Calibration:
     """A rising logistic curve from the scores of decisions to how often they were right."""
 
     def __init__(
-        self, scores: Floats, agreed: Floats, rows: Floats, values: Sequence[Value]
+        self, scores: Floats, agreed: Floats, rows: Floats, classes: Sequence[str | None]
     ) -> None:
         """Fit the curve to decisions on cases with an expert's value.
 
-        Args:
-            scores: The decisions' scores.
-            agreed: Whether the experts agree.
-            rows: The index of the decided cases in memory.
-            values: The decided values.
+        `rows` are the index of the cases in memory, and `classes` name the classes of the decided
+        values; None if the decision says nothing of new cases.
         """
-        self.scores, self.agreed, self.rows, self.values = scores, agreed, rows, values
+        self.scores, self.agreed, self.rows, self.classes = scores, agreed, rows, classes
         right = int(agreed.sum())
         targets = np.where(agreed, (right + 1) / (right + 2), 1 / (len(agreed) - right + 2))
         columns, penalty = np.stack((scores, np.ones_like(scores)), axis=1), np.diag([1.0, 1e-6])
@@ -129,3 +123,18 @@ class Calibration:
         """Each decision's confidence, and whether it agrees with the experts."""
         confidences = self.confidences(self.scores).tolist()
         return list(zip(confidences, self.agreed.tolist(), strict=True))
+
+    def by_class(self, groups: Floats) -> dict[str, list[tuple[float, float]]]:
+        """Return the confidences of the decisions in each class, and the shares that agree.
+
+        Each group of near-duplicates counts as one decision, with its means.
+        """
+        by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
+        for name, row, decision in zip(self.classes, self.rows, self.decisions, strict=True):
+            if name is not None:
+                by_group[name, int(groups[row])].append(decision)
+        by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for (name, _), decisions in by_group.items():
+            confidence, share = np.mean(decisions, axis=0).tolist()
+            by_class[name].append((confidence, share))
+        return by_class

@@ -9,7 +9,6 @@ left out.
 import asyncio
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Container
 from datetime import datetime
 from functools import partial
@@ -236,33 +235,9 @@ def _trust(
     decides = model.decides(decide) if decides is None else decides
     key = kind, decides, target
     if key not in model.trusts:
+        past = model.calibration(kind, decides=decides)
         is_scored = kind == "evidence" and model.leave_one_out is not None
-        decisions = _past_decisions(model, kind, decides=decides)
         level = LEFT_OUT_LEVEL if is_scored else LEVEL
+        decisions = past.by_class(model.regression.groups) if past else {}
         model.trusts[key] = find_threshold_by_verdict(decisions, target, level)
     return model.trusts[key]
-
-
-def _past_decisions(
-    model: EvidenceModel, kind: Kind, *, decides: bool
-) -> dict[str, list[tuple[float, float]]]:
-    """Return past decisions by class: the confidence, and the share that agrees.
-
-    Near-duplicates of one class count as one decision, with their means. Calls that are always
-    asked about do not count: they say nothing of the calls that may run.
-    """
-    calibration = model.calibration(kind, decides=decides)
-    if calibration is None:
-        return {}
-    by_group: dict[tuple[str, int], list[tuple[float, bool]]] = defaultdict(list)
-    for row, value, decision in zip(
-        calibration.rows.tolist(), calibration.values, calibration.decisions, strict=True
-    ):
-        if not model.cases[row].is_always_asked:
-            key = model.encoding.class_name(value), int(model.regression.groups[row])
-            by_group[key].append(decision)
-    by_class: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for (name, _), decisions in by_group.items():
-        confidence, share = np.mean(decisions, axis=0).tolist()
-        by_class[name].append((confidence, share))
-    return by_class

@@ -45,25 +45,6 @@ _MIN_SHARE = 0.02  # of a choice, in the probabilities
 _BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)  # parts of the fitted weight, tried until no class loses
 _MAX_SHOWN = 10  # neighbors in an explanation
 
-_NO_VECTOR = "The verdict decides: the case has no embedding, so no similar cases were found."
-_UNLIKE = (
-    "The verdict decides: no case in memory is as similar to this one as cases there are to each "
-    "other, near-duplicates aside."
-)
-_FEW_CASES = (
-    "The verdict decides: memory has {} case{} with an expert's value. Weighing them takes {}."
-)
-_FEW_VERDICTS = (
-    "The verdict decides: of {} cases in memory with an expert's value {} have the judge's own "
-    "verdict, too. Weighing it takes {}."
-)
-_TOO_FEW_DISTINCT = (
-    "The verdict decides: memory has fewer than {} cases that are not near-duplicates."
-)
-_ONE_VALUE = "The verdict decides: the experts gave all cases that count the same value."
-_COMPARED = "The {} decides: on {} cases in memory, each left out, the evidence is {}, and {}{}."
-_NOT_BETTER = ": not better beyond chance, each class counting alike"
-
 
 class LeaveOneOut(NamedTuple):
     """Estimates of the cases in memory, each without itself and its near-duplicates."""
@@ -185,7 +166,7 @@ class EvidenceModel:
         """Return how far decisions go from the baseline to the estimates, by past cases."""
         encoding, has_judge = self.encoding, self._has_judge
         if has_judge:
-            order = sorted(range(len(rows)), key=lambda at: (self.cases[rows[at]].judged_at, at))
+            order = sorted(range(len(rows)), key=lambda at: self.cases[rows[at]].judged_at)
             newest = order[-_MAX_COMPARED:]
             rows, baseline, estimates = rows[newest], baseline[newest], estimates[newest]
         truth, groups = self.truth[rows], self.regression.groups[rows]
@@ -357,28 +338,38 @@ class EvidenceModel:
         )
 
     def _reason(self, neighbors: Neighbors, mode: Decide, *, decides: bool) -> str:
+        """Say what decides, and why."""
         count, is_weighed = len(self.cases), self.needs_fit(mode)
+        leave_one_out = self.leave_one_out if is_weighed else None
         if is_weighed and count and not len(neighbors.rows):
-            return _NO_VECTOR
-        if count < MIN_CASES:
-            return _FEW_CASES.format(count, "s" * (count != 1), MIN_CASES)
-        if not is_weighed:
-            return _FEW_VERDICTS.format(count, len(self._judged), MIN_CASES)
-        leave_one_out = self.leave_one_out
-        if leave_one_out is None:
-            is_varied = len(self._distinct_values) > 1
-            return _TOO_FEW_DISTINCT.format(MIN_CASES) if is_varied else _ONE_VALUE
-        if leave_one_out.weight is not None and not decides:
-            return _UNLIKE
-        measure = "wrong on a share of" if self.encoding.choices else "off by"
-        other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
-        return _COMPARED.format(
-            "evidence" if decides else "verdict",
-            len(leave_one_out.rows),
-            f"{measure} {leave_one_out.error:.3g}",
-            f"{other} {leave_one_out.baseline_error:.3g}",
-            "" if decides else _NOT_BETTER,
-        )
+            why = "the case has no embedding, so no similar cases were found"
+        elif count < MIN_CASES:
+            cases = "1 case" if count == 1 else f"{count} cases"
+            why = f"memory has {cases} with an expert's value. Weighing them takes {MIN_CASES}"
+        elif not is_weighed:
+            why = (
+                f"of {count} cases in memory with an expert's value {len(self._judged)} have the "
+                f"judge's own verdict, too. Weighing it takes {MIN_CASES}"
+            )
+        elif leave_one_out is None and len(self._distinct_values) == 1:
+            why = "the experts gave all cases that count the same value"
+        elif leave_one_out is None:
+            why = f"memory has fewer than {MIN_CASES} cases that are not near-duplicates"
+        elif leave_one_out.weight is not None and not decides:
+            why = (
+                "no case in memory is as similar to this one as cases there are to each other, "
+                "near-duplicates aside"
+            )
+        else:
+            measure = "wrong on a share of" if self.encoding.choices else "off by"
+            other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
+            why = (
+                f"on {len(leave_one_out.rows)} cases in memory, each left out, the evidence is "
+                f"{measure} {leave_one_out.error:.3g}, and {other} "
+                f"{leave_one_out.baseline_error:.3g}"
+            )
+            why += "" if decides else ": not better beyond chance, each class counting alike"
+        return f"The {'evidence' if decides else 'verdict'} decides: {why}."
 
     def _probabilities(self, leave_one_out: LeaveOneOut, targets: Floats) -> Probabilities | None:
         """Return how likely each choice is the experts'."""
@@ -429,11 +420,16 @@ class EvidenceModel:
             # All decisions are alike: only how often verdicts agree is known.
             scores = np.zeros(len(rows))
         known = ~np.isnan(scores)
-        if known.sum() < MIN_CALIBRATING:
+        rows, numbers, scores = rows[known], numbers[known], scores[known]
+        if len(rows) < MIN_CALIBRATING:
             return None
         agreed = np.abs(numbers - self.truth[rows]) <= self.encoding.tolerance
-        values = list(map(self.encoding.value, numbers[known].tolist()))
-        return Calibration(scores[known], agreed[known], rows[known], values)
+        # Calls that are always asked about say nothing of the calls that may run.
+        classes = [
+            None if self.cases[row].is_always_asked else name
+            for name, row in zip(self.encoding.class_names(numbers), rows, strict=True)
+        ]
+        return Calibration(scores, agreed, rows, classes)
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the usual kind of confidence."""

@@ -52,12 +52,9 @@ class KernelRegression:
     """Each case's targets, estimated without its group; it takes two groups."""
 
     def __init__(self, vectors: Floats, targets: Floats, n_expert_columns: int) -> None:
-        """Fit to targets; leave-one-out on the first columns chooses the hyperparameters.
+        """Fit to unit vectors and their targets: the experts' values, then the judge's.
 
-        Args:
-            vectors: A unit vector for each case.
-            targets: The rows to estimate: the experts' values, then the judge's.
-            n_expert_columns: The number of columns of the experts' values.
+        Leave-one-out on the experts' columns chooses the hyperparameters.
         """
         self._vectors, self._targets = vectors, targets
         similarities = vectors @ vectors.T

@@ -6,7 +6,7 @@ from dataclasses import replace
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph.errors import ChatModelError, EmbeddingError
-from memalign_graph.evidence.logprobs import asks_checks
+from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import IO
 from memalign_graph.memory.access import HEAD, MemoryAccess
 from memalign_graph.memory.recall import index_missing, stored_vectors

@@ -7,7 +7,7 @@ from typing import Any
 
 from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
-from memalign_graph.evidence import confidence, logprobs, verdicts
+from memalign_graph.evidence import confidence, verdicts
 from memalign_graph.evidence.check_value import (
     add_checks,
     anchor_checks,
@@ -157,12 +157,12 @@ async def _ask_value_only(case: Case) -> Answer | None:
     call = case.call
     chat_model, criterion = call.chat_model, call.resources.criterion
     scale, values = criterion.scale, verdicts.value_choices(criterion.scale)
-    model = logprobs.usable_logprob_model(chat_model)
+    model = confidence.usable_logprob_model(chat_model)
     if not values or model is None:
         return None
     window = max_input_tokens(chat_model)
     prompt = value_prompt(criterion, case.example, values, max_input_tokens=window)
-    measured = await logprobs.ask_letter(call.io, model, scale, prompt.messages, values)
+    measured = await confidence.ask_letter(call.io, model, scale, prompt.messages, values)
     if measured.probabilities is None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from memalign_graph import ChatModelError
-from memalign_graph.evidence import logprobs
+from memalign_graph.evidence import confidence
 from memalign_graph.io import ASYNC
 from tests.conftest import Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, guideline_per_topic
@@ -288,16 +288,16 @@ async def test_log_probabilities_are_requested_again_after_a_while(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bench.server.chat_model()
-    logprob_model = logprobs.logprob_model(model)
+    logprob_model = confidence.logprob_model(model)
     assert logprob_model is not None
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     bench.server.responder = lambda _: "Yes"
     for _ in range(3):
-        assert logprobs.usable_logprob_model(model) is not None
-        await logprobs.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
-    assert logprobs.usable_logprob_model(model) is None
+        assert confidence.usable_logprob_model(model) is not None
+        await confidence.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
+    assert confidence.usable_logprob_model(model) is None
     now += 599
-    assert logprobs.usable_logprob_model(model) is None
+    assert confidence.usable_logprob_model(model) is None
     now += 2
-    assert logprobs.usable_logprob_model(model) is not None
+    assert confidence.usable_logprob_model(model) is not None

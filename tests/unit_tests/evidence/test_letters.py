@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph.evidence.logprobs import letter_probabilities
+from memalign_graph.evidence.confidence import letter_probabilities
 
 ALTERNATIVES = [
     {"token": "A", "logprob": math.log(0.75)},
