@@ -6,6 +6,8 @@ import pytest
 
 from memalign_graph.alignment.merge import ProposalMerger, resolve_conflicts, unresolved_warnings
 from memalign_graph.alignment.report import Conflict, ConflictSide
+from memalign_graph.memory.guidelines import apply_operations
+from memalign_graph.types import Worth
 from tests.unit_tests.alignment.alignment_cases import (
     NONE,
     add,
@@ -99,6 +101,15 @@ def test_what_becomes_of_proposals(name: str) -> None:
     for guideline in guidelines:
         if guideline.origin == "expert":
             assert left[guideline.text] == guideline
+
+
+def test_guideline_measured_as_useless_is_shown_again_with_another_text() -> None:
+    worth = Worth(auc=0.1, cases=9)
+    rule = standing("Say sorry.", "e1", status="unproven", worth=worth)
+    [same] = apply_operations([rule], [revise(rule, "say sorry", "e3")])
+    assert (same.text, same.status, same.worth) == ("Say sorry.", "unproven", worth)
+    [other] = apply_operations([rule], [revise(rule, "Never do.", "e3")])
+    assert (other.text, other.status, other.worth) == ("Never do.", "standing", None)
 
 
 def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> None:

@@ -181,6 +181,17 @@ async def test_older_export_does_not_restore_guidelines_of_replaced_feedback(ben
     assert await bench.contents() == contents
 
 
+def test_imported_guideline_with_a_replaced_source_is_distilled_again(memory: JudgeMemory) -> None:
+    one, two = memory.remember([said("one"), said("two")])
+    learn(memory, op("add", one, two, text="Of both."))
+    other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    other.remember(said("one", "Newer words."))
+    other.import_jsonl(memory.export_jsonl())
+    [guideline] = other.guidelines()
+    assert (guideline.text, guideline.status) == ("Of both.", "pending")
+    assert guideline.episode_ids == [two.id]
+
+
 async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
     [episode, _] = await bench.remember(said("one"), said("two"))
     await bench.learn(op("add", episode, text="Of one."))

@@ -68,6 +68,12 @@ def test_agreement_is_not_distilled(memory: JudgeMemory) -> None:
     assert (agreed.status, refused.status) == ("distilled", "pending")
 
 
+def test_value_alone_completes_a_comment_without_one(memory: JudgeMemory) -> None:
+    memory.remember(said("one", "Too cold.", author="ann"))
+    episode = memory.remember(said("one", None, value=False, author="ann"))
+    assert (episode.rationale, episode.value) == ("Too cold.", False)
+
+
 def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
     first = memory.remember(said(thread_id="t1"))
     learn(memory, op("add", first, text="Be warm."))
