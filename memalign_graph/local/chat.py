@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -43,13 +44,8 @@ class Endpoint(NamedTuple):
     api_key: str
 
 
-class _Server(NamedTuple):
-    process: subprocess.Popen[str]
-    endpoint: Endpoint
-
-
 _lock = threading.Lock()
-_running: _Server | None = None
+_running: tuple[subprocess.Popen[str], Endpoint] | None = None
 
 
 def start_server() -> Endpoint:
@@ -64,17 +60,17 @@ def start_server() -> Endpoint:
     global _running  # noqa: PLW0603 - one server per process
     with _lock:
         if _running is not None:
-            status = _running.process.poll()
-            if status is None:
-                return _running.endpoint
+            process, endpoint = _running
+            if (status := process.poll()) is None:
+                return endpoint
             _logger.warning("The embedded model's server ended (%s). Restarting it.", status)
-            _close(_running.process)
+            _close(process)
         _running = None
         with require_extra("local", "the embedded chat model"):
             if find_spec("xllamacpp") is None:
                 raise ModuleNotFoundError(name="xllamacpp")
         _running = _launch(find_weights())
-        return _running.endpoint
+        return _running[1]
 
 
 def stop_server() -> None:
@@ -82,11 +78,11 @@ def stop_server() -> None:
     global _running  # noqa: PLW0603 - see start_server
     with _lock:
         if _running is not None:
-            _close(_running.process)
+            _close(_running[0])
         _running = None
 
 
-def _launch(weights: Path) -> _Server:
+def _launch(weights: Path) -> tuple[subprocess.Popen[str], Endpoint]:
     is_linux = sys.platform == "linux"
     settings = {
         "path": str(weights),
@@ -98,12 +94,16 @@ def _launch(weights: Path) -> _Server:
     # With -P this folder's modules do not hide others of the same name.
     command = [sys.executable, "-P", str(Path(__file__).with_name("serve.py"))]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own script, by this Python
+        process: Any = subprocess.Popen(  # noqa: S603 - our own script, by this Python
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
-        answer = _handshake(process, settings)
+        answer: dict[str, Any] = {}
+        with suppress(OSError):  # if the process ended
+            process.stdin.write(json.dumps(settings) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or "{}")
         if "address" in answer:
-            return _Server(process, Endpoint(f"{answer['address']}/v1", str(settings["key"])))
+            return process, Endpoint(f"{answer['address']}/v1", str(settings["key"]))
         _close(process)
         reason = answer.get("error") or f"it ended with status {process.returncode}"
         log.seek(0)
@@ -112,17 +112,6 @@ def _launch(weights: Path) -> _Server:
         raise LocalModelError(
             f"The embedded model's server did not start: {reason}{quoted} (weights: {weights})"
         )
-
-
-def _handshake(process: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Send the settings and return the answer; empty if the process ended without one."""
-    try:
-        process.stdin.write(json.dumps(settings) + "\n")
-        process.stdin.flush()
-        answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
-    except OSError:
-        return {}
-    return answer
 
 
 def _close(process: Any) -> None:

@@ -96,8 +96,8 @@ def test_threads_share_one_server_until_it_stops() -> None:
     second = start_server()
     assert pid_behind(second) != pid
     assert chat._running is not None
-    chat._running.process.kill()
-    chat._running.process.wait()
+    chat._running[0].kill()
+    chat._running[0].wait()
     assert start_server() != second
 
 
