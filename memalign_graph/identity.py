@@ -54,12 +54,15 @@ def storable(text: str) -> str:
     return text.replace("\x00", "").encode(errors="replace").decode()
 
 
+# Made once: `json.dumps` with options makes an encoder at each call.
+_canonical_json = json.JSONEncoder(
+    ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+).encode
+
+
 def digest(value: Any) -> str:
     """Hash a JSON value to an id: the first 128 bits of SHA-256 of its canonical JSON, in hex."""
-    canonical = json.dumps(
-        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
-    )
-    return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+    return hashlib.sha256(_canonical_json(value).encode()).hexdigest()[:32]
 
 
 def draw(text: str) -> float:
