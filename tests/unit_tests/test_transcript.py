@@ -166,6 +166,7 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
         [{"role": "user"}],
         [{"role": "judge", "content": "x"}],
         [{"role": "user", "content": {"a": 1}}],
+        [{"role": "user", "content": [1]}],
         [{"role": "assistant", "content": "x", "tool_calls": "refund"}],
         [{"role": "assistant", "content": None, "function_call": {"name": "f"}}],
         [{"role": "user", "content": "x"}, "text"],
@@ -207,7 +208,8 @@ def test_store_of_the_previous_release_gives_the_same_ids_recalls_and_prompts() 
 
 def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
     two = called("book", "b1", '{"seat": "4A"}')
-    two["tool_calls"] += called("pay", "b2", "not JSON")["tool_calls"]
+    custom = {"name": "pay", "input": "not JSON"}
+    two["tool_calls"].append({"id": "b2", "type": "custom", "custom": custom})
     messages = [
         SystemMessage("Be kind."),
         HumanMessage("Book it.\nNow.", name="ann"),
