@@ -18,7 +18,6 @@ from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.fences import as_text, headline
-from memalign_graph.transcript import transcripts_in
 from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
 
 T = TypeVar("T")
@@ -366,8 +365,7 @@ def parse_text(text: Any, name: str) -> str | None:
 def _format_episode(episode: Episode, criterion: Criterion) -> str:
     value = "no value" if episode.value is None else criterion.scale.show(episode.value)
     rationale = excerpt(" ".join((episode.rationale or "").split()), 160)
-    outputs = episode.example.outputs
-    outputs = headline(outputs if transcripts_in(outputs) else _text(outputs), 160)
+    outputs = headline(episode.example.outputs, 160)
     comment = f": {escape(rationale)}" if rationale else ""
     ticks = _fence(outputs)
     return f"{ticks} {outputs} {ticks} (expert: {value}{comment})"
@@ -542,7 +540,7 @@ def escape(text: str) -> str:
 
 
 def show_block(value: Any) -> str:
-    text = _text(value)
+    text = as_text(value, _MAX_SHOWN_CHARS)
     if len(text) > _MAX_SHOWN_CHARS:
         text = f"{text[:_MAX_SHOWN_CHARS]}\n[... {len(text) - _MAX_SHOWN_CHARS:,} more characters]"
     ticks = _fence(text, at_least=3)
@@ -552,9 +550,3 @@ def show_block(value: Any) -> str:
 def _fence(text: str, at_least: int = 1) -> str:
     # A fence longer than any in the text can't be closed by the text.
     return max(["`" * at_least, *(f"{run}`" for run in re.findall("`+", text))], key=len)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str) or transcripts_in(value):
-        return as_text(value, _MAX_SHOWN_CHARS)
-    return json.dumps(value, ensure_ascii=False, indent=2)

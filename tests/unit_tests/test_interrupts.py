@@ -369,7 +369,7 @@ def described(example: Example = EXAMPLE, **shown: Any) -> str:
 
 def test_description_has_no_empty_sections() -> None:
     text = described()
-    assert text.startswith("## grade\n\nHow good?\n\n### Inputs\n\n```\n{")
+    assert text.startswith("## grade\n\nHow good?\n\n### Inputs\n\n```\nWhy?\n```\n\n### Outputs")
     assert "### The judge says: Good\n\nIt answers." in text
     assert "### Note\n\n- The case was cut." in text
     for heading in ("Reference outputs", "Guidelines", "Earlier cases"):
@@ -428,7 +428,7 @@ def test_each_episode_is_one_line_without_images_or_links() -> None:
     ]
     text = described(episodes=[Episode.from_feedback(interrupt) for interrupt in feedback])
     [line] = [line for line in text.splitlines() if "expert: no value: A b" in line]
-    assert line.startswith('- ` { "a": "one\\n- two" } ` (expert')
+    assert line.startswith("- ` one - two ` (expert")
     assert len(line) < 400
     assert "`` ![p](http://evil/x.png) `a` `` (expert" in text
     assert "\\[see](http://evil)" in text

@@ -86,6 +86,7 @@ def steps_in(text: str) -> list[str]:
         [*RUN[:2], {**RUN[2], "name": "look_up"}, RUN[3] | {"id": "m4", "timestamp": "now"}],
         [LANGCHAIN[0], *RUN[1:3], LANGCHAIN[3]],
         [HumanMessage("Where is order 7?").to_json(), *RUN[1:]],
+        [*RUN[:1], {**RUN[1], "content": "", "additional_kwargs": "x"}, *RUN[2:]],
         [*RUN[:1], ChatCompletionMessage.model_validate({"content": None, **RUN[1]}), *RUN[2:]],
     ],
 )
