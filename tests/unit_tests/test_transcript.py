@@ -86,7 +86,7 @@ def steps_in(text: str) -> list[str]:
         [*RUN[:2], {**RUN[2], "name": "look_up"}, RUN[3] | {"id": "m4", "timestamp": "now"}],
         [LANGCHAIN[0], *RUN[1:3], LANGCHAIN[3]],
         [HumanMessage("Where is order 7?").to_json(), *RUN[1:]],
-        [*RUN[:1], {**RUN[1], "content": "", "additional_kwargs": "x"}, *RUN[2:]],
+        [{**RUN[0], "name": 5}, {**RUN[1], "content": "", "additional_kwargs": "x"}, *RUN[2:]],
         [*RUN[:1], ChatCompletionMessage.model_validate({"content": None, **RUN[1]}), *RUN[2:]],
     ],
 )
@@ -214,15 +214,16 @@ def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
     messages = [
         SystemMessage("Be kind."),
         HumanMessage("Book it.\nNow.", name="ann"),
-        *[two, returned("no card", "b2"), returned("booked", "b1"), returned("lost", "b9")],
+        *[two, returned("no card", "b2"), returned("booked", "b1")],
+        *[returned("lost", "b9"), returned("gone", "b8", name="search")],
         *[said("assistant", "Booked.", name="clerk"), called("close", "b3")],
     ]
     text = fences.as_text(Example(inputs="q", outputs=messages).outputs)
     assert text == (
         "1. system: Be kind.\n2. user ann: Book it.\n      Now.\n"
         '3. called book(seat="4A")\n   returned: booked\n4. called pay(not JSON)\n'
-        "   returned: no card\n5. a tool returned: lost\n6. assistant clerk: Booked.\n"
-        "7. called close()"
+        "   returned: no card\n5. a tool returned: lost\n6. search returned: gone\n"
+        "7. assistant clerk: Booked.\n8. called close()"
     )
     assert fences.as_text(Example(inputs="q", outputs=RUN).outputs).endswith(
         "3. assistant (final answer): It comes on Monday."
