@@ -168,6 +168,8 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
         [{"role": "judge", "content": "x"}],
         [{"role": "user", "content": {"a": 1}}],
         [{"role": "user", "content": [1]}],
+        [None, None],
+        [[{"role": "user", "content": "x"}]] * 3,
         [{"role": "assistant", "content": "x", "tool_calls": "refund"}],
         [{"role": "assistant", "content": None, "function_call": {"name": "f"}}],
         [{"role": "user", "content": "x"}, "text"],
