@@ -63,7 +63,7 @@ class Turn:
     @property
     def all_messages(self) -> list[Any]:
         """The messages, and before them those that were removed since the last judgment."""
-        kept = {None, *(getattr(message, "id", None) for message in self.messages)}
+        kept = {getattr(message, "id", None) for message in self.messages}
         earlier = self.state.get("before_answer", ())
         removed = [message for message in earlier if getattr(message, "id", None) not in kept]
         return [*removed, *self.messages]
