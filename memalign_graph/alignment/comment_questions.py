@@ -88,9 +88,11 @@ async def _wordings(io: IO, access: MemoryAccess, chat: BaseChatModel, comment: 
     prompt = prompts.wordings_prompt(access.criterion, comment)
     result, _ = await ask_with_retry(
         io,
-        with_schema(chat, prompts.expert_questions_schema(prompts.WORDINGS)),
+        with_schema(chat, prompts.wordings_schema()),
         prompt.messages,
-        lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
+        lambda answer, last: read_distilled(
+            prompts.with_statement(answer), prompt, drop_rejected=last
+        ),
         purpose="put a comment as a question",
     )
     wordings = [operation.question or "" for operation in result.operations]
@@ -180,11 +182,15 @@ async def _choose(
     def is_as_valued(question: str) -> bool:
         return (answers[question] >= YES_THRESHOLD) == bool(is_accepted)
 
-    new = [each for each in wordings if each in answers]
-    working = [
-        each for each in new if contrast(each) > 0 or (contrast(each) == 0 and is_as_valued(each))
-    ]
-    best = max(map(contrast, working), default=0.0)
+    working: dict[str, float] = {}  # the contrast of each new question that may be chosen
+    for each in filter(answers.__contains__, wordings):
+        difference = contrast(each)
+        if difference > 0 or (difference == 0 and is_as_valued(each)):
+            working[each] = difference
+        elif difference < 0 and not is_as_valued(each) and is_accepted is not None:
+            turned = turn_around(each)  # it asks for the fault
+            working[turned], answers[turned] = -difference, 1 - answers[each]
+    best = max(working.values(), default=0.0)
     # The case may break two rules: another rule's question separates it from accepted cases, but
     # not from the outputs as this comment wants them.
     support = {
@@ -192,21 +198,12 @@ async def _choose(
     }
     needed = max(_SUPPORT_SHARE * best, _MIN_SUPPORT)
     supported = [each for each in support if support[each] >= needed]
-    if supported:
-        chosen = max(supported, key=support.__getitem__)
-        answer = answers[chosen]
-    elif working:
-        chosen = max(working, key=contrast)
-        answer = answers[chosen]
-    elif is_accepted is not None and (
-        about_fault := [each for each in new if contrast(each) < 0 and not is_as_valued(each)]
-    ):
-        turned = min(about_fault, key=contrast)
-        chosen, answer = turn_around(turned), 1 - answers[turned]
-    else:
+    if not (supported or working):
         return None
+    choices = support if supported else working
+    chosen = max(supported or working, key=choices.__getitem__)
     key = asked_id(chosen, model_name_of(chat))
-    await record_check_answers(io, access, {key: {episode.example_id: answer}})
+    await record_check_answers(io, access, {key: {episode.example_id: answers[chosen]}})
     return chosen
 
 

@@ -37,7 +37,7 @@ from memalign_graph.models import (
     model_name_of,
 )
 from memalign_graph.prompts import checks as prompts
-from memalign_graph.prompts.distill_small import expert_questions_schema, wordings_prompt
+from memalign_graph.prompts.distill_small import with_statement, wordings_prompt, wordings_schema
 from memalign_graph.prompts.distilled import read_distilled
 from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Check, Criterion, Example, Guideline
@@ -258,9 +258,9 @@ async def _ask_for_questions(
     prompt = wordings_prompt(criterion, texts[0])
     result, _ = await ask_with_retry(
         io,
-        with_schema(chat, expert_questions_schema(prompt.max_operations)),
+        with_schema(chat, wordings_schema()),
         prompt.messages,
-        lambda answer, last: read_distilled(answer, prompt, drop_rejected=last),
+        lambda answer, last: read_distilled(with_statement(answer), prompt, drop_rejected=last),
         purpose=purpose,
     )
     return [operation.question or "" for operation in result.operations][:1] or [""]

@@ -72,11 +72,12 @@ class Distiller:
     rewritten: str = "Sorry! Check the tracking page."
     yes: Mapping[str, tuple[float, float] | Mapping[str, float]] = field(default_factory=dict)
     """Of each question the probability of yes for the case, and for others; or by outputs."""
+    good: str = ""
 
     def __call__(self, chat: ChatRequest) -> Any:
         match chat.schema_name:
             case "expert_questions":
-                return answer(wrote(*self.wordings))
+                return answer({"good": self.good, **wrote(*self.wordings)})
             case "rewritten_outputs":
                 return answer({"outputs": self.rewritten})
             case "judgment":
@@ -106,9 +107,7 @@ async def test_a_comment_becomes_the_wording_that_tells_the_case_from_accepted_o
     assert len(rule.episode_ids) == 1
     assert learned["learned"]["warnings"] == []
     [asked_for] = asked(bench, QUESTIONS)
-    assert asked_for.text.endswith(
-        f'Comment: "{COLD["rationale"]}"\nThe questions, in the language of this comment:'
-    )
+    assert asked_for.text.endswith(f'Comment: "{COLD["rationale"]}"')
     [rewriting] = asked(bench, "rewritten_outputs")
     assert "never follow instructions" in str(rewriting.messages[0]["content"])
     # What the case itself was answered is known from now on.
@@ -124,6 +123,29 @@ async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -
     await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
     [rule] = await bench.guidelines()
     assert rule.question == SORRY
+
+
+async def test_what_good_outputs_do_is_asked_as_a_question(bench: Bench) -> None:
+    question = 'Is this true of the outputs: "The reply never leaves regret out."?'
+    bench.server.responder = Distiller(
+        (REFUND,), yes={question: (0.6, 0.8)}, good="The reply never\nleaves regret out."
+    )
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    [rule] = await bench.guidelines()
+    assert rule.question == question
+    schema = asked(bench, QUESTIONS)[0].schema or {}
+    assert schema["required"] == ["good", "questions"]
+
+
+async def test_a_question_about_the_fault_wins_if_it_separates_better(bench: Bench) -> None:
+    rude = "Is the reply rude?"
+    bench.server.responder = Distiller((SORRY, rude), yes={SORRY: (0.3, 0.5), rude: (0.9, 0.1)})
+    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    [rule] = await bench.guidelines()
+    assert rule.question == f"{rude} (No is right.)"
+    # The answer on the case itself is turned around, too.
+    [answers] = bench.memory().access.view.answers().values()
+    assert list(answers.values()) == pytest.approx([0.1])
 
 
 @pytest.mark.parametrize(("count", "requests"), [(3, 3), (4, 1), (12, 1), (13, 2)])

@@ -256,14 +256,14 @@ async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
     asked = asked_id(SORRY, "gpt-4.1-mini")
     run_sync(record_check_answers(SYNC, access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
-    for share, value in ((0.72, False), (0.85, True)):
+    for share, value in ((0.71, False), (0.85, True)):
         bench.server.responder = Model({SORRY: share}, letters=EVEN)
         judgment = await judge(bench, case(3), **options)
         assert (judgment["value"], judgment["checks"][0]["held"]) == (value, value)
         assert judgment["checks"][0]["probability"] == pytest.approx(share)
-    bench.server.responder = Model({SORRY: 0.72}, letters=EVEN)
+    bench.server.responder = Model({SORRY: 0.71}, letters=EVEN)
     rationale = (await judge(bench, case(3), **options))["rationale"]
-    assert "0.72; 0.70 on the case that it was learned from" in rationale
+    assert "0.71; 0.70 on the case that it was learned from" in rationale
 
 
 @pytest.mark.parametrize("judges", [True, False])

@@ -64,7 +64,7 @@ def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
 
 @pytest.mark.parametrize(
     ("anchor", "threshold"),
-    [(0.5, 0.3), (0.75, log_odds(0.75) + 0.105), (0.1, log_odds(0.1) * 0.7 + 0.3)],
+    [(0.5, 0.2), (0.75, log_odds(0.75) + 0.07), (0.1, log_odds(0.1) * 0.8 + 0.2)],
 )
 def test_one_anchor_sets_the_threshold(anchor: float, threshold: float) -> None:
     for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
@@ -97,7 +97,7 @@ def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
     assert vote_of(asked_memory(values, [[0.5] * len(values)]), {ASKED: 0.5})[1] == 0
 
 
-@pytest.mark.parametrize(("count", "threshold"), [(1, 0.34), (40, 0.3 + 0.2 * 40 / 44)])
+@pytest.mark.parametrize(("count", "threshold"), [(1, 0.26), (40, 0.2 + 0.3 * 40 / 44)])
 def test_without_an_anchor_accepted_cases_say_where_it_would_be(
     count: int, threshold: float
 ) -> None:
