@@ -84,11 +84,15 @@ def judge(
             {"line": int(place.split()[1]), "id": None if key is None else str(key)}
         )
     cases = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in records]
+    unreadable = {
+        index: fields
+        for index, (_, fields) in enumerate(records)
+        if isinstance(fields, InvalidInputError)
+    }
     if prepare:
-        return _prepare(location, settings, prepare, cases, results)
-    for index, (_, fields) in enumerate(records):
-        if isinstance(fields, InvalidInputError):
-            results.add(index, fields)
+        return _prepare(location, settings, prepare, cases, unreadable, results)
+    for index, error in unreadable.items():
+        results.add(index, error)
     asyncio.run(_judge(location, settings, cases, max_concurrency, results))
     return results.report()
 
@@ -199,6 +203,7 @@ def _prepare(
     settings: "Judge",
     path: Path,
     examples: list[dict[str, Any]],
+    unreadable: Mapping[int, InvalidInputError],
     results: _Results,
 ) -> int:
     from memalign_graph.bulk import prepare_batch
@@ -212,7 +217,8 @@ def _prepare(
     ):
         batch = prepare_batch(settings, rows, path, store=store, **location.context)
     for index, error in batch.errors.items():
-        results.terminal.warn(f"line {rows[index]['line']}: not judged: {error}")
+        reason = unreadable.get(index, error)
+        results.terminal.warn(f"line {rows[index]['line']}: not judged: {reason}")
     results.terminal.result(
         {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
     )

@@ -162,6 +162,15 @@ JUDGE = ("judge", "-c", "tone.yaml", "-e")
 COLLECT = (*JUDGE, "batch.cases.jsonl", "--collect", "results.jsonl")
 
 
+def test_batch_names_the_reason_why_a_record_cannot_be_read(shell: Shell) -> None:
+    rows = "inputs,outputs\nWhere?,Here.\nWhen?,Now.,Then.\n"
+    (shell.folder / "e.csv").write_text(rows, encoding="utf-8")
+    _, unread = shell.run(*JUDGE, "e.csv", "--json").lines
+    ran = shell.run(*JUDGE, "e.csv", "--prepare", "batch.jsonl")
+    assert ran.status == 4
+    assert f"line 3: not judged: {unread['error']}" in " ".join(ran.err.split())
+
+
 def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     shell.align(ANN, BOB)
     rows = [{**CASE, "inputs": f"Case {number}", "id": number} for number in range(5)]
