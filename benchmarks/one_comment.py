@@ -173,7 +173,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--comments", default="1", help="how many, with commas between, such as 1,2,5")
     add("--scenarios", type=Path, default=SCENARIOS)
-    add("--split", choices=("development", "held_out", "all"), default="all")
+    add("--split", choices=("development", "training", "held_out", "all"), default="all")
     add("--limit", type=int, help="how many scenarios")
     add("--model", default="local", help="the chat model of ours")
     add("--embeddings", default="local", help="the embeddings of ours")
