@@ -215,18 +215,17 @@ def parse_rewritten(answer: dict[str, Any]) -> str:
     return outputs
 
 
-def expert_questions_schema(max_questions: int) -> dict[str, Any]:
+def expert_questions_schema(max_questions: int, **first: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of questions; `first` are properties that are written before them."""
     question = {"type": "string", "maxLength": MAX_QUESTION_CHARS}
     questions = {"type": "array", "items": question, "minItems": 1, "maxItems": max_questions}
     head = {"title": "expert_questions", "description": "What experts look for, as questions."}
-    return fences.strict_object_schema({"questions": questions}, **head)
+    return fences.strict_object_schema({**first, "questions": questions}, **head)
 
 
 def wordings_schema() -> dict[str, Any]:
-    schema = expert_questions_schema(WORDINGS - 1)
-    properties = {"good": {"type": "string", "maxLength": _STATEMENT_CHARS}}
-    properties |= schema.pop("properties")
-    return {**schema, "properties": properties, "required": [*properties]}
+    statement = {"type": "string", "maxLength": _STATEMENT_CHARS}
+    return expert_questions_schema(WORDINGS - 1, good=statement)
 
 
 def with_statement(answer: Mapping[str, Any]) -> dict[str, Any]:
