@@ -327,7 +327,7 @@ async def test_no_thread_is_leaked(bench: Bench) -> None:
     def running() -> set[threading.Thread]:
         """The running threads except those of the server and the event loop's pool."""
         others = ("loopback", "asyncio")
-        return {one for one in threading.enumerate() if not one.name.startswith(others)}
+        return {thread for thread in threading.enumerate() if not thread.name.startswith(others)}
 
     async def use(number: int) -> None:
         on, feedback = f"{number}", {**CASE, **COLD, "inputs": f"Order {number} never came."}
