@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,19 @@ def test_links_have_targets(document: Path) -> None:
                 re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
             ]
             assert anchor in slugs, link
+
+
+def test_description_on_a_package_index_has_no_relative_link() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE)
+    for change in hook["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    links = _LINK.findall(text)
+    assert links
+    assert {link.partition(":")[0] for link in links} == {"https"}
+    assert re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE) == code
 
 
 def test_every_page_is_in_the_navigation() -> None:
