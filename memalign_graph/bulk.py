@@ -355,8 +355,8 @@ class _BatchJudge:
         example, failed = prepare_example(call), case["failed"]
         vector = EmbeddingError(failed) if failed else decode_optional_vector(case["vector"])
         retrieved = await retrieve(call, example, vector)
-        _, guidelines = await access.guidelines_at(SYNC, retrieved.version)
-        retrieved = retrieved.with_guidelines(guidelines, call)
+        active = await access.guidelines_at(SYNC, retrieved.version)
+        retrieved = retrieved.with_guidelines(active.guidelines, call)
         judgment = await run_judge(Case(call, example, retrieved))
         judgment = judgment.model_copy(update={"id": judgment_id})
         keep_for = self.judge.keep_judgments

@@ -12,7 +12,6 @@ from memalign_graph.evidence.verdicts import ConfidenceMeasurement
 from memalign_graph.io import IO
 from memalign_graph.memory import recall as memory
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import revision_of
 from memalign_graph.memory.index import Vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts.judge import fit_guidelines
@@ -93,7 +92,7 @@ class Retrieved(FrozenModel):
     def to_json(self) -> dict[str, Any]:
         """Return JSON with ids in the place of episodes and guidelines.
 
-        So no stream shows other users' cases. `wordings` names the revisions, for a purge.
+        So no stream shows other users' cases.
         """
         plain = self.model_dump(
             mode="json", exclude_defaults=True, exclude={"recalled", "guidelines", "relevant"}
@@ -105,7 +104,6 @@ class Retrieved(FrozenModel):
             ],
             "guidelines": [guideline.id for guideline in self.guidelines],
             "relevant": [guideline.id for guideline in self.relevant],
-            "wordings": list(map(revision_of, [*self.guidelines, *self.relevant])),
         }
         return {**plain, **{name: values for name, values in by_name.items() if values}}
 
@@ -116,8 +114,8 @@ class Retrieved(FrozenModel):
         episode_ids = [key for case in recalled for key in case["episodes"]]
         by_id: dict[str, Guideline] = {}
         if any(fields.get(name) for name in lists):
-            _, guidelines = await access.guidelines_at(io, fields["version"])
-            by_id = {guideline.id: guideline for guideline in guidelines}
+            active = await access.guidelines_at(io, fields["version"])
+            by_id = {guideline.id: guideline for guideline in active.guidelines}
         elif episode_ids and access.view.version != fields["version"]:
             await access.refresh(io)
         episodes = access.view.episodes(episode_ids) if episode_ids else {}

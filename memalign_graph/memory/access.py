@@ -34,6 +34,7 @@ from memalign_graph.memory.facts import (
     unpacked,
 )
 from memalign_graph.memory.index import Vector, decode_vector
+from memalign_graph.memory.memory_state import ActiveGuidelines
 from memalign_graph.memory.view import (
     CLOCK_SKEW_US,
     MemoryView,
@@ -235,16 +236,14 @@ class MemoryAccess:
 
     async def guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines, with their worth, in the order a judge reads them."""
-        return list(measure_guidelines(await self.refresh(io), self.criterion.scale)[1])
+        return list(measure_guidelines(await self.refresh(io), self.criterion.scale).guidelines)
 
     async def pending_guidelines(self, io: IO) -> list[Guideline]:
         """Return the guidelines that have to be distilled again."""
         return [each for each in await self.guidelines(io) if each.status == "pending"]
 
-    async def guidelines_at(
-        self, io: IO, version: str | None = None
-    ) -> tuple[str, list[Guideline]]:
-        """Return a version and its guidelines: the version asked for if cached, else the newest."""
+    async def guidelines_at(self, io: IO, version: str) -> ActiveGuidelines:
+        """Return the guidelines of a version if it is cached, otherwise of the newest."""
         if self.view.version != version:
             await self.refresh(io)
         return measure_guidelines(self.view, self.criterion.scale)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.identity import asked_id
+from memalign_graph.memory.memory_state import ActiveGuidelines
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value, share_of_scale
 from memalign_graph.types import Guideline, Worth
@@ -31,12 +32,14 @@ CheckAnswers = Mapping[str, Mapping[str, float]]
 T = TypeVar("T")
 
 
-def measure_guidelines(view: MemoryView, scale: Scale) -> tuple[str, list[Guideline]]:
-    """Return the version and its guidelines, with their worth; read-only."""
-    version, guidelines = view.current
-    return version, _derived(
-        view, ("guidelines", scale), version, lambda: _measured(view, guidelines, scale)
-    )
+def measure_guidelines(view: MemoryView, scale: Scale) -> ActiveGuidelines:
+    """Return the guidelines of the current version, with their worth."""
+    current = view.current
+
+    def measured() -> ActiveGuidelines:
+        return current._replace(guidelines=_measured(view, current.guidelines, scale))
+
+    return _derived(view, ("guidelines", scale), current.version, measured)
 
 
 def check_answers(view: MemoryView) -> CheckAnswers:

@@ -159,16 +159,21 @@ class GuidelineRevision(FrozenModel):
         guideline: Guideline,
         sources: FeedbackHashes,
         *,
-        replaces: Guideline | None = None,
+        replaces: "GuidelineRevision | None" = None,
         is_anew: bool = False,
         read_with: str | None = None,
     ) -> "GuidelineRevision":
         fields = guideline.model_dump(exclude={"episode_ids", "status", "worth"})
+        wording = [guideline.text, guideline.origin, guideline.author]
+        revision = digest(wording)
+        # A purge may have removed the author of the wording, but not from its hash.
+        if replaces is not None and wording == [replaces.text, replaces.origin, replaces.author]:
+            revision = replaces.revision
         return cls(
             **fields,
-            revision=revision_of(guideline),
+            revision=revision,
             sources=sources,
-            replaces=None if replaces is None else revision_of(replaces),
+            replaces=None if replaces is None else replaces.revision,
             is_anew=is_anew,
             read_with=read_with,
             is_outdated=guideline.status == "pending" and not is_anew,
@@ -298,10 +303,6 @@ def drop_answers(answers: Mapping[str, float], unanswered: Collection[str]) -> d
     return {
         key: answer for key, answer in answers.items() if hash_example_id(key) not in unanswered
     }
-
-
-def revision_of(guideline: Guideline) -> str:
-    return digest([guideline.text, guideline.origin, guideline.author])
 
 
 def new_id(at_us: int) -> str:

@@ -243,10 +243,10 @@ def _before_arrival(
 
 def _snapshot(state: MemoryState) -> Snapshot:
     episodes = filter(None, map(state.episode, state.rows))
-    guidelines = state.ordered_guidelines()
+    version, guidelines, _ = state.active_guidelines()
     purged = [row.id for row in state.rows.values() if row.is_purged]
     return Snapshot(
-        version=state.version,
+        version=version,
         episodes=sorted(episodes, key=lambda episode: (episode.created_at, episode.id)),
         guidelines=[guideline for guideline in guidelines if guideline.text],
         missing=sorted([*purged, *(each.id for each in guidelines if not each.text)]),

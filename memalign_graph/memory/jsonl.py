@@ -79,7 +79,8 @@ async def import_jsonl(
     newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
     hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
     hashes |= {key: view.feedback_record(merged[key])["word"] for key in merged.keys() - newer}
-    active = {guideline.id: guideline for guideline in view.guidelines}
+    _, active_guidelines, revisions = view.current
+    active = {guideline.id: guideline for guideline in active_guidelines}
     guidelines: list[GuidelineRevision] = []
     left_out = len(newer)
     for key, guideline in read.guidelines.items():
@@ -92,7 +93,7 @@ async def import_jsonl(
         left_out += not is_whole
         if sources or is_whole:
             new = guideline if is_whole else guideline.model_copy(update={"status": "pending"})
-            guidelines.append(GuidelineRevision.of(new, sources, replaces=existing))
+            guidelines.append(GuidelineRevision.of(new, sources, replaces=revisions.get(key)))
     if left_out:
         logger.warning(
             "Importing into %r: %d item(s) were not imported unchanged. This memory has newer "

@@ -59,10 +59,11 @@ async def edit_guideline(
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
+    _, guidelines, revisions = view.current
+    guideline = _guideline(guidelines, access, guideline_id)
     if guideline.text == text:
         return guideline
-    same = guideline_with_text(view.guidelines, text, except_id=guideline_id)
+    same = guideline_with_text(guidelines, text, except_id=guideline_id)
     if same is not None:
         raise InvalidInputError(f"text: guideline {same.id!r} already has this text.")
     after = guideline.model_copy(
@@ -75,7 +76,7 @@ async def edit_guideline(
             "updated_at": datetime.now(UTC),
         }
     )
-    change = {"guidelines": [GuidelineRevision.of(after, view.sources(guideline_id))]}
+    change = {"guidelines": [GuidelineRevision.of(after, revisions[guideline_id].sources)]}
     await access.write(io, "edit_guideline", change, author=author)
     return after
 
@@ -84,15 +85,16 @@ async def remove_guideline(
     io: IO, access: MemoryAccess, guideline_id: str, *, author: str | None
 ) -> Guideline:
     author = check_name(author, "author")
-    view = await access.refresh(io)
-    guideline = _guideline(view, access, guideline_id)
+    guideline = _guideline((await access.refresh(io)).guidelines, access, guideline_id)
     change = {"retired": [GuidelineTombstone(id=guideline_id, is_settled=True)]}
     await access.write(io, "remove_guideline", change, author=author)
     return guideline
 
 
-def _guideline(view: MemoryView, access: MemoryAccess, guideline_id: str) -> Guideline:
-    for guideline in view.guidelines:
+def _guideline(
+    guidelines: Sequence[Guideline], access: MemoryAccess, guideline_id: str
+) -> Guideline:
+    for guideline in guidelines:
         if guideline.id == guideline_id:
             return guideline
     raise InvalidInputError(
@@ -142,7 +144,8 @@ async def commit_lesson(
     purges, episodes = view.purges(), view.episodes(read)
     same = {key for key, episode in episodes.items() if episode.word == read[key]}
     gone = read.keys() - same
-    active = {guideline.id: guideline for guideline in view.guidelines}
+    _, guidelines, revisions = view.current
+    active = {guideline.id: guideline for guideline in guidelines}
     # A model that read purged feedback may repeat it in any operation.
     purged = bool(view.purges(gone - episodes.keys()))
     valid, left_pending = ([], same) if purged else _valid(operations, active, gone)
@@ -167,7 +170,7 @@ async def commit_lesson(
             GuidelineRevision.of(
                 guideline,
                 hashes_of(guideline.episode_ids, hashes),
-                replaces=None if guideline.id in table.retired else active.get(guideline.id),
+                replaces=None if guideline.id in table.retired else revisions.get(guideline.id),
                 is_anew=is_redistilling and guideline.status == "standing",
                 read_with=table.read_with.get(guideline.id),
             )
@@ -252,17 +255,18 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
     """Store check questions by guideline text, for guidelines without one; empty: not askable."""
     view = await access.refresh(io)
     purges, now = view.purges(), datetime.now(UTC)
-    revisions = [
+    _, guidelines, revisions = view.current
+    asked = [
         GuidelineRevision.of(
             each.model_copy(update={"question": questions[each.text], "updated_at": now}),
-            view.sources(each.id),
-            replaces=each,
+            revisions[each.id].sources,
+            replaces=revisions[each.id],
         )
-        for each in view.guidelines
+        for each in guidelines
         if each.question is None and each.text in questions
     ]
-    if revisions:
-        fact = await access.write(io, "ask", {"guidelines": revisions})
+    if asked:
+        fact = await access.write(io, "ask", {"guidelines": asked})
         await purge_meanwhile(io, access, fact, purges)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from memalign_graph.identity import digest
 from memalign_graph.memory.facts import (
@@ -173,6 +173,15 @@ def withdraws_support(stored: Episode, after: Episode) -> bool:
     return stored.rationale != after.rationale or stored.value not in (None, after.value)
 
 
+class ActiveGuidelines(NamedTuple):
+    """The active guidelines of one version, in the order a judge reads them; read-only."""
+
+    version: str
+    guidelines: list[Guideline]
+    revisions: Mapping[str, GuidelineRevision]
+    """The revisions that the guidelines come from, by guideline id."""
+
+
 class MemoryState:
     """The active episodes and guidelines after some facts, applied in order."""
 
@@ -255,10 +264,9 @@ class MemoryState:
         status = "pending" if key in self.pending else "distilled"
         return Episode.model_validate({**row.content, "status": status})
 
-    def ordered_guidelines(self) -> list[Guideline]:
-        """Return the active guidelines, in the order a judge reads them."""
+    def active_guidelines(self) -> ActiveGuidelines:
         shared = Guideline.model_fields.keys() & GuidelineRevision.model_fields.keys()
-        return [
+        guidelines = [
             Guideline(
                 **{name: getattr(revision, name) for name in shared},
                 episode_ids=list(revision.sources),
@@ -268,6 +276,7 @@ class MemoryState:
                 self.guidelines.values(), key=lambda each: (each.position, each.id)
             )
         ]
+        return ActiveGuidelines(self.version, guidelines, {**self.guidelines})
 
     def _apply_feedback(self, fact: Fact) -> bool:
         """Apply new and forgotten feedback; returns whether a lesson depends on it."""

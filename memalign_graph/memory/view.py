@@ -80,18 +80,17 @@ class MemoryView:
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
         self._state = MemoryState(self._records, embedder)
-        self.current: tuple[str, list[Guideline]] = self._state.version, []
-        """The version and its guidelines; read-only."""
+        self.current = self._state.active_guidelines()
         self._missing: set[str] = set()
 
     @property
     def version(self) -> str:
-        return self.current[0]
+        return self.current.version
 
     @property
     def guidelines(self) -> list[Guideline]:
         """The active guidelines, in the order a judge reads them; read-only."""
-        return self.current[1]
+        return self.current.guidelines
 
     def unread_us(self, newest: str) -> int:
         """Return the time from which on the store may have unknown facts."""
@@ -141,10 +140,6 @@ class MemoryView:
         """Return the feedback hash of each episode."""
         with self._lock:
             return {key: row.feedback_hash for key, row in self._state.rows.items()}
-
-    def sources(self, guideline_id: str) -> dict[str, str]:
-        """Return an active guideline's sources: feedback hashes by episode id."""
-        return self._state.guidelines[guideline_id].sources
 
     def purges(self, episode_ids: AbstractSet[str] | None = None) -> set[str]:
         """Return the ids of all purges, or of those that purged one of some episodes."""
@@ -244,7 +239,7 @@ class MemoryView:
             self._add_vectors(
                 {key: each for key, each in fresh_vectors.items() if len(each) == size}
             )
-            self.current = self._state.version, self._state.ordered_guidelines()
+            self.current = self._state.active_guidelines()
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index, except those whose episodes are no longer active."""

@@ -13,8 +13,8 @@ async def retrieve_episodes(call: NodeCall) -> StateUpdate:
     retrieved = await retrieve(call, example)
     while call.judge.use_guidelines:
         # Both have to be of one version; the guidelines are cached from here on.
-        version, _ = await call.access.guidelines_at(call.io, retrieved.version)
-        if version == retrieved.version:
+        active = await call.access.guidelines_at(call.io, retrieved.version)
+        if active.version == retrieved.version:
             break
         retrieved = await retrieve(call, example, decode_optional_vector(retrieved.vector))
     return {
@@ -32,11 +32,13 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
     fields = require_channel(call.state, "judge_memory")
     if not call.judge.use_guidelines:
         return {"judge_memory": fields}
-    version, guidelines = await call.access.guidelines_at(call.io, fields["version"])
+    version, guidelines, revisions = await call.access.guidelines_at(call.io, fields["version"])
     # The recalled examples stay as they are: none is loaded or written again.
     recalled = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
     fitted = Retrieved(version=version, **recalled).with_guidelines(guidelines, call)
-    return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json()}}
+    # A purge finds by these that a thread has a guideline with a certain text.
+    wordings = [revisions[each.id].revision for each in (*fitted.guidelines, *fitted.relevant)]
+    return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json(), "wordings": wordings}}
 
 
 async def judge_example(call: NodeCall) -> StateUpdate:

@@ -60,6 +60,14 @@ def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     assert questions(memory) == {SORRY: None, "Be brief.": "Short?"}
 
 
+def test_check_question_is_stored_after_the_author_was_purged(memory: JudgeMemory) -> None:
+    memory.remember(said("one", author="ann"))
+    memory.add_guideline(SORRY, author="ann")
+    memory.forget(author="ann", purge=True)
+    ask(memory, {SORRY: ASKS})
+    assert questions(memory) == {SORRY: ASKS}
+
+
 def looks(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
