@@ -39,7 +39,7 @@ ReviewReason = Literal[
     "too_little_feedback",  # to estimate how reliable the judge is
     "unsure",  # the confidence is below the threshold, or unknown
     "no_similar_episode",  # memory has no similar case
-    "episodes_disagree",  # the experts' values of the most similar cases differ
+    "episodes_disagree",  # of judgments by version 0.2
     "sample",  # drawn at random, to detect drift
     "no_budget",  # the other reasons apply, but the budget is used up
     # For tool calls only:

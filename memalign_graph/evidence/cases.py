@@ -36,7 +36,6 @@ class EvidenceCase:
     vector: Vector
     example_id: str
     episode_ids: list[str]
-    expert_values: list[Value]
     value: Value
     """The experts' consensus."""
     verdict: RawVerdict | None
@@ -87,7 +86,6 @@ def load_cases(
             vector=vectors[rows[0].vector_key],
             example_id=example_id,
             episode_ids=sorted(ids),
-            expert_values=values,
             value=consensus(values, scale) if values[1:] else values[0],
             verdict=verdict,
             judged_at=judged_at,

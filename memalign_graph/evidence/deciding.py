@@ -1,9 +1,7 @@
 """Decide on a verdict, and whether an expert is asked: by the evidence model of the memory.
 
 All judges of a version of a memory share its model. With `review="uncertain"` an expert is asked if
-the judge is not sure, if no case in memory is similar, or if the experts' values of the similar
-cases differ. Embedders and memories differ, so the limits are quantiles of memory's own cases, each
-left out.
+the judge is not sure, or if no case in memory is similar.
 """
 
 import asyncio
@@ -14,12 +12,9 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-import numpy as np
-
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import load_cases
-from memalign_graph.evidence.evidence_model import SMALL, EvidenceModel, Kind
-from memalign_graph.evidence.regression import Floats, Neighbors
+from memalign_graph.evidence.evidence_model import EvidenceModel, Kind
 from memalign_graph.evidence.threshold import (
     LEFT_OUT_LEVEL,
     LEVEL,
@@ -43,10 +38,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_MODELS = 4  # of one memory that are kept: for several judges
-_MAX_COMPARED = 5  # of the most similar cases
-_DISAGREEMENT_QUANTILE = 0.1  # of the spreads around cases in memory: it takes 9 cases
-_MINORITY = 1 / 3  # neighbors disagree if a larger share has another value
-_WIDE = 0.25  # on ordered scales: if the middle half of their values spans more of the range
 
 _lock = threading.Lock()
 
@@ -146,8 +137,8 @@ async def make_review_choice(
         decides = evidence is not None and evidence.decided_by == "evidence"
         verdicts = _trust(model, decide, trust.target, source, decides=decides).verdicts
         trust = verdicts.get(model.encoding.class_name(judgment.value), trust)
-        if has_neighbors:
-            reasons = review_flags(model, model.nearest(vector))
+        if has_neighbors and model.is_novel(model.nearest(vector)):
+            reasons.append("no_similar_episode")
     except EmbeddingError as error:
         # Retrieval has decided whether an embedding error fails the judgment.
         logger.warning(
@@ -187,34 +178,6 @@ async def current_trust(
 def is_sampled(judgment_id: str, share: float) -> bool:
     """Return whether a judgment is in the random sample."""
     return draw(judgment_id) < share
-
-
-def review_flags(model: EvidenceModel, neighbors: Neighbors) -> list[ReviewReason]:
-    """Return the reasons to ask an expert that do not depend on the judge's confidence."""
-    flags: list[ReviewReason] = ["no_similar_episode"] if model.is_novel(neighbors) else []
-    if not len(neighbors.rows):
-        return flags
-    spreads = _value_spreads(model, model.regression.neighbors.rows)
-    [spread] = _value_spreads(model, neighbors.rows[None])
-    count = 1 + len(model.cases)
-    is_rare = 1 + (spreads >= spread - SMALL).sum() <= _DISAGREEMENT_QUANTILE * count
-    if is_rare and spread > SMALL + (_WIDE if model.encoding.is_ordered else _MINORITY):
-        flags.append("episodes_disagree")
-    return flags
-
-
-def _value_spreads(model: EvidenceModel, rows: Floats) -> Floats:
-    """Return the spread of the values in each row of cases: of the nearest of them.
-
-    On an ordered scale it is the range of their middle half, otherwise the minority's share.
-    """
-    means = model.expert_means[rows[:, :_MAX_COMPARED]]
-    if not means.shape[1]:
-        return np.zeros(len(means))
-    if model.encoding.is_ordered:
-        low, high = np.quantile(means[:, :, 0], [0.25, 0.75], axis=1)
-        return high - low
-    return 1 - means.mean(axis=1).max(axis=1)
 
 
 def _trust(

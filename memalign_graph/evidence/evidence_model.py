@@ -36,7 +36,7 @@ from memalign_graph.types import Decide, Evidence, Neighbour, Probabilities
 Kind = Literal["stated", "evidence"]
 """Source of a confidence: the judge's own probability, or the evidence."""
 
-SMALL = 1e-6  # rounding error of a similarity
+_SMALL = 1e-6  # rounding error of a similarity
 
 _NOVELTY_QUANTILE = 0.05  # of the similarities between cases in memory: it takes 19 cases
 _MAX_COMPARED = 30  # the newest verdicts: the judge learns, and its old verdicts no longer count
@@ -129,13 +129,6 @@ class EvidenceModel:
         """The regression over the experts' values; it takes a case."""
         vectors = np.array([case.vector for case in self.cases])
         return KernelRegression(vectors, self._targets, self._targets.shape[1] // 2)
-
-    @cached_property
-    def expert_means(self) -> Floats:
-        """The experts' mean for each case: a share of the range, or the share of each choice."""
-        unit = self.encoding.span if self.encoding.is_ordered else 1.0
-        rows = [self.encoding.rows(case.expert_values).mean(axis=0) for case in self.cases]
-        return np.array(rows) / unit
 
     @cached_property
     def leave_one_out(self) -> LeaveOneOut | None:
@@ -233,7 +226,7 @@ class EvidenceModel:
         if not len(neighbors.rows):
             return True
         nearest_others = self.regression.neighbors.similarities.max(axis=1, initial=-1)
-        rank = 1 + (nearest_others <= neighbors.similarities[0] + SMALL).sum()
+        rank = 1 + (nearest_others <= neighbors.similarities[0] + _SMALL).sum()
         return bool(rank <= _NOVELTY_QUANTILE * (1 + len(self.cases)))
 
     def decides(self, mode: Decide) -> bool:

@@ -116,7 +116,6 @@ async def predicted_changes(
         vector=vector,
         example_id=example.id,
         episode_ids=[],
-        expert_values=values,
         value=consensus(values, scale),
         verdict=verdict,
         judged_at=datetime.now(UTC),

@@ -55,7 +55,6 @@ from memalign_graph.evidence import (
     check_value,
     checks,
     comparison,
-    deciding,
     evidence_model,
     threshold,
 )
@@ -194,7 +193,7 @@ LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
         "docs/confidence.md",
         ("reason",),
         {*get_args(types.ReviewReason)}
-        - {"always_ask", "untrusted_text", "judged_wrong", "refused_before"},
+        - {"always_ask", "untrusted_text", "judged_wrong", "refused_before", "episodes_disagree"},
     ),
     ("docs/confidence.md", ("`decide`",), {f'"{mode}"' for mode in get_args(types.Decide)}),
     (
@@ -247,13 +246,11 @@ def needed(target: float, level: float) -> int:
 
 
 def test_documented_case_counts_match_the_code() -> None:
-    rarest = deciding._DISAGREEMENT_QUANTILE
     counts = {
         "the evidence decides": cases.MIN_CASES,
         "verdicts that are compared": evidence_model._MAX_COMPARED,
         "confidence is calibrated": comparison.MIN_CALIBRATING,
         "a case is found to be unlike memory": round(1 / evidence_model._NOVELTY_QUANTILE) - 1,
-        "neighbors are found to disagree more than usual": round(1 / rarest) - 1,
     }
     rows = table("docs/confidence.md", "what", "number")
     for what, number, _ in rows:
