@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.constants import START, TAG_NOSTREAM
 from langgraph.graph import StateGraph
@@ -25,6 +25,7 @@ from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
+from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.nodes.review import decide_review, make_feedback
@@ -38,7 +39,7 @@ from memalign_graph.runtime import (
     saved_thread_id,
 )
 from memalign_graph.scales import Boolean, PassRule, require_bool
-from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain
+from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain, typed
 from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
@@ -56,13 +57,21 @@ _REFUSED = {"memalign": "refused"}
 """The artifact of the message in place of a refused call's result."""
 
 
+def _is_always_ask(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple)
+    return all(isinstance(name, str) for name in value) if is_list else callable(value)
+
+
 class Approval(Settings):
     """Which tool calls run without a question."""
 
     on_fail: OnFail = "ask"
     """What happens to a call that the judge is sure is wrong: `ask` a person, or `refuse` it, so
     that the model gets the critique as the tool's error. An unsure judge always asks a person."""
-    always_ask: tuple[str, ...] | list[str] | Callable[[dict[str, Any]], bool] = ()
+    always_ask: Annotated[
+        Sequence[str] | Callable[[dict[str, Any]], bool],
+        typed(_is_always_ask, "a list of tool names, or a function of a call"),
+    ] = ()
     """The tools that never run without a question, or a function of a call (`name`, `args`, `id`)
     that returns True for such calls."""
     target_agreement: float = Field(default=0.95, gt=0, lt=1)
@@ -76,8 +85,8 @@ class Approval(Settings):
 
 
 _DESTINATION = re.compile(
-    r"to|b?cc|recipients?|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
-    r"amount|price|sum|total|ids?|uuid|number",
+    r"(?:to|b?cc|recipient|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
+    r"amount|price|sum|total|id|uuid|number)(?:e?s)?",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -96,15 +105,25 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     written = [message.text.casefold() for message in messages if is_question(message)]
     # A note of middleware may be a summary of tools' results.
     returned = [
-        message.text.casefold()
+        text.casefold()
         for message in _since_question(messages)
         if isinstance(message, ToolMessage | HumanMessage) and not is_question(message)
+        for text in _content_texts(message)
     ]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written)
         for value in map(str.casefold, values)
     )
+
+
+def _content_texts(message: BaseMessage) -> list[str]:
+    """Return all that a message says: a tool may return JSON or a document in place of text."""
+    content = message.content
+    if isinstance(content, str):
+        return [content]
+    # `str` also writes numbers, but not all texts as they are.
+    return [message.text, str(content), *texts_in(content)]
 
 
 def refused_tools(messages: Sequence[Any]) -> set[str]:
@@ -129,13 +148,18 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
         for name, part in value.items():
             is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
             yield from _destinations(part, named=named or is_named)
+            yield from _distinctive_parts(str(name)) if named else ()
     elif isinstance(value, list):
         for part in value:
             yield from _destinations(part, named=named)
     elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
         text = f"{value:.15g}" if isinstance(value, float) else str(value).strip()
         yield from [text] if text else []
-        yield from (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
+        yield from _distinctive_parts(text)
+
+
+def _distinctive_parts(text: str) -> Iterator[str]:
+    return (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
 
 
 def _occurs_in(value: str, texts: Sequence[str]) -> bool:

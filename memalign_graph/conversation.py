@@ -62,11 +62,12 @@ class Turn:
 
     @property
     def all_messages(self) -> list[Any]:
-        """The messages, and before them those that were removed since the last judgment."""
-        kept = {getattr(message, "id", None) for message in self.messages}
-        earlier = self.state.get("before_answer", ())
-        removed = [message for message in earlier if getattr(message, "id", None) not in kept]
-        return [*removed, *self.messages]
+        """The messages, and in their places those that were removed since the last judgment."""
+        earlier = {_id(message): message for message in self.state.get("before_answer", ())}
+        earlier.pop(None, None)
+        kept = {key: message for message in self.messages if (key := _id(message)) in earlier}
+        later = [message for message in self.messages if _id(message) not in kept]
+        return [*(earlier | kept).values(), *later]
 
     @property
     def is_revised(self) -> bool:
@@ -77,6 +78,10 @@ class Turn:
     def revisions(self) -> int:
         """How many answers were sent back."""
         return max(self.state.get("revisions", 0), 0) if self.is_revised else 0
+
+
+def _id(message: Any) -> str | None:
+    return getattr(message, "id", None)
 
 
 def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False) -> Turn:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 _MESSAGE_BY_TYPE = {
     "missing": "is missing. Add it.",
     "extra_forbidden": "is not a known field. Check its spelling, or remove it.",
+    "callable_type": "{input!r} is not a function.",
     "bool_type": "{input!r} is neither True nor False.",
     "int_type": "{input!r} is not a whole number.",
     "float_type": "{input!r} is not a number.",

@@ -320,9 +320,10 @@ class _Panel:
         step.warn_without_checkpointer("panel")
         state, example = step.state, step.example
         judgments, guidelines = _judgments(state), {}
-        for name, fields in require_channel(state, "judge_memories").items():
+        memories = require_channel(state, "judge_memories")
+        for name in [name for name in self.resources if name in memories]:  # it may be a new panel
             access = self.resources[name].memory(step.access.store, step.settings)
-            memory = await Retrieved.load(step.io, access, fields)
+            memory = await Retrieved.load(step.io, access, memories[name])
             guidelines[name] = [*memory.guidelines, *memory.relevant]
         was_shown = is_resuming()
         replies = panel_form(

@@ -57,7 +57,9 @@ UNCERTAIN_NEEDS_CONFIDENCE = (
 )
 
 
-def _typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
+def typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> PlainValidator:
+    """Accept the values that fit; `what` names them in the error."""
+
     def check(value: Any) -> Any:
         if fits(value) or (optional and value is None):
             return value
@@ -123,18 +125,18 @@ class Judge(Settings):
 
     criterion: Annotated[
         Criterion,
-        _typed(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
+        typed(lambda it: isinstance(it, Criterion), "a Criterion(name=..., instructions=...)"),
     ]
     """What is judged."""
-    model: Annotated[ChatModelLike, _typed(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
+    model: Annotated[ChatModelLike, typed(is_chat_model, _A_MODEL)] = DEFAULT_CHAT_MODEL
     """A chat model, or a `"provider:name"` string that is resolved when it is first called."""
     distill_model: Annotated[
-        ChatModelLike | None, _typed(is_chat_model, _A_MODEL, optional=True)
+        ChatModelLike | None, typed(is_chat_model, _A_MODEL, optional=True)
     ] = None
     """The model that distills and compares; by default the judge's model."""
     embeddings: Annotated[
         EmbeddingsLike,
-        _typed(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
+        typed(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
     ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
     k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
@@ -155,7 +157,7 @@ class Judge(Settings):
     cite_guidelines: bool = False
     """True for the judge to also name the guidelines that the outputs break, which graphs return
     as `broken_guidelines`. In gates it is True by default."""
-    checks: Annotated[ChecksMode, _typed(_is_checks_mode, "True, False or 'auto'")] = "auto"
+    checks: Annotated[ChecksMode, typed(_is_checks_mode, "True, False or 'auto'")] = "auto"
     """True to ask of each guideline whether the case meets it: one yes/no question each, answered
     with one token, or one request for all if the model gives no log-probabilities. The answers are
     in the judgment, count in its value, and measure the guidelines; `cite_guidelines` and gates use
@@ -359,7 +361,7 @@ class Gate(Settings):
     memory learns from it."""
     example: Annotated[
         ExampleFrom | None,
-        _typed(
+        typed(
             callable, "a function of the state that returns `inputs` and `outputs`", optional=True
         ),
         AfterValidator(_no_coroutine),

@@ -171,6 +171,12 @@ async def make_feedback(
         return None
     thread_id = step.thread_id
     feedback = Feedback(example=example, judgment=judgment, thread_id=thread_id, **fields)
+    name, judged = step.access.criterion.name, feedback.judgment
+    if judged is not None and judged.criterion != name:
+        raise InvalidInputError(
+            f"criterion: the expert was asked about {judged.criterion!r}, but this graph judges "
+            f"{name!r}. Answer in a graph with the former criterion, or judge the case again."
+        )
     stored = await step.access.episodes(step.io, [feedback.episode_id])
     return order_after(stored.get(feedback.episode_id), feedback).to_json()
 

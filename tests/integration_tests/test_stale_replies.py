@@ -13,7 +13,13 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from memalign_graph import create_panel_graph, create_quality_gate_tool, create_review_graph
+from memalign_graph import (
+    Criterion,
+    InvalidInputError,
+    create_panel_graph,
+    create_quality_gate_tool,
+    create_review_graph,
+)
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
 from tests.integration_tests.gates.support import (
@@ -25,7 +31,7 @@ from tests.integration_tests.gates.support import (
     wired,
     writing,
 )
-from tests.integration_tests.panels.support import TONE, Parent, reviewed
+from tests.integration_tests.panels.support import FACTS, LENGTH, TONE, Parent, reviewed
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 APPROVE = {"type": "approve"}
@@ -226,6 +232,29 @@ async def test_panel_applies_no_decision_to_unseen_verdicts(bench: Bench) -> Non
     done = await bench.resume(graph, {"tone": {"value": True}})
     assert done["feedback"]["tone"]["value"] is True
     assert done["feedback"]["tone"]["judgment"] is None
+
+
+@pytest.mark.parametrize("kind", ["gate", "review"])
+async def test_reply_about_a_former_criterion_is_not_learned(bench: Bench, kind: str) -> None:
+    """A deployment renames the criterion while an expert is asked."""
+    renamed = Criterion(name="accuracy", instructions="Is it true?")
+    if kind == "gate":
+        graphs = [gated(bench, Writer("a"), each, **ALWAYS) for each in (CRITERION, renamed)]
+    else:
+        graphs = [bench.review_graph(each) for each in (CRITERION, renamed)]
+    await bench.invoke(graphs[0], asked() if kind == "gate" else CASE)
+    with pytest.raises(InvalidInputError, match=r"asked about 'support_tone', but .* 'accuracy'"):
+        await bench.resume(graphs[1], {"value": True})
+    assert await bench.episodes(criterion=renamed) == []
+
+
+async def test_panel_may_lose_and_gain_a_criterion_while_an_expert_is_asked(bench: Bench) -> None:
+    await bench.invoke(reviewed(bench, [TONE, FACTS]), CASE)
+    graph = reviewed(bench, [TONE, LENGTH])
+    assert "'facts', which is not a criterion" in await bench.refuse(graph, {"facts": False})
+    done = await bench.resume(graph, {"tone": False, "length": True})
+    judged = {name: each["judgment"] is not None for name, each in done["feedback"].items()}
+    assert judged == {"tone": True, "length": False}
 
 
 async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Bench) -> None:

@@ -533,7 +533,9 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
     given: dict[str, Any] = {"criterion": CRITERION, "interrupt_on": {"refund": True}}
     colors = Criterion(name="color", instructions="Which?", scale=Categorical(choices=("a", "b")))
     wrong: dict[str, dict[str, Any]] = {
-        "always_ask": {"always_ask": ["refnud"]},
+        "always_ask: 'refnud' is not a tool": {"always_ask": ["refnud"]},
+        "always_ask: expected a list of tool names, or a function": {"always_ask": "refund"},
+        "author: 'ann' is not a function": {"author": "ann"},
         "on_fail": {"on_fail": "run"},
         "criterion": {"criterion": colors},
         "decide": {"decide": "verdict"},

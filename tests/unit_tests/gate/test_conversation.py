@@ -292,6 +292,22 @@ def test_a_removed_draft_is_not_a_step_of_the_turn() -> None:
     assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
+def test_a_step_that_was_removed_between_others_keeps_its_place() -> None:
+    calling = AIMessage("", tool_calls=[{**CALL, "name": "see", "id": "2"}])
+    steps = [CALLING, FOUND, calling, ToolMessage("Blue.", tool_call_id="2")]
+    first: list[Any] = [HumanMessage("Hi"), AIMessage("Hello."), ASKED, *steps, AIMessage("a")]
+    draft: Any = add_messages([], first)
+    begun = {"asked_id": draft[2].id}
+    judged = before_answer(read_turn(draft, begun))
+    later = [*draft[:3], *draft[5:], CRITIQUE, AIMessage("b")]
+    seen = [
+        what_gate_sees(read_turn(messages, {**begun, **more}), "messages", "turn")
+        for messages, more in ((draft, {}), (later, {"before_answer": judged}))
+    ]
+    assert isinstance(seen[0], dict)
+    assert seen[1] == {**seen[0], "outputs": [*seen[0]["outputs"][:-1], assistant("b")]}
+
+
 def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
     first = [HumanMessage("Hi"), AIMessage("Yo"), AIMessage("Yes?")]
     now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
