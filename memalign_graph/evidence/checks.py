@@ -92,12 +92,26 @@ async def ask_questions(
 
     The probability of a question that was answered with neither yes nor no is None.
     """
+    asked = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
+    answers = await ask_yes_or_no(io, chat, asked, limit=limit)
+    if answers is None:
+        return None
+    return [
+        1 - answer if answer is not None and prompts.is_turned_around(question) else answer
+        for question, answer in zip(questions, answers, strict=True)
+    ]
+
+
+async def ask_yes_or_no(
+    io: IO, chat: BaseChatModel, asked: Sequence[Sequence[BaseMessage]], *, limit: int
+) -> list[float | None] | None:
+    """Return the probability of yes for each prompt, as `ask_questions` does."""
     io, model = TracedIO(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
     if model is None:
         return None
-    window, has_logprobs, refused = max_input_tokens(chat), False, False
+    has_logprobs, refused = False, False
 
-    async def answer(messages: Sequence[BaseMessage], question: str) -> float | bool | None:
+    async def answer(messages: Sequence[BaseMessage]) -> float | None:
         nonlocal has_logprobs, refused
         try:
             reply = await ask_with_logprobs(io, model, messages)
@@ -110,22 +124,15 @@ async def ask_questions(
         if yes + no < _MIN_YES_NO_MASS:
             return None
         await io.mark_usable(reply)
-        return (no if prompts.is_turned_around(question) else yes) / (yes + no)
+        return yes / (yes + no)
 
-    asked = list(
-        zip(
-            prompts.check_prompts(example, questions, max_input_tokens=window),
-            questions,
-            strict=True,
-        )
-    )
     # The first alone, so that the server has cached the case before the others are sent.
-    answers = [await answer(*asked[0])]
+    answers = [await answer(asked[0])]
     if refused and len(asked) > 1:  # one question may be refused, and the next answered
-        answers.append(await answer(*asked[1]))
+        answers.append(await answer(asked[1]))
     if not has_logprobs:
         return None
-    rest = [answer(*pair) for pair in asked[len(answers) :]]
+    rest = [answer(messages) for messages in asked[len(answers) :]]
     return [*answers, *await io.gather(rest, limit)]
 
 

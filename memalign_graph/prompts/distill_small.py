@@ -92,6 +92,10 @@ _WORDINGS_EXAMPLES: dict[str, tuple[str, ...]] = {
 """A comment, what good outputs do, and this as two questions. Small models get the meaning of yes
 wrong less often after such a statement."""
 
+_SAME_FAULT_SYSTEM = """\
+An expert commented on two outputs of an application. Decide whether both comments complain about \
+the same kind of fault. Answer with one word, Yes or No."""
+
 _REWRITE_SYSTEM = """\
 An expert comments on what an application wrote. Write it again so that the expert is content: \
 change what the comment asks for, and keep the rest."""
@@ -181,6 +185,15 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
         max_operations=WORDINGS,
         is_for_questions=True,
     )
+
+
+def same_fault_prompt(criterion: Criterion, earlier: str, comment: str) -> list[BaseMessage]:
+    """Ask whether a comment complains about the same as an earlier one; answered with one word."""
+    instructions = criterion.instructions.strip()
+    shown = (one_line(fences.clip(text, _COMMENT_TOKENS)) for text in (earlier, comment))
+    lines = (f"Comment {number}: {text}" for number, text in enumerate(shown, start=1))
+    asked = "\n".join([f"The criterion: {instructions}", "", *lines])
+    return [SystemMessage(_SAME_FAULT_SYSTEM), HumanMessage(asked)]
 
 
 def rewrite_prompt(episode: Episode) -> list[BaseMessage] | None:

@@ -73,6 +73,8 @@ class Distiller:
     yes: Mapping[str, tuple[float, float] | Mapping[str, float]] = field(default_factory=dict)
     """Of each question the probability of yes for the case, and for others; or by outputs."""
     good: str = ""
+    repeats: float = 0.1
+    """The probability that a comment asks for what a guideline asks for."""
 
     def __call__(self, chat: ChatRequest) -> Any:
         match chat.schema_name:
@@ -84,6 +86,9 @@ class Distiller:
                 return answer({"rationale": "Fine.", "value": True})
         last = str(chat.messages[-1]["content"])
         case, _, question = last.rpartition("</case>")
+        if not case:
+            shares = {"Yes": self.repeats, "No": 1 - self.repeats}
+            return with_logprobs("Yes", [("Yes", shares)])
         known = self.yes.get(question.strip(), (0.9, 0.9))
         outputs = case.split("<outputs>\n")[1].split("\n</outputs>")[0]
         if isinstance(known, Mapping):
@@ -273,6 +278,39 @@ async def test_a_comment_about_another_rule_is_a_guideline_of_its_own(
     assert [rule.question for rule in rules] == [SORRY, REFUND]
 
 
+@pytest.mark.parametrize(
+    ("repeats", "met", "status", "rules"),
+    [(0.71, 0.69, 200, 1), (0.69, 0.69, 200, 2), (0.71, 0.71, 200, 2), (0.71, 0.69, 400, 2)],
+)
+async def test_a_comment_that_repeats_a_guideline_supports_it(
+    bench: Bench, repeats: float, met: float, status: int, rules: int
+) -> None:
+    """As the model compares both comments, if the case may break the guideline; else it is new."""
+    yes: dict[str, Any] = {
+        SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: met},
+        REFUND: (0.1, 0.1),
+    }
+    bench.server.responder = Distiller((SORRY,), CASE["outputs"], yes)
+    graph = bench.review_graph(distill_model=small(bench))
+    await bench.review(graph, COLD)
+    replies = Distiller((REFUND,), OTHER["outputs"], yes, repeats=repeats)
+
+    def respond(chat: ChatRequest) -> Any:
+        is_comparison = "<case>" not in chat.text and chat.schema is None
+        return error(status) if is_comparison and status != 200 else replies(chat)
+
+    bench.server.responder = respond
+    again = {"value": False, "rationale": "No apology,\nagain."}
+    await bench.review(graph, again, OTHER, "second")
+    assert len(await bench.guidelines()) == rules
+    compared = [chat for chat in bench.server.chats if "Comment 2" in chat.text]
+    assert len(compared) == (met < 0.7)
+    assert all(
+        f"Comment 1: {COLD['rationale']}\nComment 2: No apology, again." in chat.text
+        for chat in compared
+    )
+
+
 async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> None:
     yes: dict[str, Any] = {SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: 0.8}, REFUND: (0.4, 0.6)}
     bench.server.responder = Distiller((SORRY,), CASE["outputs"], yes)
@@ -283,6 +321,7 @@ async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> 
     await bench.review(graph, praise, OTHER, "second")
     [rule] = await bench.guidelines()
     assert len(rule.episode_ids) == 2
+    assert not any("Comment 2" in chat.text for chat in bench.server.chats)
 
 
 async def test_a_value_without_a_comment_makes_no_guideline(bench: Bench) -> None:
