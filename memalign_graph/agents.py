@@ -61,8 +61,8 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
             raise InvalidInputError(f"tools: expected True or False, got {tools!r:.80}.")
         if tools and (options.get("example") or options.get("sees") == "answer"):
             raise InvalidInputError(
-                "tools: needs sees='turn' or sees='conversation', and no `example`. Leave out one "
-                "of them."
+                "tools: True needs sees='turn' or sees='conversation', and no `example`. Change "
+                "these, or leave out `tools`."
             )
         self._shows_tools = tools
         self._gate = QualityGate(criterion, options)

@@ -185,8 +185,8 @@ def create_alignment_graph(
             support the other: then both stay, and the report's `warnings` name them. With `ask` one
             interrupt asks an expert about all conflicts. `history()` and the report name the
             guidelines that were retired.
-        guard: `replay` judges stored cases again before the commit; a guideline that makes a
-            verdict differ from its expert's is dropped and reported.
+        guard: `replay` judges stored cases again before the commit. If more of them get a wrong
+            verdict than chance explains, the guideline at fault is dropped and reported.
         batch_size: The maximum of feedback items that one call distills.
         replay_cases: The maximum of stored cases that the guard judges again.
         judge_cases: True to judge each case in memory that has an expert's value and no verdict, as
@@ -273,8 +273,8 @@ def add_learning(
         asks_back = "clarification" in state["judge_lesson"]
         return "clarify_feedback" if asks_back else "distill_feedback"
 
-    asked = ["question_feedback"] if clarify else []
-    destinations = [*asked, "distill_feedback", "commit_memory", END]
+    question = ["question_feedback"] if clarify else []
+    destinations = [*question, "distill_feedback", "commit_memory", END]
     builder.add_conditional_edges(after, choose_next_node, destinations)
     if clarify:
         builder.add_node(Node(asking.question_feedback, resources))
@@ -293,10 +293,10 @@ def route_to_review(decide: Callable[[State], Any]) -> Callable[[State], str]:
             choice = state["judgment"]["review"]
             if choice is None:
                 return "decide_review"
-            wanted = choice["asks"]
+            asks = choice["asks"]
         else:
-            wanted = require_bool(decide(state), "review") if mode is None else mode == "always"
-        return "collect_feedback" if wanted else END
+            asks = require_bool(decide(state), "review") if mode is None else mode == "always"
+        return "collect_feedback" if asks else END
 
     return choose_next_node
 

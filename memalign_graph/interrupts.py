@@ -235,7 +235,11 @@ def review_form(
     With `was_shown=False` the expert has not seen this judgment, and a reply can't decide on it.
     """
     scale, show = criterion.scale, criterion.scale.show
-    shown = {"value": judgment.value, "rationale": judgment.rationale, JUDGMENT_ID: judgment.id}
+    form_values = {
+        "value": judgment.value,
+        "rationale": judgment.rationale,
+        JUDGMENT_ID: judgment.id,
+    }
     parts = [
         f"## {criterion.name}",
         criterion.instructions.strip(),
@@ -267,7 +271,7 @@ def review_form(
     value = scale.value_schema()
     return Form(
         action="review_judgment",
-        actions=[(shown, parts)],
+        actions=[(form_values, parts)],
         title="review",
         about="What the value should be, why, or both. Text alone is a rationale. Decisions of "
         "human-in-the-loop inboxes work, too.",
@@ -522,10 +526,10 @@ def _side(title: str, side: ConflictSide) -> str:
 
 
 def describe_example(example: Example) -> list[str]:
-    shown = {"Inputs": example.inputs, "Outputs": example.outputs}
+    sections = {"Inputs": example.inputs, "Outputs": example.outputs}
     if example.reference_outputs is not None:
-        shown["Reference outputs"] = example.reference_outputs
-    return [f"### {heading}\n\n{show_block(value)}" for heading, value in shown.items()]
+        sections["Reference outputs"] = example.reference_outputs
+    return [f"### {heading}\n\n{show_block(value)}" for heading, value in sections.items()]
 
 
 def bullets(lines: Iterable[str]) -> str:

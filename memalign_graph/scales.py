@@ -91,9 +91,9 @@ class Categorical(_Scale):
         if len(choices) <= 1:
             raise ValueError("give at least two choices.")
         if any(not choice.strip() or choice != choice.strip() for choice in choices):
-            raise ValueError("a choice is a name without blanks around it, not an empty string.")
+            raise ValueError("a choice may not be empty, or begin or end with blanks.")
         if len({choice.casefold() for choice in choices}) < len(choices):
-            raise ValueError("two choices are the same but for their case: rename one.")
+            raise ValueError("two choices differ only in case: rename one.")
         return choices
 
     value_schema = _choice_schema
@@ -117,13 +117,13 @@ class Numeric(_Scale):
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         if not (math.isfinite(self.minimum) and math.isfinite(self.maximum)):
-            raise ValueError("minimum and maximum are finite numbers.")
+            raise ValueError("minimum and maximum must be finite numbers.")
         if max(abs(self.minimum), abs(self.maximum)) > 2.0**53:
-            raise ValueError("minimum and maximum lie within 2**53, where numbers are exact.")
+            raise ValueError("minimum and maximum must be within ±2**53, where floats are exact.")
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum.")
         if self.integer and not (self.minimum.is_integer() and self.maximum.is_integer()):
-            raise ValueError("an integer scale has whole numbers as minimum and maximum.")
+            raise ValueError("minimum and maximum must be whole numbers on an integer scale.")
         return self
 
     def value_schema(self) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def typed(fits: Callable[[Any], bool], what: str, *, optional: bool = False) -> 
     def check(value: Any) -> Any:
         if fits(value) or (optional and value is None):
             return value
-        wanted = f"{what}, or None" if optional else what
-        raise ValueError(f"expected {wanted}, got {type(value).__name__}.")
+        expected = f"{what}, or None" if optional else what
+        raise ValueError(f"expected {expected}, got {type(value).__name__}.")
 
     return PlainValidator(check)
 
@@ -79,13 +79,13 @@ def _review_validator(modes: Any, takes: str) -> PlainValidator:
     """Accept one of the modes, or a plain function."""
 
     def check(review: Any) -> Any:
-        known = get_args(modes)
-        if review in known or (isinstance(review, Uncertain) and "uncertain" in known):
+        choices = get_args(modes)
+        if review in choices or (isinstance(review, Uncertain) and "uncertain" in choices):
             return review
         if callable(review):
             return _no_coroutine(review)
         raise ValueError(
-            f"{review!r} is not known: give {', '.join(map(repr, known))}, or a function of "
+            f"{review!r} is not known: give {', '.join(map(repr, choices))}, or a function of "
             f"{takes} that returns whether to ask."
         )
 
@@ -168,7 +168,7 @@ class Judge(Settings):
     check. None for what the model itself declares; the embedded model declares that it is small."""
     models: Annotated[
         tuple[str, ...] | None,
-        BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
+        BeforeValidator(lambda names: tuple(names) if isinstance(names, list) else names),
     ] = None
     """The chat models, as 'provider:name', that a run's context may choose instead; None for any
     but `local`, which would download a model and start a server."""
@@ -326,8 +326,10 @@ not; or `exhausted`, about an answer that did not pass when no revision is left.
 def _node_name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip():
         raise ValueError("expected a text that is not blank.")
-    if ":" in name or "|" in name or name in (START, END):
+    if ":" in name or "|" in name:
         raise ValueError(f"{name!r} is not a node name. It may not contain : or |.")
+    if name in (START, END):
+        raise ValueError(f"{name!r} is reserved by LangGraph. Choose another name.")
     return name
 
 
@@ -470,8 +472,8 @@ def _check_model(model: str, judge: Judge) -> None:
     if model in (judge.model, *(judge.models or ())):
         return
     if judge.models is not None:
-        known = ", ".join(map(repr, judge.models)) or "only the judge's own"
-        raise InvalidInputError(f"context: model: {model!r} is not allowed. Allowed: {known}.")
+        allowed = ", ".join(map(repr, judge.models)) or "only the judge's own"
+        raise InvalidInputError(f"context: model: {model!r} is not allowed. Allowed: {allowed}.")
     if model.partition(":")[0] == "local":
         raise InvalidInputError(
             "context: model: 'local' would download a model and start a server. To allow it, build "
@@ -508,10 +510,10 @@ def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
     If it were ignored, one customer's feedback could be written to another's memory.
     """
     plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)}
-    known = own if isinstance(own, Mapping) else {} if own is None else vars(own)
+    inner = own if isinstance(own, Mapping) else {} if own is None else vars(own)
     for spelling in ("namespace", "namespaces"):
         name = plain.get(spelling, spelling)
-        if fields.get(name) is not None and not known.get("namespace"):
+        if fields.get(name) is not None and not inner.get("namespace"):
             raise InvalidInputError(
                 f"context: {name!r} is next to 'memalign', where no judge reads it. Use "
                 'context={"memalign": {"namespace": [...]}}.'

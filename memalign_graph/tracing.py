@@ -170,8 +170,8 @@ def emit_evaluation(judgment: Judgment, *, asked: bool | None) -> None:
         "memalign.confidence": judgment.confidence,
         "memalign.asked": asked,
     }
-    known = {name: value for name, value in attributes.items() if value is not None}
-    logger.emit(event_name="gen_ai.evaluation.result", attributes=known)
+    present = {name: value for name, value in attributes.items() if value is not None}
+    logger.emit(event_name="gen_ai.evaluation.result", attributes=present)
 
 
 @cache

@@ -82,7 +82,7 @@ def read_messages(value: Any, name: str, *, lenient: bool = False) -> Any:
         if not lenient and any(map(_is_langchains, listed)):
             index = items.index(None)
             raise ValueError(
-                f"{name}[{index}] is a {type(listed[index]).__name__}, which is no message by a "
+                f"{name}[{index}] is a {type(listed[index]).__name__}, which is not a message by a "
                 "user, an assistant, a tool or the system. Leave it out."
             )
         return None
@@ -176,7 +176,7 @@ def _arguments(arguments: Any) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         if isinstance(arguments, str):
             return arguments  # a model may write invalid JSON, which is judged as it is
-        raise ValueError(f"a tool call's arguments are no JSON: {error}.") from error
+        raise ValueError(f"a tool call's arguments are not JSON: {error}.") from error
 
 
 def _dumps(value: Any) -> str:
@@ -204,7 +204,7 @@ def _part_text(part: Mapping[str, Any], where: str | None) -> str:
             return _dumps(part)
     if where is not None:
         raise ValueError(
-            f"{where} holds content of the type {kind!r}, which is no text: describe it in words, "
+            f"{where} holds content of the type {kind!r}, which is not text: describe it in words, "
             "or leave it out."
         )
     return f"[{kind}]"

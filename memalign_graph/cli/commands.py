@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from memalign_graph.settings import Judge
     from memalign_graph.types import Feedback
 
-ThresholdOption = Annotated[
-    float | None,
-    typer.Option(metavar="X", help="Exit with status 1 if it is missed."),
-]
+
+def _limit(what: str) -> Any:
+    return typer.Option(metavar="X", help=f"Exit with status 1 if {what} X.")
 
 
 def align(
@@ -41,12 +40,12 @@ def align(
     flags: JudgeFlags,
     terminal: Terminal,
     feedback: Annotated[
-        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="Feedback of experts.")
+        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="File of feedback.")
     ] = None,
     pending: Annotated[
         bool,
         typer.Option(
-            "--pending", help="Distil the feedback that is pending in the memory; no file."
+            "--pending", help="Distill the feedback that is pending in the memory; no file."
         ),
     ] = False,
     field: Field = None,
@@ -124,16 +123,16 @@ async def _align(
 class Thresholds:
     """The thresholds of the aligned judge."""
 
-    min_agreement: ThresholdOption = None
-    min_kappa: ThresholdOption = None
-    min_ccc: ThresholdOption = None
-    max_mae: ThresholdOption = None
+    min_agreement: Annotated[float | None, _limit("agreement is below")] = None
+    min_kappa: Annotated[float | None, _limit("kappa is below")] = None
+    min_ccc: Annotated[float | None, _limit("the concordance (CCC) is below")] = None
+    max_mae: Annotated[float | None, _limit("the mean absolute error is above")] = None
 
 
 def evaluate(
     *,
     feedback: Annotated[
-        str, typer.Option("--feedback", "-f", metavar="FILE", help="Feedback of experts.")
+        str, typer.Option("--feedback", "-f", metavar="FILE", help="File of feedback.")
     ],
     test: Annotated[
         str | None, typer.Option(metavar="FILE", help="Learn from --feedback, and test on FILE.")
@@ -157,7 +156,7 @@ def evaluate(
 ) -> int:
     """Measure how often the judge agrees with the experts, before and after it learns from them.
 
-    By cross-validation, or on the cases of --test. Your memory is neither read nor changed.
+    It uses cross-validation, or the cases of --test. Your memory is neither read nor changed.
     """
     from rich.markdown import Markdown
 
@@ -267,7 +266,7 @@ def review(
     *,
     author: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of the expert without sign-in."),
+        typer.Option(metavar="NAME", help="Name of the expert; by default the page asks for it."),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that the page listens on.")
@@ -287,7 +286,7 @@ def review(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="IP address or network that the proxy calls from; this machine unless given.",
+            help="IP address or network that the proxy calls from; by default this machine.",
         ),
     ] = None,
     location: MemoryLocation,
@@ -345,8 +344,8 @@ def rate(
 ) -> int:
     """Estimate how many outputs really pass, with 95 % intervals.
 
-    From the judgments that are kept and the experts' answers to a random sample of them. Calls no
-    model.
+    It uses the judgments that are kept and the experts' answers to a random sample of them. It
+    calls no model.
     """
     scale, passing = location.criterion.criterion.scale, None
     if passes is not None:
@@ -388,7 +387,7 @@ def migrate(
         bool, typer.Option("--apply", help="Store the new verdicts in place of the old ones.")
     ] = False,
     target_agreement: Annotated[
-        float, typer.Option(help="Target agreement of `review: uncertain`.")
+        float, typer.Option(help="Target of `Uncertain`, for the number of missing labels.")
     ] = 0.9,
     cache: CacheOption = None,
     max_concurrency: MaxConcurrency = 32,

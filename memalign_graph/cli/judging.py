@@ -25,18 +25,22 @@ from memalign_graph.errors import InvalidInputError, MemAlignError
 if TYPE_CHECKING:
     from memalign_graph.settings import Judge
 
-ExampleTextOption = Annotated[str | None, typer.Option(help="Text of a single example.")]
-
 
 def judge(
     *,
     examples: Annotated[
-        str | None, typer.Option("--examples", "-e", metavar="FILE", help="Examples to judge.")
+        str | None, typer.Option("--examples", "-e", metavar="FILE", help="File of examples.")
     ] = None,
     field: Field = None,
-    inputs: ExampleTextOption = None,
-    outputs: ExampleTextOption = None,
-    reference_outputs: ExampleTextOption = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Inputs of a single example.")
+    ] = None,
+    outputs: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Outputs of a single example.")
+    ] = None,
+    reference_outputs: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Outputs that would be right.")
+    ] = None,
     prepare: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write requests for a batch API to FILE; call no model."),
@@ -54,7 +58,7 @@ def judge(
     max_concurrency: MaxConcurrency = 32,
     terminal: Terminal,
 ) -> int:
-    """Judge examples. If one fails, the others are still judged; its line has the reason.
+    """Judge examples. If one fails, its line has the reason, and the others are judged.
 
     With --prepare and --collect a batch API judges, at half the price: OpenAI's, or vLLM's
     `run-batch`.

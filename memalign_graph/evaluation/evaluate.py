@@ -188,7 +188,9 @@ async def _judge_folds(
     }
     evaluated = []
     for (number, case), by_judge, predictions in zip(cases, outcomes, predicted, strict=True):
-        judgments = {name: it for name, it in by_judge.items() if isinstance(it, Judgment)}
+        judgments = {
+            name: outcome for name, outcome in by_judge.items() if isinstance(outcome, Judgment)
+        }
         for name, judgment in judgments.items():
             predictions[name] = _prediction(judgment)
             if name in with_evidence:
@@ -206,7 +208,9 @@ async def _judge_folds(
                 ],
                 predictions=predictions,
                 judgments=judgments,
-                failures={name: it for name, it in by_judge.items() if isinstance(it, str)},
+                failures={
+                    name: outcome for name, outcome in by_judge.items() if isinstance(outcome, str)
+                },
             )
         )
     return evaluated, memories

@@ -137,7 +137,10 @@ def parse_options(
         if isinstance(judge, Judge):
             judge = Alignment(judge=judge, **learning)  # noqa: PLW2901 - the same, as an alignment
         if judge.judge.criterion != criterion:
-            raise InvalidInputError(f"judges: {name!r} judges by another criterion: give this one.")
+            raise InvalidInputError(
+                f"judges: {name!r} has the criterion {judge.judge.criterion.name!r}, which differs "
+                f"from the evaluated one, {criterion.name!r}. Use the same in all."
+            )
         alignments[name] = judge
     return settings, alignments
 

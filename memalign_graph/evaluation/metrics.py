@@ -136,7 +136,7 @@ class PredictionColumn:
 
     @classmethod
     def of(
-        cls, scale: Scale, expected: Sequence[Value], said: Sequence[Prediction]
+        cls, scale: Scale, expected: Sequence[Value], predictions: Sequence[Prediction]
     ) -> "PredictionColumn":
         """Encode predictions: a number by itself, a label by its position."""
         labels = labels_of(scale)
@@ -144,7 +144,7 @@ class PredictionColumn:
         def code(value: Value | None) -> float:
             return 0.0 if value is None else float(labels.index(value) if labels else value)
 
-        values = [prediction.value for prediction in said]
+        values = [prediction.value for prediction in predictions]
         pairs = list(zip(values, expected, strict=True))
         return cls(
             has_value=np.array([value is not None for value in values], bool),
@@ -154,7 +154,9 @@ class PredictionColumn:
             is_exact=np.array([v == label for v, label in pairs], float),
             truth=np.array([code(value) for value in expected], float),
             value=np.array([code(value) for value in values], float),
-            confidence=np.array([np.nan if p.confidence is None else p.confidence for p in said]),
+            confidence=np.array(
+                [np.nan if p.confidence is None else p.confidence for p in predictions]
+            ),
             labels=len(labels or ()),
         )
 
@@ -237,12 +239,12 @@ def score(
             confusion = counts[0].astype(int).tolist()
             precision, recall, f1 = _label_rates(counts)
             for code, label in enumerate(labels_of(scale) or ()):
-                said, true = column.value == code, column.truth == code
+                predicted, true = column.value == code, column.truth == code
                 labels.append(
                     LabelScores(
                         label=scale.render(label),
                         precision=Estimate.of(
-                            precision[:, code], items(column.has_value & said), (0.0, 1.0)
+                            precision[:, code], items(column.has_value & predicted), (0.0, 1.0)
                         ),
                         recall=Estimate.of(
                             recall[:, code], items(column.has_value & true), (0.0, 1.0)

@@ -219,7 +219,9 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
         Raises:
             InvalidInputError: If the reports share no case, or are of different criteria.
         """
-        ours, theirs = ((it.criterion.name, it.criterion.scale) for it in (self, before))
+        ours, theirs = (
+            (report.criterion.name, report.criterion.scale) for report in (self, before)
+        )
         if ours != theirs:
             raise InvalidInputError(
                 f"before: the report is of the criterion {theirs[0]!r}, or of another scale: give "
@@ -325,8 +327,10 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
 
 def clean(text: str, most: int = 10_000) -> str:
     """Remove from untrusted text what can't be shown, and shorten it."""
-    kept = _UNFIT.sub("\ufffd", text[:most].replace("\r\n", "\n").replace("\r", "\n"))
-    return kept if len(text) <= most else f"{kept}… [{len(text) - most:,} more characters]"
+    beginning = _UNFIT.sub("\ufffd", text[:most].replace("\r\n", "\n").replace("\r", "\n"))
+    return (
+        beginning if len(text) <= most else f"{beginning}… [{len(text) - most:,} more characters]"
+    )
 
 
 def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
@@ -360,7 +364,9 @@ def _number(value: float | None, sign: str = "") -> str:
 def _estimate(estimate: Estimate | None, sign: str = "") -> str:
     """Format a number with its interval."""
     estimate = estimate or Estimate()
-    value, low, high = (_number(it, sign) for it in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (
+        _number(number, sign) for number in (estimate.value, estimate.low, estimate.high)
+    )
     return value if estimate.low is None else f"{value} [{low}, {high}]"
 
 
@@ -420,7 +426,9 @@ class _ReportText:
 
     def headline(self) -> tuple[str, str]:
         """Return what learning changed in a few words, and in a sentence."""
-        after, before = (self.report.metric(it, self.metric) for it in (self.main, self.first))
+        after, before = (
+            self.report.metric(judge, self.metric) for judge in (self.main, self.first)
+        )
         sign, word, difference = self.compare_with(self.first)
         text = f"{self.main}: {self.metric} {_estimate(after)}"
         text += f" on {self.scores.cases:,} unseen cases"

@@ -289,9 +289,12 @@ async def find_flips(
             return None
         # One after another: cases are judged concurrently.
         responsible = [
-            rule
-            for rule in added
-            if is_right(case, await judge(case, [it for it in copy.guidelines if it is not rule]))
+            guideline
+            for guideline in added
+            if is_right(
+                case,
+                await judge(case, [other for other in copy.guidelines if other is not guideline]),
+            )
         ]
         # If no single guideline explains the flip, all changes together may.
         is_joint = not responsible and is_right(case, await judge(case, before))

@@ -172,10 +172,10 @@ class ValueEncoding:
             shares = verdict.probabilities or {}
             if self.is_ordered:
                 values = {name: value_or_none(name, self.scale) for name in shares}
-                known = {name: value for name, value in values.items() if value is not None}
-                weights = [shares[name] for name in known]
+                present = {name: value for name, value in values.items() if value is not None}
+                weights = [shares[name] for name in present]
                 if sum(weights) > 0:
-                    row[:] = np.average(self.numbers(list(known.values())), weights=weights)
+                    row[:] = np.average(self.numbers(list(present.values())), weights=weights)
             elif all(name in shares for name in self.names):
                 row[:] = [shares[name] for name in self.names]
         return rows

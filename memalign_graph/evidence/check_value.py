@@ -177,8 +177,8 @@ def weigh_check(accepted: Collection[float], rejected: Collection[float]) -> Che
 
     def weight(likelihood_ratio: float, initial_share: float) -> float:
         """Average the initial weight of 1 and the weight that cases in memory show."""
-        shown = min(max(log(likelihood_ratio) / _MAX_ODDS, 0.0), 1.0)
-        return initial_share + (1 - initial_share) * shown
+        measured = min(max(log(likelihood_ratio) / _MAX_ODDS, 0.0), 1.0)
+        return initial_share + (1 - initial_share) * measured
 
     accepted_failing = sum(odds <= 0 for odds in accepted)
     rejected_failing = sum(odds <= 0 for odds in rejected)

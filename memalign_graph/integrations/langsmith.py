@@ -372,7 +372,7 @@ class _LangSmithFeedback:
         if self.get("feedback_group_id") is not None:
             return "it is a preference between runs, not a value of one"
         is_judge = not self.from_human and self.get("correction") is None
-        return f"its source is {self.source!r}, which is no person" if is_judge else None
+        return f"its source is {self.source!r}, which is not a person" if is_judge else None
 
     def parse(self, scale: Scale) -> tuple[Any, list[Any]]:
         """Return the value that the person gave, if any, and the comments."""
@@ -402,7 +402,10 @@ def _iter_records(records: Any, name: str) -> Iterator[Fields]:
                 f'table its to_dict("records")), not a value of type {type(records).__name__}.'
             )
         fields = {field: none_if_empty(value) for field, value in dict(record).items()}
-        yield {field: str(it) if isinstance(it, UUID) else it for field, it in fields.items()}
+        yield {
+            field: str(value) if isinstance(value, UUID) else value
+            for field, value in fields.items()
+        }
 
 
 class FewShotExample(TypedDict):

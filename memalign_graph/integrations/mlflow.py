@@ -60,7 +60,9 @@ def as_mlflow_scorer(graph: Runnable[Any, Any], **options: Any) -> Any:
     def assessment(result: EvaluatorResult) -> Any:
         failed = result.get("extra", {}).get("error", False)
         # MLflow's metadata is text.
-        details = {name: as_text(it) for name, it in result["metadata"].items() if it is not None}
+        details = {
+            name: as_text(value) for name, value in result["metadata"].items() if value is not None
+        }
         value = result.get("value") if result["score"] is None else result["score"]
         return Feedback(
             name=result["key"],
@@ -127,7 +129,7 @@ def _add_assessments(
         if str(item.get("assessment_name")).strip().lower() != name.strip().lower():
             reason = f"the name is {item.get('assessment_name')!r}, not {name!r}"
         elif source.get("source_type") != "HUMAN":
-            reason = f"its source is {source.get('source_type')}, which is no person"
+            reason = f"its source is {source.get('source_type')}, which is not a person"
         elif item not in active:
             reason = "it was overridden by another"
         if reason is not None:

@@ -177,7 +177,7 @@ def example_from_opentelemetry(span: Any) -> Example:
         The example.
 
     Raises:
-        InvalidInputError: If a span has no such messages, or one holds content that is no text.
+        InvalidInputError: If a span has no such messages, or one holds content that is not text.
     """
     attributes = span if isinstance(span, Mapping) else getattr(span, "attributes", None) or {}
     inputs, outputs = (
@@ -191,7 +191,7 @@ def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
     try:
         messages = json.loads(messages) if isinstance(messages, str) else messages
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"span: {name} is no JSON: {error}.") from error
+        raise InvalidInputError(f"span: {name} is not JSON: {error}.") from error
     if not _are_mappings(messages):
         raise InvalidInputError(
             f"span: it has no list of messages in {name}. Switch on the recording of content."

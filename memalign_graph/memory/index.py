@@ -230,8 +230,8 @@ def _transcript_text(inputs: Any, outputs: Any) -> tuple[str, bool]:
             answers += [answered] if texts is answers else []
         texts.extend([] if transcripts else [_plain(value)])
     parts = "\n".join(dict.fromkeys(goals)), " ".join(tools), "\n".join(answers)
-    shown = [_cut_middle(part, room) for part, room in zip(parts, _PART_BYTES, strict=True)]
-    return "\n\n".join(shown), shown != [*parts]
+    shortened = [_cut_middle(part, room) for part, room in zip(parts, _PART_BYTES, strict=True)]
+    return "\n\n".join(shortened), shortened != [*parts]
 
 
 def _cut_middle(text: str, limit: int) -> str:

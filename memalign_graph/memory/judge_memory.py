@@ -324,7 +324,7 @@ class JudgeMemory:
         if purge:
             forgotten = await erase(io, self.access, selection, checkpointer, author=by)
         elif checkpointer is not None:
-            raise InvalidInputError("checkpointer: it needs `purge=True`.")
+            raise InvalidInputError("checkpointer: only a purge uses it. Add `purge=True`.")
         else:
             forgotten = await forget(io, self.access, selection, author=by)
         if self._model is None:
@@ -502,8 +502,8 @@ class JudgeMemory:
         from memalign_graph.settings import Uncertain
 
         if decide not in get_args(Decide):
-            known = ", ".join(map(repr, get_args(Decide)))
-            raise InvalidInputError(f"decide: {decide!r} is not known. Use one of {known}.")
+            modes = ", ".join(map(repr, get_args(Decide)))
+            raise InvalidInputError(f"decide: {decide!r} is not known. Use one of {modes}.")
         target = Uncertain(target_agreement=target_agreement).target_agreement
         return await current_trust(io, self.access, decide, target)
 

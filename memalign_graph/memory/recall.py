@@ -86,12 +86,12 @@ async def recall(
         return RecallResult(examples=[], version=version, warning=warning)
     key = vector_key(access.embedder.id, text)
     await index_missing(io, access, view)
-    known = view.index.get(key)
-    vector = vector if known is None else known
+    stored = view.index.get(key)
+    vector = vector if stored is None else stored
     if vector is None:
         vector = (await embed(io, access, {key: text}))[key]
-    found, nearness = _find(view, vector, k)
-    return RecallResult(found, version, encode_vector(vector), nearness, warning)
+    rows, nearness = _find(view, vector, k)
+    return RecallResult(rows, version, encode_vector(vector), nearness, warning)
 
 
 async def embed_once(
@@ -121,9 +121,9 @@ def recall_excluding(
     vector = view.index.get(vector_key(access.embedder.id, text))
     if vector is None:
         return RecallResult(examples=[], version=view.version)
-    found, nearness = _find(view, vector, k, excluded_episode_ids)
+    rows, nearness = _find(view, vector, k, excluded_episode_ids)
     warning = _TRUNCATED if truncated and k else None
-    return RecallResult(found, view.version, encode_vector(vector), nearness, warning)
+    return RecallResult(rows, view.version, encode_vector(vector), nearness, warning)
 
 
 def _find(

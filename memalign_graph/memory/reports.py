@@ -274,19 +274,19 @@ async def pass_rate(
     def estimates(items: Sequence[KeptJudgment]) -> dict[str, Any]:
         judged = {item.judgment.id: number(item.judgment.value) for item in items}
         labeled = judged.keys() & labels.keys()
-        known = [labels[key] for key in labeled]
+        values = [labels[key] for key in labeled]
         others = [value for key, value in judged.items() if key not in labeled]
         how: dict[str, Any] = {"bounds": bounds, "is_share": rule is not None}
         rate = estimate_mean(
-            known, [judged[key] for key in labeled], others, min_values=MIN_LABELS, **how
+            values, [judged[key] for key in labeled], others, min_values=MIN_LABELS, **how
         )
         return {
             "judgments": len(items),
-            "labels": len(known),
+            "labels": len(values),
             "rate": rate,
             "judge": estimate_mean(list(judged.values()), **how),
-            "labels_alone": estimate_mean(known, min_values=MIN_LABELS, **how),
-            "more_labels": more_labels(rate, len(known), _MARGIN * (bounds[1] - bounds[0])),
+            "labels_alone": estimate_mean(values, min_values=MIN_LABELS, **how),
+            "more_labels": more_labels(rate, len(values), _MARGIN * (bounds[1] - bounds[0])),
         }
 
     groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)

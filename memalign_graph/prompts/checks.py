@@ -64,9 +64,9 @@ def question_prompt(criterion: Criterion, texts: Sequence[str]) -> list[BaseMess
     lines = "\n".join(
         f"{number}. {escape_tags(text)}" for number, text in enumerate(texts, start=1)
     )
-    shown = _SYSTEM.format(criterion=render_criterion(criterion), what=QUESTION_RULES)
+    system = _SYSTEM.format(criterion=render_criterion(criterion), what=QUESTION_RULES)
     closing = f'Answer with a JSON object that has "questions", a list of {len(texts)} texts.'
-    return [SystemMessage(shown), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
+    return [SystemMessage(system), HumanMessage(f"The rules:\n{lines}\n\n{closing}")]
 
 
 def parse_questions(answer: dict[str, Any], count: int) -> list[str]:

@@ -142,14 +142,14 @@ class _SectionBuilder:
         return [self.block("text", text.strip("\n"))] if text.strip() else []
 
     def block(self, kind: Kind, text: str) -> Block:
-        shown = text[: self.chars_left]
-        self.chars_left -= len(shown)
-        self.left_out += len(text) - len(shown)
-        if len(shown) <= _FOLD_CHARS and shown.count("\n") < _FOLD_LINES:
-            return Block(kind, visible(shown))
-        head = "\n".join(shown[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
+        beginning = text[: self.chars_left]
+        self.chars_left -= len(beginning)
+        self.left_out += len(text) - len(beginning)
+        if len(beginning) <= _FOLD_CHARS and beginning.count("\n") < _FOLD_LINES:
+            return Block(kind, visible(beginning))
+        head = "\n".join(beginning[:_HEAD_CHARS].split("\n")[:_HEAD_LINES])
         if len(head) == _HEAD_CHARS:
             # Fold between words, unless there are only blanks before the last word.
             without_last_word = _LAST_WORD.sub("", head)
             head = without_last_word if without_last_word.strip() else head
-        return Block(kind, visible(head), visible(shown[len(head) :].lstrip("\n")))
+        return Block(kind, visible(head), visible(beginning[len(head) :].lstrip("\n")))

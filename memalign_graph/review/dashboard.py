@@ -107,8 +107,8 @@ async def predicted_changes(
     if vector is None:
         return [], _NO_VECTOR
     values = [*(other for _, other in _other_labels(access, feedback)), feedback.value]
-    known = next((case for case in model.cases if case.example_id == example.id), None)
-    verdict = known.verdict if known else None
+    stored = next((case for case in model.cases if case.example_id == example.id), None)
+    verdict = stored.verdict if stored else None
     if verdict is None and judgment is not None:
         verdict = RawVerdict(judgment.verdict, judgment.probabilities)
     case = EvidenceCase(

@@ -62,8 +62,8 @@ class SignIn:
             self._is_from_proxy("127.0.0.1")
         except ValueError as error:
             raise InvalidInputError(
-                f"proxy: {self.proxy!r} is no IP address or network. Use one such as 10.0.0.7 or "
-                "10.0.0.0/8."
+                f"proxy: {self.proxy!r} is not an IP address or network. Use one such as 10.0.0.7 "
+                "or 10.0.0.0/8."
             ) from error
 
     def reviewer(self, request: Request) -> Reviewer:

@@ -91,14 +91,14 @@ def test_value_is_rendered_as_a_prompt_shows_it() -> None:
     ("fields", "problem"),
     [
         ({"type": "categorical", "choices": ["one"]}, "at least two choices"),
-        ({"type": "categorical", "choices": ["a", " b"]}, "without blanks around it"),
-        ({"type": "categorical", "choices": ["Good", "good"]}, "the same but for their case"),
+        ({"type": "categorical", "choices": ["a", " b"]}, "may not be empty, or begin or end with"),
+        ({"type": "categorical", "choices": ["Good", "good"]}, "differ only in case"),
         ({"type": "numeric", "minimum": 1, "maximum": 1}, "minimum must be below maximum"),
         ({"type": "numeric", "minimum": math.nan, "maximum": 1}, "finite numbers"),
-        ({"type": "numeric", "minimum": 0, "maximum": 2**60}, "lie within"),
+        ({"type": "numeric", "minimum": 0, "maximum": 2**60}, "within ±2"),
         (
             {"type": "numeric", "minimum": 0.5, "maximum": 3, "integer": True},
-            "whole numbers as minimum and maximum",
+            "whole numbers on an integer scale",
         ),
     ],
 )

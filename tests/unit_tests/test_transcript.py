@@ -479,5 +479,5 @@ def test_purge_removes_vectors_made_by_the_previous_release() -> None:
 def test_stored_example_with_an_image_is_unchanged() -> None:
     picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     assert stored_example({"inputs": picture, "outputs": "a"}).inputs == picture
-    with pytest.raises(InvalidInputError, match="'image_url', which is no text"):
+    with pytest.raises(InvalidInputError, match="'image_url', which is not text"):
         parse_example({"inputs": picture, "outputs": "a"})

@@ -252,7 +252,7 @@ def test_provider_side_tools_are_listed_by_name(provided: Any, name: str) -> Non
 
 @pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
 def test_tools_option_requires_sees_and_excludes_example(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=r"^tools: needs sees='turn' or"):
+    with pytest.raises(InvalidInputError, match=r"^tools: True needs sees='turn' or"):
         QualityGateMiddleware(CRITERION, tools=True, **options)
     with pytest.raises(InvalidInputError, match=r"^tools: expected True or False"):
         QualityGateMiddleware(CRITERION, tools=[track])  # type: ignore[arg-type]

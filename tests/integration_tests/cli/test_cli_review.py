@@ -54,7 +54,7 @@ def test_proxy_header_names_the_expert(waiting: Shell) -> None:
     ("options", "problem"),
     [
         (["--host", "10.0.0.1"], "--host: on 10.0.0.1 others could answer without signing in"),
-        (["--user-header", "X-User", "--proxy", "nginx"], "--proxy: 'nginx' is no IP address"),
+        (["--user-header", "X-User", "--proxy", "nginx"], "--proxy: 'nginx' is not an IP address"),
         (["--proxy", "10.0.0.7"], "--proxy: it needs user_header"),
     ],
 )

@@ -154,8 +154,8 @@ def test_only_feedback_from_people_is_imported() -> None:
     assert parsed.rejected == []
     assert parsed.passed_over == {
         "the key is 'note', not 'support_tone'": 1,
-        "its source is 'model', which is no person": 1,
-        "its source is None, which is no person": 1,
+        "its source is 'model', which is not a person": 1,
+        "its source is None, which is not a person": 1,
     }
     assert only(read([app], [nobody], sources=None)).value is True
     assert (

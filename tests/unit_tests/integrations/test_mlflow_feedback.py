@@ -49,7 +49,7 @@ def test_overridden_and_automatic_assessments_do_not_count() -> None:
     ]
     assert parsed.passed_over == {
         "it was overridden by another": 1,
-        "its source is LLM_JUDGE, which is no person": 1,
+        "its source is LLM_JUDGE, which is not a person": 1,
     }
 
 

@@ -159,8 +159,8 @@ def test_span_keeps_the_names_of_participants() -> None:
     ("messages", "problem"),
     [
         (None, "it has no list of messages in gen_ai.output.messages"),
-        ("[", "gen_ai.output.messages is no JSON"),
-        ("[" * 100_000, "gen_ai.output.messages is no JSON"),
+        ("[", "gen_ai.output.messages is not JSON"),
+        ("[" * 100_000, "gen_ai.output.messages is not JSON"),
         ([{"role": "assistant", "content": "Hi."}], "has no list of `parts`"),
         ([{"role": "assistant", "parts": "Hi."}], "has no list of `parts`"),
         ([{"role": "assistant", "parts": ["Hi."]}], "has no list of `parts`"),
