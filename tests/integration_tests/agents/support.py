@@ -14,6 +14,7 @@ from tests.integration_tests.gates.support import QUESTION, REASON, models
 from tests.loopback import Answer, ChatRequest, LoopbackServer, Reply, Rule
 from tests.loopback.replies import as_reply
 
+APPROVE = {"decisions": [{"type": "approve"}]}
 _OURS = ("judgment", "guideline_operations")
 
 
@@ -106,8 +107,8 @@ def ask(text: str = QUESTION) -> dict[str, Any]:
     return {"messages": [("human", text)]}
 
 
-def messages_of(given: dict[str, Any]) -> list[tuple[str, str]]:
-    messages: list[BaseMessage] = given["messages"]
+def messages_of(result: dict[str, Any]) -> list[tuple[str, str]]:
+    messages: list[BaseMessage] = result["messages"]
     return [(message.type, message.text) for message in messages]
 
 

@@ -12,6 +12,7 @@ from langgraph.types import Command
 from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_tool
 from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
+    APPROVE,
     AgentModel,
     Calls,
     agent,
@@ -32,7 +33,6 @@ from tests.integration_tests.gates.support import (
 )
 from tests.loopback import Rule
 
-APPROVE = {"decisions": [{"type": "approve"}]}
 TEAM = ("team-a",)
 
 
@@ -123,10 +123,10 @@ def check(text: str, inputs: str = QUESTION) -> tuple[str, dict[str, Any]]:
     return "check_quality", {"inputs": inputs, "outputs": text}
 
 
-def called(*given: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+def called(*arguments: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     made = [
         {"name": name, "args": args, "id": f"call_{number}", "type": "tool_call"}
-        for number, (name, args) in enumerate(given)
+        for number, (name, args) in enumerate(arguments)
     ]
     return {"messages": [("human", QUESTION), AIMessage("", tool_calls=made)]}
 
@@ -139,8 +139,8 @@ def node_of(bench: Bench, tool: Any) -> Graph:
     return bench.compile(builder)
 
 
-def tool_message(given: dict[str, Any]) -> list[ToolMessage]:
-    return [message for message in given["messages"] if isinstance(message, ToolMessage)]
+def tool_message(result: dict[str, Any]) -> list[ToolMessage]:
+    return [message for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
 async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(

@@ -1,25 +1,15 @@
-"""The middleware in agents: turns, other middleware, missing langchain."""
+"""The middleware in agents: turns, settings, and without langchain."""
 
 import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from langchain.agents import AgentState
-from langchain.agents.middleware import (
-    AgentMiddleware,
-    HumanInTheLoopMiddleware,
-    ModelCallLimitMiddleware,
-    SummarizationMiddleware,
-    ToolCallLimitMiddleware,
-    hook_config,
-)
-from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 from memalign_graph import (
@@ -29,7 +19,7 @@ from memalign_graph import (
     QualityGateMiddleware,
 )
 from memalign_graph.agents import _describe
-from tests.conftest import COLD, CRITERION, Bench, judgings, thread
+from tests.conftest import CRITERION, Bench, judgings, thread
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -43,7 +33,6 @@ from tests.integration_tests.agents.support import (
 from tests.integration_tests.gates.support import (
     DOWN,
     QUESTION,
-    REASON,
     ended,
     gather,
     inputs,
@@ -279,314 +268,6 @@ def test_judge_reads_every_step_of_the_agent_within_its_window(bench: Bench, cou
         name = "look_up" if n % 2 else "refund"
         assert f'{n + 1}. called {name}(order="A{n}")\n   returned: ' in output
     assert output.endswith(f"{count + 1}. assistant (final answer): All is settled.")
-
-
-APPROVE = {"decisions": [{"type": "approve"}]}
-ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
-
-
-def both(made: Any, other: Any, *, gate_first: bool) -> list[Any]:
-    return [made, other] if gate_first else [other, made]
-
-
-def signed(state: Any) -> dict[str, Any]:
-    """Append a signature as a separate message."""
-    last = state["messages"][-1]
-    return {"messages": [RemoveMessage(id=last.id), AIMessage(f"{last.text} Signed: cold.")]}
-
-
-class SignsAfterModel(AgentMiddleware[Any, Any, Any]):
-    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
-        return signed(state)
-
-
-class SignsAfterAgent(AgentMiddleware[Any, Any, Any]):
-    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
-        return signed(state)
-
-
-class SignsInPlace(AgentMiddleware[Any, Any, Any]):
-    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
-        last = state["messages"][-1]
-        return {"messages": [AIMessage(f"{last.text} Signed: cold.", id=last.id)]}
-
-
-class Guard(AgentMiddleware[Any, Any, Any]):
-    """Refuses the request before the model is called."""
-
-    @hook_config(can_jump_to=["end"])
-    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        if "harm" not in state["messages"][-1].text:
-            return None
-        return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
-
-
-async def test_summarized_conversation_is_judged_with_its_last_question(bench: Bench) -> None:
-    """Also if the question is summarized away during a revision."""
-    summary = SummarizationMiddleware(
-        bench.server.chat_model(max_retries=0), trigger=("messages", 3), keep=("messages", 1)
-    )
-    bench.server.rules = fails("Draft")
-    model = AgentModel(bench.server, "Draft 1.", "They spoke of an order.", "So sorry!")
-    graph = agent(bench, summary, gate(bench))
-    result = await bench.invoke(graph, ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    model.then("They spoke of one and two.", "Second.")
-    result = await bench.invoke(graph, ask("Two?"))
-    assert "They spoke of one and two." in messages_of(result)[0][1]
-    assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
-    assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
-    assert model.left == 0
-
-
-async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) -> None:
-    summary = SummarizationMiddleware(
-        bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 2)
-    )
-    track_twice = [calls("track", order="1"), calls("track", order="2")]
-    AgentModel(bench.server, *track_twice, "They asked for an order.", "So sorry!")
-    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    assert inputs(bench.server) == [QUESTION]
-    [judged] = outputs(bench.server)
-    assert judged.splitlines() == [
-        "1. system: The first messages of this turn were removed from the conversation.",
-        '2. called track(order="2")',
-        "   returned: 2 is in Rome.",
-        "3. assistant (final answer): So sorry!",
-    ]
-
-
-async def test_revision_is_judged_with_the_steps_that_were_summarized_meanwhile(
-    bench: Bench,
-) -> None:
-    summary = SummarizationMiddleware(
-        bench.server.chat_model(max_retries=0), trigger=("messages", 4), keep=("messages", 1)
-    )
-    bench.server.rules = fails("Draft")
-    first, second = (calls("track", order=order) for order in "12")
-    model = AgentModel(bench.server, first, "Draft 1.", "Once.", second, "Twice.", "Draft 2.")
-    model.then("Thrice.", "So sorry!")
-    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    assert "in Rome" not in str(result["messages"])
-    assert inputs(bench.server) == [QUESTION] * 3
-    steps = [f'{n}. called track(order="{n}")\n   returned: {n} is in Rome.\n' for n in (1, 2)]
-    assert outputs(bench.server) == [
-        f"{steps[0]}2. assistant (final answer): Draft 1.",
-        f"{''.join(steps)}3. assistant (final answer): Draft 2.",
-        f"{''.join(steps)}3. assistant (final answer): So sorry!",
-    ]
-
-
-@pytest.mark.parametrize("limit", [1, 2])
-async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) -> None:
-    model = AgentModel(bench.server, *["Draft 1.", "Draft 2."][:limit])
-    bench.server.rules = fails("Draft", "limit")
-    limits = ModelCallLimitMiddleware(run_limit=limit, exit_behavior="end")
-    result = await bench.invoke(agent(bench, limits, gate(bench, max_revisions=5)), ask())
-    notices = [text for _, text in messages_of(result) if "Model call limits exceeded" in text]
-    assert len(notices) == 1
-    assert len(model.requests) == len(outputs(bench.server)) == limit
-    assert (result["quality_gate"]["status"], result["quality_gate"]["let_through"]) == (
-        "exhausted",
-        False,
-    )
-
-
-@ORDERS
-@pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])
-async def test_limit_notice_after_a_tool_call_is_not_judged(
-    bench: Bench, limit: Any, *, gate_first: bool
-) -> None:
-    model = AgentModel(bench.server, calls("track", order="1"), calls("track", order="2"))
-    made = gate(bench, review="always")
-    limits = limit(run_limit=1, exit_behavior="end")
-    graph = agent(bench, *both(made, limits, gate_first=gate_first), tools=[track])
-    result = await bench.invoke(graph, ask())
-    assert "__interrupt__" not in result
-    assert judgings(bench.server) == []
-    assert len(model.requests) == (1 if limit is ModelCallLimitMiddleware else 2)
-    assert "limit" in messages_of(result)[-1][1]
-    assert result["quality_gate"] == {}
-
-
-@ORDERS
-async def test_guards_refusal_is_neither_judged_nor_revised(
-    bench: Bench, *, gate_first: bool
-) -> None:
-    """The verdict of an earlier failed turn is not reused."""
-    model = AgentModel(bench.server, "Draft 1.", DOWN)
-    bench.server.rules = fails("Draft", "I may not")
-    made = gate(bench, fallback="Later.")
-    graph = agent(bench, *both(made, Guard(), gate_first=gate_first))
-    with pytest.raises(Exception, match="It broke"):
-        await bench.invoke(graph, ask())
-    assert (await bench.state(graph)).values["quality_gate"]["status"] == "revise"
-    result = await bench.invoke(graph, ask("Do harm."))
-    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
-    assert not result["quality_gate"].get("judgment")
-    brought = {"status": "revise", "judgment": 1}
-    result = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
-    assert result["quality_gate"] == {}
-    assert len(model.requests) == 2
-
-
-@pytest.mark.parametrize("broken_off", [False, True])
-@pytest.mark.parametrize("is_first", [False, True])
-async def test_guards_refusal_in_a_later_turn_is_not_revised(
-    bench: Bench, *, is_first: bool, broken_off: bool
-) -> None:
-    """A guard before the gate skips the node that resets the gate's state."""
-    bench.server.rules = fails("may not")
-    model = AgentModel(bench.server, "Good.")
-    middleware = [Guard(), gate(bench, review="always" if broken_off else "never")]
-    graph = agent(bench, *(middleware if is_first else reversed(middleware)))
-    await bench.invoke(graph, ask())
-    result = await bench.invoke(graph, ask("Do harm."))
-    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
-    assert result["quality_gate"] == {}
-    assert len(model.requests) == len(judgings(bench.server)) == 1
-
-
-@pytest.mark.parametrize(
-    ("signs", "gate_first"),
-    [
-        (SignsAfterModel, True),
-        (SignsAfterModel, False),
-        (SignsAfterAgent, True),
-        (SignsInPlace, True),
-    ],
-)
-async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
-    bench: Bench, *, signs: Any, gate_first: bool
-) -> None:
-    AgentModel(bench.server, "So sorry!")
-    bench.server.rules = fails("Signed: cold.")
-    made = gate(bench, max_revisions=0, fallback="Later.")
-    result = await bench.invoke(agent(bench, *both(made, signs(), gate_first=gate_first)), ask())
-    assert outputs(bench.server) == ["So sorry! Signed: cold."]
-    assert result["quality_gate"]["status"] == "exhausted"
-    assert messages_of(result)[-1] == ("ai", "Later.")
-
-
-class Shop:
-    """A tool that needs approval."""
-
-    def __init__(self) -> None:
-        self.refunded: list[str] = []
-
-    def refund(self, order: str) -> str:
-        """Pay an order back."""
-        self.refunded.append(order)
-        return f"{order} is paid back."
-
-
-@ORDERS
-async def test_tool_approvals_and_reviews_alternate_on_one_thread(
-    bench: Bench, *, gate_first: bool
-) -> None:
-    shop = Shop()
-    approvals = HumanInTheLoopMiddleware({"refund": True})
-    made = gate(bench, review="always", max_revisions=1, sees="answer")
-    graph = agent(bench, *both(made, approvals, gate_first=gate_first), tools=[shop.refund])
-    texts = ("Paid back.", calls("refund", order="2"), "I may not, sorry!")
-    model = AgentModel(bench.server, calls("refund", order="1"), *texts)
-    context = {"memalign": {"namespace": ["team-a"]}}
-    result = await bench.invoke(graph, ask(), context=context)
-    assert pending(result)["name"] == "refund"
-    assert (shop.refunded, judgings(bench.server)) == ([], [])
-    result = await bench.resume(graph, APPROVE)
-    assert pending(result)["name"] == "review_judgment"
-    two = {"decisions": [{"type": "approve"}, {"type": "approve"}]}
-    assert "the reply has 2 decisions: send one" in await bench.refuse(graph, two)
-    result = await bench.resume(graph, COLD)
-    assert pending(result)["name"] == "refund"
-    reply = {"decisions": [{"type": "reject", "message": "No more refunds today."}]}
-    result = await bench.resume(graph, reply)
-    assert pending(result)["args"]["value"] is True
-    verdict = (await bench.resume(graph, APPROVE))["quality_gate"]
-    assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
-    assert outputs(bench.server) == ["Paid back.", "I may not, sorry!"]
-    assert (len(model.requests), shop.refunded) == (4, ["1"])
-    assert await bench.episodes() == []
-    assert len(await bench.episodes(namespace=("team-a",))) == 2
-
-
-SHAPE: dict[str, Any] = {
-    "title": "reply",
-    "type": "object",
-    "description": "A reply to a customer.",
-    "properties": {"text": {"type": "string"}, "sure": {"type": "boolean"}},
-    "required": ["text", "sure"],
-    "additionalProperties": False,
-}
-STRATEGIES = pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy])
-
-
-def replies(strategy: Any, *texts: str) -> list[Any]:
-    """The model's structured responses."""
-    bodies = [{"text": text, "sure": True} for text in texts]
-    return [calls("reply", **body) if strategy is ToolStrategy else body for body in bodies]
-
-
-@STRATEGIES
-async def test_failed_structured_response_is_regenerated(bench: Bench, strategy: Any) -> None:
-    model = AgentModel(bench.server, *replies(strategy, "Wait.", "So sorry!"))
-    bench.server.rules = fails("Wait.")
-    graph = agent(bench, gate(bench), response_format=strategy(SHAPE))
-    result = await bench.invoke(graph, ask())
-    assert result["structured_response"] == {"text": "So sorry!", "sure": True}
-    assert result["quality_gate"]["revisions"] == 1
-    last = model.requests[1].messages[-1]
-    assert (last["role"], REASON in str(last["content"])) == ("user", True)
-    model.then(*replies(strategy, "A new cup comes."))
-    result = await bench.invoke(graph, ask("The cup is broken."))
-    assert result["structured_response"]["text"] == "A new cup comes."
-    for judged, text in zip(
-        outputs(bench.server), ("Wait.", "So sorry!", "A new cup comes."), strict=True
-    ):
-        assert f'"text": "{text}"' in judged
-        assert judged.count('"text"') == judged.count('"sure": true') == 1
-
-
-@dataclass
-class Typed:
-    text: str
-    sure: bool
-
-
-@STRATEGIES
-async def test_structured_response_may_be_a_dataclass(bench: Bench, strategy: Any) -> None:
-    body = {"text": "So sorry!", "sure": True}
-    AgentModel(bench.server, calls("Typed", **body) if strategy is ToolStrategy else body)
-    result = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    assert outputs(bench.server) == ['{\n "text": "So sorry!",\n "sure": true\n}']
-
-
-@STRATEGIES
-async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, strategy: Any) -> None:
-    AgentModel(bench.server, calls("track", order="4711"), *replies(strategy, "In Rome."))
-    graph = agent(bench, gate(bench), tools=[track], response_format=strategy(SHAPE))
-    await bench.invoke(graph, ask())
-    [judged] = outputs(bench.server)
-    assert judged.startswith('1. called track(order="4711")')
-    assert judged.count("In Rome.") == 1
-    assert "3." not in judged
-
-
-@STRATEGIES
-async def test_answer_replaced_by_the_fallback_is_removed_everywhere(
-    bench: Bench, strategy: Any
-) -> None:
-    AgentModel(bench.server, *replies(strategy, "Wait."))
-    bench.server.rules = fails("Wait.")
-    made = gate(bench, max_revisions=0, fallback="Later.")
-    result = await bench.invoke(agent(bench, made, response_format=strategy(SHAPE)), ask())
-    assert result.get("structured_response") is None
-    assert result["messages"][-1].text == "Later."
-    assert "Wait." not in str(result["messages"])
 
 
 HIDDEN = """

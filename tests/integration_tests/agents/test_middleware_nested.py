@@ -10,6 +10,7 @@ from langgraph.graph import MessagesState
 from memalign_graph import GateVerdict
 from tests.conftest import COLD, CRITERION, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
+    APPROVE,
     AgentModel,
     agent,
     ask,
@@ -21,7 +22,6 @@ from tests.integration_tests.agents.support import (
 from tests.integration_tests.gates.support import LENGTH, inputs, outputs, pending, writing
 from tests.loopback import ChatRequest, Rule
 
-APPROVE = {"decisions": [{"type": "approve"}]}
 TEAM = {"memalign": {"namespace": ["team-a"]}}
 TONE_ASKED = CRITERION.instructions
 

@@ -1,0 +1,263 @@
+"""A gate beside other middleware: summaries, limits, guards, rewritten answers, approvals."""
+
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelCallLimitMiddleware,
+    SummarizationMiddleware,
+    ToolCallLimitMiddleware,
+    hook_config,
+)
+from langchain_core.messages import AIMessage, RemoveMessage
+
+from tests.conftest import COLD, Bench, judgings
+from tests.integration_tests.agents.support import (
+    APPROVE,
+    AgentModel,
+    agent,
+    ask,
+    calls,
+    fails,
+    gate,
+    messages_of,
+    track,
+)
+from tests.integration_tests.gates.support import (
+    DOWN,
+    QUESTION,
+    inputs,
+    outputs,
+    pending,
+)
+
+ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
+
+
+def both(made: Any, other: Any, *, gate_first: bool) -> list[Any]:
+    return [made, other] if gate_first else [other, made]
+
+
+def signed(state: Any) -> dict[str, Any]:
+    """Append a signature as a separate message."""
+    last = state["messages"][-1]
+    return {"messages": [RemoveMessage(id=last.id), AIMessage(f"{last.text} Signed: cold.")]}
+
+
+class SignsAfterModel(AgentMiddleware[Any, Any, Any]):
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        return signed(state)
+
+
+class SignsAfterAgent(AgentMiddleware[Any, Any, Any]):
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+        return signed(state)
+
+
+class SignsInPlace(AgentMiddleware[Any, Any, Any]):
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+        last = state["messages"][-1]
+        return {"messages": [AIMessage(f"{last.text} Signed: cold.", id=last.id)]}
+
+
+class Guard(AgentMiddleware[Any, Any, Any]):
+    """Refuses the request before the model is called."""
+
+    @hook_config(can_jump_to=["end"])
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        if "harm" not in state["messages"][-1].text:
+            return None
+        return {"messages": [AIMessage("I may not help with that.")], "jump_to": "end"}
+
+
+def summarizing(bench: Bench, after: int, keep: int = 1) -> SummarizationMiddleware:
+    model = bench.server.chat_model(max_retries=0)
+    return SummarizationMiddleware(model, trigger=("messages", after), keep=("messages", keep))
+
+
+async def test_summarized_conversation_is_judged_with_its_last_question(bench: Bench) -> None:
+    """Also if the question is summarized away during a revision."""
+    summary = summarizing(bench, 3)
+    bench.server.rules = fails("Draft")
+    model = AgentModel(bench.server, "Draft 1.", "They spoke of an order.", "So sorry!")
+    graph = agent(bench, summary, gate(bench))
+    result = await bench.invoke(graph, ask())
+    assert result["quality_gate"]["status"] == "accepted"
+    model.then("They spoke of one and two.", "Second.")
+    result = await bench.invoke(graph, ask("Two?"))
+    assert "They spoke of one and two." in messages_of(result)[0][1]
+    assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
+    assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
+    assert model.left == 0
+
+
+async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) -> None:
+    summary = summarizing(bench, 4, keep=2)
+    track_twice = [calls("track", order="1"), calls("track", order="2")]
+    AgentModel(bench.server, *track_twice, "They asked for an order.", "So sorry!")
+    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert inputs(bench.server) == [QUESTION]
+    [judged] = outputs(bench.server)
+    assert judged.splitlines() == [
+        "1. system: The first messages of this turn were removed from the conversation.",
+        '2. called track(order="2")',
+        "   returned: 2 is in Rome.",
+        "3. assistant (final answer): So sorry!",
+    ]
+
+
+async def test_revision_is_judged_with_the_steps_that_were_summarized_meanwhile(
+    bench: Bench,
+) -> None:
+    summary = summarizing(bench, 4)
+    bench.server.rules = fails("Draft")
+    first, second = (calls("track", order=order) for order in "12")
+    model = AgentModel(bench.server, first, "Draft 1.", "Once.", second, "Twice.", "Draft 2.")
+    model.then("Thrice.", "So sorry!")
+    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert "in Rome" not in str(result["messages"])
+    assert inputs(bench.server) == [QUESTION] * 3
+    steps = [f'{n}. called track(order="{n}")\n   returned: {n} is in Rome.\n' for n in (1, 2)]
+    assert outputs(bench.server) == [
+        f"{steps[0]}2. assistant (final answer): Draft 1.",
+        f"{''.join(steps)}3. assistant (final answer): Draft 2.",
+        f"{''.join(steps)}3. assistant (final answer): So sorry!",
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) -> None:
+    model = AgentModel(bench.server, *["Draft 1.", "Draft 2."][:limit])
+    bench.server.rules = fails("Draft", "limit")
+    limits = ModelCallLimitMiddleware(run_limit=limit, exit_behavior="end")
+    result = await bench.invoke(agent(bench, limits, gate(bench, max_revisions=5)), ask())
+    notices = [text for _, text in messages_of(result) if "Model call limits exceeded" in text]
+    assert len(notices) == 1
+    assert len(model.requests) == len(outputs(bench.server)) == limit
+    assert (result["quality_gate"]["status"], result["quality_gate"]["let_through"]) == (
+        "exhausted",
+        False,
+    )
+
+
+@ORDERS
+@pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])
+async def test_limit_notice_after_a_tool_call_is_not_judged(
+    bench: Bench, limit: Any, *, gate_first: bool
+) -> None:
+    model = AgentModel(bench.server, calls("track", order="1"), calls("track", order="2"))
+    made = gate(bench, review="always")
+    limits = limit(run_limit=1, exit_behavior="end")
+    graph = agent(bench, *both(made, limits, gate_first=gate_first), tools=[track])
+    result = await bench.invoke(graph, ask())
+    assert "__interrupt__" not in result
+    assert judgings(bench.server) == []
+    assert len(model.requests) == (1 if limit is ModelCallLimitMiddleware else 2)
+    assert "limit" in messages_of(result)[-1][1]
+    assert result["quality_gate"] == {}
+
+
+@ORDERS
+async def test_guards_refusal_is_neither_judged_nor_revised(
+    bench: Bench, *, gate_first: bool
+) -> None:
+    """The verdict of an earlier failed turn is not reused."""
+    model = AgentModel(bench.server, "Draft 1.", DOWN)
+    bench.server.rules = fails("Draft", "I may not")
+    made = gate(bench, fallback="Later.")
+    graph = agent(bench, *both(made, Guard(), gate_first=gate_first))
+    with pytest.raises(Exception, match="It broke"):
+        await bench.invoke(graph, ask())
+    assert (await bench.state(graph)).values["quality_gate"]["status"] == "revise"
+    result = await bench.invoke(graph, ask("Do harm."))
+    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
+    assert not result["quality_gate"].get("judgment")
+    brought = {"status": "revise", "judgment": 1}
+    result = await bench.invoke(graph, {**ask("Do harm."), "quality_gate": brought}, "u")
+    assert result["quality_gate"] == {}
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_guards_refusal_in_a_later_turn_is_not_revised(
+    bench: Bench, *, is_first: bool, broken_off: bool
+) -> None:
+    """A guard before the gate skips the node that resets the gate's state."""
+    bench.server.rules = fails("may not")
+    model = AgentModel(bench.server, "Good.")
+    middleware = [Guard(), gate(bench, review="always" if broken_off else "never")]
+    graph = agent(bench, *(middleware if is_first else reversed(middleware)))
+    await bench.invoke(graph, ask())
+    result = await bench.invoke(graph, ask("Do harm."))
+    assert messages_of(result)[-1] == ("ai", "I may not help with that.")
+    assert result["quality_gate"] == {}
+    assert len(model.requests) == len(judgings(bench.server)) == 1
+
+
+@pytest.mark.parametrize(
+    ("signs", "gate_first"),
+    [
+        (SignsAfterModel, True),
+        (SignsAfterModel, False),
+        (SignsAfterAgent, True),
+        (SignsInPlace, True),
+    ],
+)
+async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
+    bench: Bench, *, signs: Any, gate_first: bool
+) -> None:
+    AgentModel(bench.server, "So sorry!")
+    bench.server.rules = fails("Signed: cold.")
+    made = gate(bench, max_revisions=0, fallback="Later.")
+    result = await bench.invoke(agent(bench, *both(made, signs(), gate_first=gate_first)), ask())
+    assert outputs(bench.server) == ["So sorry! Signed: cold."]
+    assert result["quality_gate"]["status"] == "exhausted"
+    assert messages_of(result)[-1] == ("ai", "Later.")
+
+
+class Shop:
+    """A tool that needs approval."""
+
+    def __init__(self) -> None:
+        self.refunded: list[str] = []
+
+    def refund(self, order: str) -> str:
+        """Pay an order back."""
+        self.refunded.append(order)
+        return f"{order} is paid back."
+
+
+@ORDERS
+async def test_tool_approvals_and_reviews_alternate_on_one_thread(
+    bench: Bench, *, gate_first: bool
+) -> None:
+    shop = Shop()
+    approvals = HumanInTheLoopMiddleware({"refund": True})
+    made = gate(bench, review="always", max_revisions=1, sees="answer")
+    graph = agent(bench, *both(made, approvals, gate_first=gate_first), tools=[shop.refund])
+    texts = ("Paid back.", calls("refund", order="2"), "I may not, sorry!")
+    model = AgentModel(bench.server, calls("refund", order="1"), *texts)
+    context = {"memalign": {"namespace": ["team-a"]}}
+    result = await bench.invoke(graph, ask(), context=context)
+    assert pending(result)["name"] == "refund"
+    assert (shop.refunded, judgings(bench.server)) == ([], [])
+    result = await bench.resume(graph, APPROVE)
+    assert pending(result)["name"] == "review_judgment"
+    two = {"decisions": [{"type": "approve"}, {"type": "approve"}]}
+    assert "the reply has 2 decisions: send one" in await bench.refuse(graph, two)
+    result = await bench.resume(graph, COLD)
+    assert pending(result)["name"] == "refund"
+    reply = {"decisions": [{"type": "reject", "message": "No more refunds today."}]}
+    result = await bench.resume(graph, reply)
+    assert pending(result)["args"]["value"] is True
+    verdict = (await bench.resume(graph, APPROVE))["quality_gate"]
+    assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
+    assert outputs(bench.server) == ["Paid back.", "I may not, sorry!"]
+    assert (len(model.requests), shop.refunded) == (4, ["1"])
+    assert await bench.episodes() == []
+    assert len(await bench.episodes(namespace=("team-a",))) == 2

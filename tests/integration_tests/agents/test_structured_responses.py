@@ -1,0 +1,97 @@
+"""Structured responses of agents, and a gate."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+
+from tests.conftest import Bench
+from tests.integration_tests.agents.support import (
+    AgentModel,
+    agent,
+    ask,
+    calls,
+    fails,
+    gate,
+    track,
+)
+from tests.integration_tests.gates.support import (
+    REASON,
+    outputs,
+)
+
+SHAPE: dict[str, Any] = {
+    "title": "reply",
+    "type": "object",
+    "description": "A reply to a customer.",
+    "properties": {"text": {"type": "string"}, "sure": {"type": "boolean"}},
+    "required": ["text", "sure"],
+    "additionalProperties": False,
+}
+STRATEGIES = pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy])
+
+
+def replies(strategy: Any, *texts: str) -> list[Any]:
+    """The model's structured responses."""
+    bodies = [{"text": text, "sure": True} for text in texts]
+    return [calls("reply", **body) if strategy is ToolStrategy else body for body in bodies]
+
+
+@STRATEGIES
+async def test_failed_structured_response_is_regenerated(bench: Bench, strategy: Any) -> None:
+    model = AgentModel(bench.server, *replies(strategy, "Wait.", "So sorry!"))
+    bench.server.rules = fails("Wait.")
+    graph = agent(bench, gate(bench), response_format=strategy(SHAPE))
+    result = await bench.invoke(graph, ask())
+    assert result["structured_response"] == {"text": "So sorry!", "sure": True}
+    assert result["quality_gate"]["revisions"] == 1
+    last = model.requests[1].messages[-1]
+    assert (last["role"], REASON in str(last["content"])) == ("user", True)
+    model.then(*replies(strategy, "A new cup comes."))
+    result = await bench.invoke(graph, ask("The cup is broken."))
+    assert result["structured_response"]["text"] == "A new cup comes."
+    for judged, text in zip(
+        outputs(bench.server), ("Wait.", "So sorry!", "A new cup comes."), strict=True
+    ):
+        assert f'"text": "{text}"' in judged
+        assert judged.count('"text"') == judged.count('"sure": true') == 1
+
+
+@dataclass
+class Typed:
+    text: str
+    sure: bool
+
+
+@STRATEGIES
+async def test_structured_response_may_be_a_dataclass(bench: Bench, strategy: Any) -> None:
+    body = {"text": "So sorry!", "sure": True}
+    AgentModel(bench.server, calls("Typed", **body) if strategy is ToolStrategy else body)
+    result = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
+    assert result["quality_gate"]["status"] == "accepted"
+    assert outputs(bench.server) == ['{\n "text": "So sorry!",\n "sure": true\n}']
+
+
+@STRATEGIES
+async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, strategy: Any) -> None:
+    AgentModel(bench.server, calls("track", order="4711"), *replies(strategy, "In Rome."))
+    graph = agent(bench, gate(bench), tools=[track], response_format=strategy(SHAPE))
+    await bench.invoke(graph, ask())
+    [judged] = outputs(bench.server)
+    assert judged.startswith('1. called track(order="4711")')
+    assert judged.count("In Rome.") == 1
+    assert "3." not in judged
+
+
+@STRATEGIES
+async def test_answer_replaced_by_the_fallback_is_removed_everywhere(
+    bench: Bench, strategy: Any
+) -> None:
+    AgentModel(bench.server, *replies(strategy, "Wait."))
+    bench.server.rules = fails("Wait.")
+    made = gate(bench, max_revisions=0, fallback="Later.")
+    result = await bench.invoke(agent(bench, made, response_format=strategy(SHAPE)), ask())
+    assert result.get("structured_response") is None
+    assert result["messages"][-1].text == "Later."
+    assert "Wait." not in str(result["messages"])
