@@ -103,6 +103,17 @@ async def test_context_may_choose_only_allowed_models(
         await bench.invoke(graph, CASE, context={"model": chosen})
 
 
+async def test_context_may_always_name_the_judges_own_model(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bench.server.environment.items():
+        monkeypatch.setenv(name, value)
+    model = "openai:gpt-4.1-nano"
+    graph = bench.judge_graph(model=model, models=())
+    await bench.invoke(graph, CASE, context={"model": model})
+    assert [chat.model for chat in bench.server.chats] == ["gpt-4.1-nano"]
+
+
 def test_served_graphs_let_no_context_choose_a_model() -> None:
     from memalign_graph import studio
 

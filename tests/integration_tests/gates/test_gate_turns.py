@@ -468,14 +468,16 @@ async def test_settings_of_a_parents_context_reach_the_judge(
     runs: list[tuple[dict[str, Any], bool, bool]] = [
         ({"namespace": list(TEAM), "model": "openai:gpt-4.1-nano"}, True, True),
         ({"namespace": list(TEAM), "k": 0, "review": "never"}, False, True),
+        ({"review": "always"}, False, False),
         ({}, False, False),
     ]
     for number, (values, displayed, ruled) in enumerate(runs):
         bench.server.chats.clear()
         result = await bench.invoke(graph, asked(), str(number), context=settings(schema, **values))
-        assert ("__interrupt__" in result) is ("review" not in values)
+        review = values.get("review")
+        assert ("__interrupt__" in result) is (review != "never")
         # The settings also hold before the revisions are exhausted.
-        assert len(judgings(bench.server)) == 2
+        assert len(judgings(bench.server)) == (1 if review == "always" else 2)
         for chat in judgings(bench.server):
             assert (COLD["rationale"] in chat.text) is displayed
             assert (guideline.text in chat.text) is ruled

@@ -14,6 +14,7 @@ from memalign_graph.call_judge import (
     call_example,
     call_key,
     difference,
+    refused_tools,
     repeats_tool_text,
 )
 from memalign_graph.evidence.threshold import find_threshold
@@ -150,6 +151,26 @@ def test_too_many_addresses_to_compare_are_asked_about() -> None:
     args = {"to": " ".join(f"a{number}@example.com" for number in range(1_000))}
     assert repeats_tool_text(args, turn("Hello."))
     assert not repeats_tool_text(args, turn())
+
+
+REJECTION = "User rejected the tool call for `refund`"
+
+
+@pytest.mark.parametrize(
+    ("result", "is_refused"),
+    [
+        ({"content": "No.", "status": "error", "artifact": {"memalign": "refused"}}, True),
+        ({"content": f"{REJECTION} with reason: No.", "status": "error"}, True),
+        ({"content": REJECTION, "status": "success"}, False),
+        ({"content": "It broke.", "status": "error"}, False),
+    ],
+)
+def test_calls_refused_by_judge_or_person_are_told_from_results_and_failures(
+    result: dict[str, Any], *, is_refused: bool
+) -> None:
+    refused = ToolMessage(**result, name="refund", tool_call_id="1")
+    assert refused_tools([*turn(), refused]) == ({"refund"} if is_refused else set())
+    assert refused_tools([*turn(), refused, HumanMessage("And now?")]) == set()
 
 
 def test_call_key_depends_on_the_content() -> None:
