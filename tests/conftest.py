@@ -72,10 +72,10 @@ def distillings(server: LoopbackServer) -> list[ChatRequest]:
     return [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
 
 
-def operations(*given: Mapping[str, Any]) -> dict[str, Any]:
+def operations(*items: Mapping[str, Any]) -> dict[str, Any]:
     """A distiller's answer."""
     blank = {"guideline": "", "text": "", "feedback": ["F1"]}
-    return {"operations": [{**blank, **item} for item in given]}
+    return {"operations": [{**blank, **item} for item in items]}
 
 
 @dataclass
@@ -96,10 +96,12 @@ class Bench:
     def compile(self, builder: StateGraph[Any, Any, Any, Any]) -> Graph:
         return builder.compile(store=self.store, checkpointer=self.saver)
 
-    async def invoke(self, graph: Graph, given: Any, on: str | None = "t", **options: Any) -> Any:
+    async def invoke(
+        self, graph: Graph, graph_input: Any, on: str | None = "t", **options: Any
+    ) -> Any:
         if self.awaits:
-            return await graph.ainvoke(given, thread(on), **options)
-        return graph.invoke(given, thread(on), **options)
+            return await graph.ainvoke(graph_input, thread(on), **options)
+        return graph.invoke(graph_input, thread(on), **options)
 
     async def resume(self, graph: Graph, reply: Any, on: str = "t", **options: Any) -> Any:
         return await self.invoke(graph, Command(resume=reply), on, **options)
@@ -117,10 +119,12 @@ class Bench:
         assert is_invalid_resume(caught.value)
         return str(caught.value)
 
-    async def stream(self, graph: Graph, given: Any, on: str = "t", **options: Any) -> list[Any]:
+    async def stream(
+        self, graph: Graph, graph_input: Any, on: str = "t", **options: Any
+    ) -> list[Any]:
         if self.awaits:
-            return [part async for part in graph.astream(given, thread(on), **options)]
-        return list(graph.stream(given, thread(on), **options))
+            return [part async for part in graph.astream(graph_input, thread(on), **options)]
+        return list(graph.stream(graph_input, thread(on), **options))
 
     async def state(self, graph: Graph, on: str = "t") -> StateSnapshot:
         return await graph.aget_state(thread(on)) if self.awaits else graph.get_state(thread(on))

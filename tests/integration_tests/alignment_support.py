@@ -33,7 +33,7 @@ def records(count: int, topics: int | None = None, first: int = 0) -> list[dict[
     return [record(number, number % topics if topics else None) for number in numbers]
 
 
-def said(number: int, text: str, **fields: Any) -> dict[str, Any]:
+def comment(number: int, text: str, **fields: Any) -> dict[str, Any]:
     return record(number, rationale=text, **fields)
 
 

@@ -20,7 +20,14 @@ from tests.integration_tests.alignment_model import (
     feedback_in,
     guideline_per_comment,
 )
-from tests.integration_tests.alignment_support import align, alignment, asked, record, records, said
+from tests.integration_tests.alignment_support import (
+    align,
+    alignment,
+    asked,
+    comment,
+    record,
+    records,
+)
 from tests.integration_tests.alignment_worker import Job, texts, work
 from tests.loopback import ChatRequest, LoopbackServer, Together, context_length_exceeded
 from tests.unit_tests.memory.stores import connect
@@ -109,7 +116,7 @@ async def outcome(bench: Bench, seed: int) -> Any:
     bench.server.responder = Model(distil=slow)
     how = {5: "never"}
     feedback = [
-        said(n, f"On #{n % 9} {how.get(n % 27, 'always')} name it, said {n}.") for n in range(40)
+        comment(n, f"On #{n % 9} {how.get(n % 27, 'always')} name it, said {n}.") for n in range(40)
     ]
     context = {"namespace": [f"run{seed}"]}
     report = await align(
@@ -144,7 +151,11 @@ async def test_result_does_not_depend_on_the_order_in_which_batches_finish(bench
         assert await outcome(bench, seed) == (conflicts, guidelines)
 
 
-GIVEN = [said(1, "On #a say sorry."), said(2, "On #b thank them."), said(3, "On #c be brief.")]
+FEEDBACK = [
+    comment(1, "On #a say sorry."),
+    comment(2, "On #b thank them."),
+    comment(3, "On #c be brief."),
+]
 
 
 def model_that_runs(bench: Bench, action: Any, at: str) -> Any:
@@ -171,12 +182,12 @@ def episode_id(memory: JudgeMemory, number: int) -> str:
 
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])
 async def test_feedback_purged_during_an_alignment_leaves_no_trace(bench: Bench, at: str) -> None:
-    planted = said(1, "On #a never say xyzzy-4711.")
+    planted = comment(1, "On #a never say xyzzy-4711.")
     bench.server.responder = model_that_runs(
         bench, lambda memory: memory.forget(episode_id(memory, 1), purge=True), at
     )
     graph = alignment(bench, batch_size=1)
-    await align(bench, [planted, *GIVEN[1:]], graph)
+    await align(bench, [planted, *FEEDBACK[1:]], graph)
     assert "xyzzy" not in str(await bench.guidelines())
     items = bench.store.search((), limit=10_000)
     assert items

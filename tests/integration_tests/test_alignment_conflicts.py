@@ -13,8 +13,8 @@ from tests.integration_tests.alignment_support import (
     alignment,
     builder,
     by_text,
+    comment,
     record,
-    said,
     sources,
 )
 from tests.loopback import ChatRequest
@@ -22,14 +22,20 @@ from tests.loopback import ChatRequest
 OLD_A, NEW_A = "On #a always name it.", "On #a never name it."
 OLD_B, NEW_B = "On #b always thank them.", "On #b never thank them."
 OTHER = "On #c be brief."
-GIVEN = [said(1, OLD_A), said(2, OLD_B), said(3, NEW_A), said(4, NEW_B), said(5, OTHER)]
+FEEDBACK = [
+    comment(1, OLD_A),
+    comment(2, OLD_B),
+    comment(3, NEW_A),
+    comment(4, NEW_B),
+    comment(5, OTHER),
+]
 
 
 async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
     """Align until the interrupt; returns its value."""
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask", batch_size=1, **options)
-    result = await bench.invoke(graph, {"feedback": GIVEN})
+    result = await bench.invoke(graph, {"feedback": FEEDBACK})
     [interrupt] = result["__interrupt__"]
     return graph, interrupt
 
@@ -63,7 +69,7 @@ async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
 
 async def test_conflicts_within_one_batch_are_in_the_interrupt(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
-    result = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": GIVEN})
+    result = await bench.invoke(alignment(bench, conflicts="ask"), {"feedback": FEEDBACK})
     [interrupt] = result["__interrupt__"]
     assert len(interrupt.value["action_requests"]) == 2
 
@@ -133,7 +139,7 @@ async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: B
     """Also if the comparison finds duplicates."""
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask")
-    await align(bench, [said(1, OLD_A)], graph)
+    await align(bench, [comment(1, OLD_A)], graph)
     bench.server.responder = Model(
         distil=lambda _: {"operations": [retire("G1", "On #a leave its name out.")]}
     )
@@ -148,8 +154,8 @@ async def test_decision_leaves_guidelines_of_which_one_was_edited_while_the_ques
 ) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask")
-    await align(bench, [said(1, OLD_A)], graph)
-    await bench.invoke(graph, {"feedback": [said(2, NEW_A)]}, "u")
+    await align(bench, [comment(1, OLD_A)], graph)
+    await bench.invoke(graph, {"feedback": [comment(2, NEW_A)]}, "u")
     [old], edited = await bench.guidelines(), "On #a name it if asked."
     await bench.call(bench.memory(), "edit_guideline", old.id, edited)
     report = (await bench.resume(graph, {"C1": keep}, "u"))["report"]
@@ -161,7 +167,7 @@ async def test_decision_leaves_guidelines_of_which_one_was_edited_while_the_ques
 async def test_decision_on_a_guideline_that_the_same_run_rewords_counts(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask", batch_size=1)
-    await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob")], graph)
+    await align(bench, [comment(1, OLD_A), comment(2, OLD_A, author="bob")], graph)
     first, _ = await bench.episodes()
     bench.memory().forget(first.id)
     reworded = "On #a always name it, please."
@@ -173,7 +179,7 @@ async def test_decision_on_a_guideline_that_the_same_run_rewords_counts(bench: B
         return answer
 
     bench.server.responder = Model(distil=distil)
-    await bench.invoke(graph, {"feedback": [said(3, NEW_A)]}, "u")
+    await bench.invoke(graph, {"feedback": [comment(3, NEW_A)]}, "u")
     report = (await bench.resume(graph, {"C1": "second"}, "u"))["report"]
     assert sources(await bench.guidelines()) == {NEW_A: 1}
     assert report["warnings"] == []
@@ -183,7 +189,7 @@ async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = builder(bench, conflicts="ask", batch_size=1).compile(store=bench.store)
     with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        result = graph.invoke({"feedback": GIVEN})
+        result = graph.invoke({"feedback": FEEDBACK})
     assert len(result["__interrupt__"]) == 1
     assert await bench.guidelines() == []
 
@@ -225,8 +231,8 @@ async def test_guideline_of_more_experts_is_kept_over_newer_feedback_and_reporte
     bench: Bench,
 ) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
-    await align(bench, [said(1, OLD_A), said(2, OLD_A, author="bob"), said(3, OLD_B)])
-    newer = [said(4, NEW_A, author="cy"), said(5, NEW_B, author="cy")]
+    await align(bench, [comment(1, OLD_A), comment(2, OLD_A, author="bob"), comment(3, OLD_B)])
+    newer = [comment(4, NEW_A, author="cy"), comment(5, NEW_B, author="cy")]
     report = await align(bench, newer, alignment(bench, batch_size=1), "u")
     assert sources(await bench.guidelines()) == {OLD_A: 2, OLD_B: 1, NEW_A: 1, NEW_B: 1}
     sides = [

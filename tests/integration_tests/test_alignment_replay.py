@@ -17,13 +17,20 @@ from tests.integration_tests.alignment_model import (
     revise,
     verbatim_model,
 )
-from tests.integration_tests.alignment_support import align, alignment, asked, record, said, sources
+from tests.integration_tests.alignment_support import (
+    align,
+    alignment,
+    asked,
+    comment,
+    record,
+    sources,
+)
 from tests.loopback import ChatRequest, ReplyLike, content_filter
 
 
 def comment_record(number: int, text: str, **fields: Any) -> dict[str, Any]:
     """A comment on a new case that becomes a guideline verbatim."""
-    return said(number, text, **{"value": True, **fields})
+    return comment(number, text, **{"value": True, **fields})
 
 
 async def seed(

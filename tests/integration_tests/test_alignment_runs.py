@@ -23,12 +23,12 @@ from tests.integration_tests.alignment_support import (
     asked,
     builder,
     by_text,
+    comment,
     commits,
     embedded,
     progress_of,
     record,
     records,
-    said,
     version,
 )
 from tests.loopback import Answer, ChatRequest, answer
@@ -81,7 +81,7 @@ async def test_reported_usage_matches_the_servers_count(bench: Bench) -> None:
 
 async def test_report_lists_revised_and_retired_guidelines(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
-    first = await align(bench, [said(1, "On #a name it."), said(2, "On #b name it.")])
+    first = await align(bench, [comment(1, "On #a name it."), comment(2, "On #b name it.")])
     a, b = first["guidelines"]["added"]
     changes = [
         revise("G1", "On #a name the order number.", "F1"),
@@ -137,8 +137,8 @@ async def test_unchanged_feedback_causes_no_model_call(bench: Bench) -> None:
 
 
 LABELS = [record(n, rationale=None) for n in range(4)]
-WORDS = [said(n, f"On #{n} name it.", value=None) for n in range(4, 8)]
-BOTH = [said(n, f"On #{n} name it.") for n in range(8, 12)]
+WORDS = [comment(n, f"On #{n} name it.", value=None) for n in range(4, 8)]
+BOTH = [comment(n, f"On #{n} name it.") for n in range(8, 12)]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,10 @@ async def test_subgraph_of_a_parent_with_its_own_context(bench: Bench) -> None:
 async def test_runs_on_one_thread_have_separate_reports(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, batch_size=1)
-    feedback = [said(1, "On #a always name it."), said(2, "On #a never name it."), None]
+    feedback = [comment(1, "On #a always name it."), comment(2, "On #a never name it."), None]
     first = await align(bench, feedback, graph)
     assert (len(first["conflicts"]), len(first["rejected"]), first["batches"]) == (1, 1, 2)
-    second = await align(bench, [said(3, "On #b thank them.")], graph)
+    second = await align(bench, [comment(3, "On #b thank them.")], graph)
     assert (second["conflicts"], second["rejected"], second["batches"]) == ([], [], 1)
     assert by_text(second["guidelines"]["added"]) == {"On #b thank them.": 1}
     assert second["cost"]["chat_calls"] == second["cost"]["texts_embedded"] == 1

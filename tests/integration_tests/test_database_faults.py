@@ -15,7 +15,7 @@ from tests.conftest import CASE
 from tests.loopback import LoopbackServer
 from tests.proxy import Proxy, proxied
 from tests.unit_tests.memory.driver import recalled
-from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed, learn, op
 
 pytestmark = pytest.mark.postgres
 
@@ -99,7 +99,7 @@ def ended(near: JudgeMemory, far: JudgeMemory) -> None:
 
 
 CHANGES: dict[str, Callable[[JudgeMemory], Any]] = {
-    "remember": lambda memory: memory.remember([said("two"), said("three", "ß" * 9_000)]),
+    "remember": lambda memory: memory.remember([comment("two"), comment("three", "ß" * 9_000)]),
     "revise": lambda memory: memory.revise(memory.episodes()[0].id, {"rationale": "Another."}),
     "learn": lambda memory: learn(memory, op("add", *memory.episodes(), text="Of all.")),
     "write": lambda memory: memory.add_guideline("By hand, too."),
@@ -120,7 +120,7 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         assert number < _MOST_CUTS
         space = f"memory {number}"
         near, far = worker(name=space), worker(proxy.uri, name=space)
-        near.remember([said("one")])
+        near.remember([comment("one")])
         near.add_guideline("By hand.")
         before = content_of(far)
         proxy.carried.clear()
@@ -160,7 +160,7 @@ def test_judging_needs_few_round_trips_to_the_database(
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=far.access.store)
     near.add_guideline("By hand.")
-    far.remember([said("two")])
+    far.remember([comment("two")])
     graph.invoke(CASE)
     proxy.latency_s = 0.2
     for turns in (2, 4):  # two for a read: of the head, and of what is new
@@ -178,13 +178,13 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
     pooled, single = worker(postgres_uri, pool=pool_of(2)), worker(postgres_uri)
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=pooled.access.store)
-    pooled.remember([said("one")])
+    pooled.remember([comment("one")])
     single.version()
     with postgres.stopped(postgres_uri):
         with failing("raise the pool's max_size"):
             graph.invoke(CASE)
         with failing("has to be opened again"):
-            single.remember([said("two")])
+            single.remember([comment("two")])
         assert server.chats == []
     give_up = time.monotonic() + 120
     while True:
@@ -194,8 +194,8 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
         except StoreError:  # a pool that could not connect waits before it tries again
             assert time.monotonic() < give_up
     with failing("has to be opened again"):
-        single.remember([said("two")])
-    pooled.remember([said("two")])
+        single.remember([comment("two")])
+    pooled.remember([comment("two")])
     check_same_content(pooled, worker(postgres_uri))
 
 
@@ -223,11 +223,11 @@ def test_read_only_replica_is_named_before_any_model_call(
     postgres_uri: str, worker: Open, server: LoopbackServer
 ) -> None:
     near = worker()
-    near.remember([said("one")])
+    near.remember([comment("one")])
     replica = worker(f"{postgres_uri}&options=-cdefault_transaction_read_only%3Don")
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=replica.access.store)
-    for act in (lambda: graph.invoke(CASE), lambda: replica.remember([said("two")])):
+    for act in (lambda: graph.invoke(CASE), lambda: replica.remember([comment("two")])):
         with failing("give it the primary"):
             act()
     assert server.chats == []

@@ -300,14 +300,14 @@ async def test_model_answer_that_cannot_be_stored_is_requested_again(
 ) -> None:
     """As a JSON escape, or as a lone surrogate."""
 
-    def said(content: dict[str, Any]) -> Any:
+    def answered(content: dict[str, Any]) -> Any:
         return answer(content) if raw else answer(json.dumps(content))
 
     good = {"rationale": "It is polite.", "value": True}
     bench.server.script(
-        said({"rationale": text, "value": False}),
+        answered({"rationale": text, "value": False}),
         good,
-        said(operations({"action": "add", "text": text})),
+        answered(operations({"action": "add", "text": text})),
         operations({"action": "add", "text": SORRY}),
     )
     result = await bench.review(bench.review_graph(), COLD)

@@ -13,7 +13,7 @@ from memalign_graph.evidence import confidence
 from memalign_graph.io import ASYNC
 from tests.conftest import Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, guideline_per_topic
-from tests.integration_tests.alignment_support import align, alignment, record, records, said
+from tests.integration_tests.alignment_support import align, alignment, comment, record, records
 from tests.loopback import ChatRequest, content_filter, error, refusal
 
 REFUSED = "GRUESOME"
@@ -135,7 +135,9 @@ async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_thr
     bench: Bench,
 ) -> None:
     bench.server.responder = guideline_per_topic
-    await align(bench, [said(1, "#tone It says sorry."), said(2, "#tone Sorry.", author="bob")])
+    await align(
+        bench, [comment(1, "#tone It says sorry."), comment(2, "#tone Sorry.", author="bob")]
+    )
     [before] = await bench.guidelines()
     bench.memory().forget(author="ann")
     [guideline] = await bench.guidelines()

@@ -74,8 +74,8 @@ async def test_streams_have_each_node_and_the_models_tokens(bench: Bench) -> Non
     graph = bench.review_graph()
     modes: Any = {"stream_mode": ["updates", "messages"]}
 
-    async def parts(given: Any) -> tuple[list[str], str, set[str]]:
-        streamed = await bench.stream(graph, given, **modes)
+    async def parts(graph_input: Any) -> tuple[list[str], str, set[str]]:
+        streamed = await bench.stream(graph, graph_input, **modes)
         nodes = [next(iter(part)) for mode, part in streamed if mode == "updates"]
         messages = [part for mode, part in streamed if mode == "messages"]
         text = "".join(str(message.content) for message, _ in messages)

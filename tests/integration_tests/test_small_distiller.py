@@ -11,7 +11,7 @@ from memalign_graph.evidence.checks import fill_questions
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.models import declare_small
 from tests.conftest import CASE, COLD, CRITERION, OTHER, Bench
-from tests.integration_tests.alignment_support import align, alignment, asked, record, said
+from tests.integration_tests.alignment_support import align, alignment, asked, comment, record
 from tests.loopback import ChatRequest, answer, error, with_logprobs
 
 QUESTIONS = "expert_questions"
@@ -36,14 +36,14 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
         *(f"Something else, number {number}." for number in range(3, 16)),
         "Planes: the tasks of both are missing.",
     ]
-    feedback = [said(number, text) for number, text in enumerate(told)]
+    feedback = [comment(number, text) for number, text in enumerate(told)]
     feedback.append(record(17, rationale=None))
-    given = {
+    by_comment = {
         True: wrote(PLANES, "Does the ...?", APPLICATIONS, "Is it one question too many?"),
         False: wrote(PLANES.upper(), f"Is {'x' * 160}?", "Is there a zorp in the reply?"),
     }
     bench.server.responder = lambda chat: answer(
-        given[told[0] in chat.text] if chat.schema_name == QUESTIONS else {}
+        by_comment[told[0] in chat.text] if chat.schema_name == QUESTIONS else {}
     )
     report = await align(bench, feedback, alignment(bench, model=small(bench), checks=False))
     first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: told[0] not in chat.text)
@@ -157,7 +157,7 @@ async def test_a_question_about_the_fault_wins_if_it_separates_better(bench: Ben
 async def test_up_to_three_comments_are_learned_one_by_one_and_more_by_the_dozen(
     bench: Bench, count: int, requests: int
 ) -> None:
-    feedback = [said(number, f"It must say sorry, number {number}.") for number in range(count)]
+    feedback = [comment(number, f"It must say sorry, number {number}.") for number in range(count)]
     bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.3, 0.3)})
     await align(bench, feedback, alignment(bench, model=small(bench)))
     assert len(asked(bench, QUESTIONS)) == requests
@@ -337,9 +337,9 @@ async def test_praise_without_a_value_is_not_turned_around(bench: Bench, others:
     """Also not if the outputs that the model rewrites lose what the expert praises."""
     bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.9, others)})
     graph = bench.review_graph(distill_model=small(bench))
-    given = await bench.review(graph, {"rationale": "Good: it says sorry first."})
+    result = await bench.review(graph, {"rationale": "Good: it says sorry first."})
     assert await bench.guidelines() == []
-    [warning] = given["learned"]["warnings"]
+    [warning] = result["learned"]["warnings"]
     assert "without a value it is not clear whether the expert accepts the case" in warning
 
 
@@ -364,7 +364,7 @@ async def test_a_model_without_log_probabilities_keeps_the_first_wording(bench: 
 async def test_questions_of_many_comments_are_dropped_where_their_cases_refute_them(
     bench: Bench,
 ) -> None:
-    feedback = [said(number, f"It must say sorry, number {number}.") for number in (0, 2, 4, 6)]
+    feedback = [comment(number, f"It must say sorry, number {number}.") for number in (0, 2, 4, 6)]
     assert {record["value"] for record in feedback} == {False}
     bench.server.responder = Distiller((SORRY,))
     report = await align(bench, feedback, alignment(bench, model=small(bench)))

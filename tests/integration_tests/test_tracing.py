@@ -38,9 +38,9 @@ def counted(ledger: UsageLedger) -> dict[tuple[str, str], int]:
 async def test_usage_is_counted_by_criterion_and_purpose(bench: Bench) -> None:
     ledger, server = UsageLedger(), bench.server
 
-    async def run(graph: Graph, *given: Any, on: str = "t") -> None:
+    async def run(graph: Graph, *inputs: Any, on: str = "t") -> None:
         config: Any = {"configurable": {"thread_id": on}, "callbacks": [ledger]}
-        await graph.abatch([*given], config) if bench.awaits else graph.batch([*given], config)
+        await graph.abatch([*inputs], config) if bench.awaits else graph.batch([*inputs], config)
 
     await run(bench.judge_graph(confidence=True, samples=2), CASE, OTHER)
     usage = counted(ledger)

@@ -52,7 +52,7 @@ def expert_feedback(
 
 
 @pytest.mark.parametrize(
-    ("given", "nominal", "ordinal", "interval"),
+    ("ratings", "nominal", "ordinal", "interval"),
     [
         (units(KRIPPENDORFF), 0.743421052631579, 0.8153875037548814, 0.8491071428571428),
         (units(HAYES), 0.47650956741865835, 0.7598291891514336, 0.757378277153558),
@@ -65,12 +65,12 @@ def expert_feedback(
     ],
 )
 def test_alpha_is_that_of_the_krippendorff_package(
-    given: list[list[Value]], nominal: float, ordinal: float, interval: float
+    ratings: list[list[Value]], nominal: float, ordinal: float, interval: float
 ) -> None:
     # The numbers are those of krippendorff 0.9.0 on PyPI.
-    assert krippendorff_alpha(given, "nominal") == pytest.approx(nominal, abs=1e-12)
-    assert krippendorff_alpha(given, "ordinal") == pytest.approx(ordinal, abs=1e-12)
-    assert krippendorff_alpha(given, "interval") == pytest.approx(interval, abs=1e-12)
+    assert krippendorff_alpha(ratings, "nominal") == pytest.approx(nominal, abs=1e-12)
+    assert krippendorff_alpha(ratings, "ordinal") == pytest.approx(ordinal, abs=1e-12)
+    assert krippendorff_alpha(ratings, "interval") == pytest.approx(interval, abs=1e-12)
 
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])

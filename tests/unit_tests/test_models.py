@@ -139,8 +139,8 @@ class Seen(BaseCallbackHandler):
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def on_chat_model_start(self, serialized: Any, messages: Any, **given: Any) -> None:
-        self.calls.append((serialized, messages, given["invocation_params"], given["options"]))
+    def on_chat_model_start(self, serialized: Any, messages: Any, **event: Any) -> None:
+        self.calls.append((serialized, messages, event["invocation_params"], event["options"]))
 
 
 TURNS = [SystemMessage("Judge."), HumanMessage("A"), AIMessage("{}"), HumanMessage("B")]
@@ -178,8 +178,8 @@ def test_call_of_an_openai_model_is_one_run(
     server: LoopbackServer, ask_turns: Callable[[Any], Any], *, is_refused: bool
 ) -> None:
     class SeenChains(Seen):
-        def on_chain_start(self, *_: Any, **given: Any) -> None:
-            self.calls.append(given["name"])
+        def on_chain_start(self, *_: Any, **event: Any) -> None:
+            self.calls.append(event["name"])
 
     seen = SeenChains()
     server.script(refusal("No.") if is_refused else {"rationale": "", "value": True})

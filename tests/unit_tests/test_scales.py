@@ -56,15 +56,15 @@ SHOWN: list[tuple[Scale, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("scale", "given", "written"), TAKEN)
-def test_value_has_one_canonical_form(scale: Scale, given: list[Any], written: Any) -> None:
-    for value in map(scale.validate_value, given):
+@pytest.mark.parametrize(("scale", "values", "written"), TAKEN)
+def test_value_has_one_canonical_form(scale: Scale, values: list[Any], written: Any) -> None:
+    for value in map(scale.validate_value, values):
         assert (value, type(value)) == (written, type(written))
 
 
-@pytest.mark.parametrize(("scale", "given"), REFUSED)
-def test_value_that_is_not_on_the_scale_is_refused(scale: Scale, given: list[Any]) -> None:
-    for value in given:
+@pytest.mark.parametrize(("scale", "values"), REFUSED)
+def test_value_that_is_not_on_the_scale_is_refused(scale: Scale, values: list[Any]) -> None:
+    for value in values:
         with pytest.raises(ValueError) as caught:
             scale.validate_value(value)
         message = str(caught.value)

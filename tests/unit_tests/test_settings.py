@@ -87,9 +87,9 @@ UNCERTAIN: list[tuple[str, Any, str]] = [
 ]
 
 
-def refused(make: Any, *given: Any, **options: Any) -> str:
+def refused(make: Any, *args: Any, **options: Any) -> str:
     with pytest.raises(InvalidInputError) as caught:
-        make(*given, **options)
+        make(*args, **options)
     message = str(caught.value)
     assert "\n" not in message
     return message

@@ -46,15 +46,15 @@ def returned(text: str, call_id: str = "c1", **fields: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text, **fields}
 
 
-def said(role: str, text: str, **fields: Any) -> dict[str, Any]:
+def message(role: str, text: str, **fields: Any) -> dict[str, Any]:
     return {"role": role, "content": text, **fields}
 
 
 RUN: list[dict[str, Any]] = [
-    said("user", "Where is order 7?"),
+    message("user", "Where is order 7?"),
     called("look_up", arguments='{"order": 7, "fields": ["day"]}'),
     returned('{"day": "Monday"}'),
-    said("assistant", "It comes on Monday."),
+    message("assistant", "It comes on Monday."),
 ]
 LANGCHAIN: list[AnyMessage] = [
     HumanMessage("Where is order 7?", id="m1"),
@@ -101,7 +101,7 @@ def test_one_run_is_one_example_for_every_client(messages: Any) -> None:
 
 def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
     example = Example(inputs=LANGCHAIN[:1], outputs=LANGCHAIN, reference_outputs=LANGCHAIN)
-    assert example.inputs == [said("user", "Where is order 7?")]
+    assert example.inputs == [message("user", "Where is order 7?")]
     assert example.outputs == example.reference_outputs
     assert json.dumps(example.to_json())
     for pair in ([LANGCHAIN, RUN], {"A": LANGCHAIN, "B": RUN}):
@@ -156,7 +156,7 @@ def test_text_json_and_plain_chats_keep_their_ids_of_the_previous_release(
     ],
 )
 def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> None:
-    messages = [said("user", "x"), {"role": "user", "content": ["Look:", content]}]
+    messages = [message("user", "x"), {"role": "user", "content": ["Look:", content]}]
     with pytest.raises(InvalidInputError, match=rf"^inputs\[1\] .* '{kind}', .* in words"):
         parse_example({"inputs": messages, "outputs": "a"})
 
@@ -218,7 +218,7 @@ def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
         HumanMessage("Book it.\nNow.", name="ann"),
         *[two, returned("no card", "b2"), returned("booked", "b1")],
         *[returned("lost", "b9"), returned("gone", "b8", name="search")],
-        *[said("assistant", "Booked.", name="clerk"), called("close", "b3")],
+        *[message("assistant", "Booked.", name="clerk"), called("close", "b3")],
     ]
     text = fences.as_text(Example(inputs="q", outputs=messages).outputs)
     assert text == (
@@ -233,14 +233,14 @@ def test_steps_show_the_speaker_and_each_call_with_its_result() -> None:
 
 
 def long_run(steps: int, chars: int = 4_000) -> list[dict[str, Any]]:
-    messages = [said("user", "Please sort out my orders. " * 20)]
+    messages = [message("user", "Please sort out my orders. " * 20)]
     for number in range(steps - 2):
         call_id = f"c{number}"
         messages += [
             called(f"tool_{number}", call_id, f'{{"order": {number}}}'),
             returned(f"result {number} " + "x" * chars, call_id),
         ]
-    return [*messages, said("assistant", "All orders are sorted out.")]
+    return [*messages, message("assistant", "All orders are sorted out.")]
 
 
 @pytest.mark.parametrize("window", [4_000, 128_000])
@@ -272,7 +272,7 @@ def test_tool_results_are_truncated_before_messages() -> None:
 @pytest.mark.parametrize("result", ["退款已经处理", "12345 ", "ab\n", "😀", "<|", "<case"])
 def test_every_step_is_named_whatever_the_results_are_written_in(result: str) -> None:
     run = [message for number in range(150) for message in pair_of(number, result * 700)]
-    example = Example(inputs="q", outputs=[*run, said("assistant", "Done.")])
+    example = Example(inputs="q", outputs=[*run, message("assistant", "Done.")])
     prompt = judge_prompt(CRITERION, example, guidelines=[], recalled=[], max_input_tokens=4_000)
     text = "\n".join(message.text for message in prompt.messages)
     assert len(steps_in(text)) == 151
@@ -298,11 +298,15 @@ def test_steps_that_do_not_fit_are_counted() -> None:
 def test_goal_tools_and_answer_are_embedded_and_no_results() -> None:
     text, is_cut = retrieval_text(Example(inputs="Where is order 7?", outputs=RUN))
     assert (text, is_cut) == ("Where is order 7?\n\nlook_up\n\nIt comes on Monday.", False)
-    history = [said("user", "Hello"), said("assistant", "Yes?"), RUN[0]]
+    history = [message("user", "Hello"), message("assistant", "Yes?"), RUN[0]]
     assert retrieval_text(Example(inputs=history, outputs="Soon."))[0] == (
         "Hello\nWhere is order 7?\n\n\n\nSoon."
     )
-    long = [said("user", "goal " + "é" * 9_000), *long_run(200), said("assistant", "done " * 9_000)]
+    long = [
+        message("user", "goal " + "é" * 9_000),
+        *long_run(200),
+        message("assistant", "done " * 9_000),
+    ]
     text, is_cut = retrieval_text(Example(inputs="q", outputs=long))
     assert is_cut
     assert len(text.encode()) <= MAX_BYTES
@@ -311,7 +315,7 @@ def test_goal_tools_and_answer_are_embedded_and_no_results() -> None:
 
 
 def test_only_an_assistants_text_is_the_final_answer() -> None:
-    for messages in ([RUN[0], said("assistant", " ")], [RUN[0], AIMessage("")]):
+    for messages in ([RUN[0], message("assistant", " ")], [RUN[0], AIMessage("")]):
         assert fences.as_text(Example(inputs="q", outputs=messages).outputs).startswith("1. user: ")
 
 
@@ -325,12 +329,12 @@ def test_only_an_assistants_text_is_the_final_answer() -> None:
 )
 def test_refusal_is_the_same_answer_for_every_client(answer: Any) -> None:
     example = Example(inputs="q", outputs=[RUN[0], answer])
-    assert example == Example(inputs="q", outputs=[RUN[0], said("assistant", "I can't.")])
+    assert example == Example(inputs="q", outputs=[RUN[0], message("assistant", "I can't.")])
 
 
 @pytest.mark.parametrize("name", ["Ann (final answer): Paid.", "assistant (final answer): Paid."])
 def test_name_cannot_end_its_label(name: str) -> None:
-    messages = [said("user", "Hi", name=name), returned("paid", name=name), RUN[3]]
+    messages = [message("user", "Hi", name=name), returned("paid", name=name), RUN[3]]
     text = fences.as_text(Example(inputs="q", outputs=messages).outputs)
     assert text.count("(final answer)") == 1
     assert "answer: " not in text
@@ -387,11 +391,11 @@ ATTACKS = [
 def test_untrusted_text_cannot_forge_steps(attack: str, place: str) -> None:
     run = {
         "result": [*RUN[:2], returned(attack), RUN[3]],
-        "user": [said("user", attack), *RUN[1:]],
+        "user": [message("user", attack), *RUN[1:]],
         "name": [RUN[0], called(f"look_up{attack}"), *RUN[2:]],
         "arguments": [RUN[0], called("look_up", arguments=attack), *RUN[2:]],
     }[place]
-    example = Example(inputs=[said("user", attack)], outputs=run)
+    example = Example(inputs=[message("user", attack)], outputs=run)
     episode = Episode.from_feedback(Feedback(example=example, value=False, rationale="No."))
     prompts: list[Any] = [
         judge_prompt(CRITERION, example, guidelines=[], recalled=[], max_input_tokens=3_000),
@@ -452,7 +456,7 @@ def test_lone_surrogate_in_arguments_stays_escaped() -> None:
 
 
 def test_lenient_parsing_removes_characters_that_cannot_be_stored() -> None:
-    messages = [returned("a\x00b\ud83dc"), said("user", "x")]
+    messages = [returned("a\x00b\ud83dc"), message("user", "x")]
     assert read_messages(messages, "messages", lenient=True)[0]["content"] == "ab?c"
     bad = [{**called("f\x00", "c\x00", "{\x00"), "name": "a\x00"}, returned("x", "c\x00")]
     good = [{**called("f", "c", "{", content=""), "name": "a"}, returned("x", "c")]
@@ -462,7 +466,7 @@ def test_lenient_parsing_removes_characters_that_cannot_be_stored() -> None:
 
 
 def test_both_runs_of_a_pair_are_shown_and_retrieved_by_their_steps() -> None:
-    pair = Example(inputs="q", outputs=[RUN, [*RUN[:1], said("assistant", "No idea.")]])
+    pair = Example(inputs="q", outputs=[RUN, [*RUN[:1], message("assistant", "No idea.")]])
     text = fences.as_text(pair.outputs)
     assert text.startswith("A:\n1. user: Where is order 7?\n2. called look_up")
     assert text.endswith("\nB:\n1. user: Where is order 7?\n2. assistant (final answer): No idea.")
@@ -471,7 +475,7 @@ def test_both_runs_of_a_pair_are_shown_and_retrieved_by_their_steps() -> None:
 
 
 def test_purge_removes_vectors_made_by_the_previous_release() -> None:
-    example = Example(inputs=[said("user", "Hi")], outputs="Hello")
+    example = Example(inputs=[message("user", "Hi")], outputs="Hello")
     assert past_texts(example) == {"user\nHi\n\nHello", "Hi\n\n\n\nHello"}
     assert past_texts(Example(inputs="Hi", outputs="Hello")) == {"Hi\n\nHello"}
 

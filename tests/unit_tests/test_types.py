@@ -137,15 +137,15 @@ def test_empty_cell_is_missing(nothing: Any) -> None:
     assert (value.value, value.rationale) == (True, None)
 
 
-@pytest.mark.parametrize("given", ["20240531", " 20240531", 20240531, 20240531.0, "20240531.0"])
-def test_compact_date_is_a_date(given: Any) -> None:
-    assert feedback(given_at=given).given_at.isoformat() == "2024-05-31T00:00:00+00:00"
+@pytest.mark.parametrize("date", ["20240531", " 20240531", 20240531, 20240531.0, "20240531.0"])
+def test_compact_date_is_a_date(date: Any) -> None:
+    assert feedback(given_at=date).given_at.isoformat() == "2024-05-31T00:00:00+00:00"
 
 
-@pytest.mark.parametrize("given", ["2024", "20241399", 45_000, "20240531100000", "9" * 5_000])
-def test_number_outside_the_range_of_dates_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("date", ["2024", "20241399", 45_000, "20240531100000", "9" * 5_000])
+def test_number_outside_the_range_of_dates_is_refused(date: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^given_at: .{1,45} is no date: write it as 2024"):
-        parse_feedback({**SAID, "given_at": given})
+        parse_feedback({**SAID, "given_at": date})
 
 
 def test_numbers_of_tables_are_numbers_and_blanks_are_dropped() -> None:

@@ -128,14 +128,14 @@ def new_thread(client: SyncLangGraphClient) -> str:
     return thread
 
 
-def run(client: SyncLangGraphClient, thread: str | None, graph: str, **given: Any) -> Any:
+def run(client: SyncLangGraphClient, thread: str | None, graph: str, **options: Any) -> Any:
     """Run a graph or assistant to its end or next interrupt; returns errors as values."""
-    return client.runs.wait(thread, graph, raise_error=False, **given)
+    return client.runs.wait(thread, graph, raise_error=False, **options)
 
 
-def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **given: Any) -> Any:
+def ask(client: SyncLangGraphClient, thread: str, graph: str = "review", **options: Any) -> Any:
     """Run until the first interrupt; returns it."""
-    result = run(client, thread, graph, **{"input": CASE, **given})
+    result = run(client, thread, graph, **{"input": CASE, **options})
     assert "__interrupt__" in result, result
     [interrupt] = result["__interrupt__"]
     return interrupt
@@ -156,10 +156,10 @@ def pending(client: SyncLangGraphClient, thread: str) -> list[str]:
     return [interrupt["id"] for interrupt in client.threads.get_state(thread)["interrupts"]]
 
 
-def run_concurrently(call: Callable[[T], R], given: Iterable[T]) -> list[R]:
+def run_concurrently(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Make calls concurrently; returns the results in order."""
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(call, given))
+        return list(pool.map(call, items))
 
 
 def memory_of(client: SyncLangGraphClient, namespace: str) -> JudgeMemory:

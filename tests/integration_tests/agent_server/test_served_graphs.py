@@ -26,11 +26,11 @@ def assistant(client: SyncLangGraphClient, graph: str = "review", **context: Any
     return made
 
 
-def stream(client: SyncLangGraphClient, thread: str, graph: str, **given: Any) -> dict[str, Any]:
+def stream(client: SyncLangGraphClient, thread: str, graph: str, **options: Any) -> dict[str, Any]:
     """Run a graph; returns the streamed events by kind, and the nodes in order."""
     events: dict[str, Any] = {"updates": [], "custom": []}
     modes: Any = ["updates", "custom"]
-    for part in client.runs.stream(thread, graph, stream_mode=modes, **given):
+    for part in client.runs.stream(thread, graph, stream_mode=modes, **options):
         events.setdefault(part.event, []).append(part.data)
     events["nodes"] = [name for update in events["updates"] for name in update]
     return events

@@ -59,13 +59,13 @@ class Shop:
 
 
 def middleware(bench: Bench, **options: Any) -> ApprovalMiddleware:
-    given = {
+    defaults = {
         "interrupt_on": {"refund": True, "send_email": True},
         "target_agreement": TARGET,
         "sample_share": 0,
         **models(bench),
     }
-    return ApprovalMiddleware(CRITERION, **{**given, **options})
+    return ApprovalMiddleware(CRITERION, **{**defaults, **options})
 
 
 def agent(bench: Bench, shop: Shop, *replies: AgentReply, **options: Any) -> Graph:
@@ -75,13 +75,15 @@ def agent(bench: Bench, shop: Shop, *replies: AgentReply, **options: Any) -> Gra
         model.then(*replies)
     else:
         AgentModel(bench.server, *replies)
-    given: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
-    given |= {name: options.pop(name) for name in (*given, "interrupt_before") if name in options}
+    agent_options: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
+    agent_options |= {
+        name: options.pop(name) for name in (*agent_options, "interrupt_before") if name in options
+    }
     made: Graph = create_agent(
         bench.server.chat_model(max_retries=0),
         options.pop("tools", shop.tools),
         middleware=[middleware(bench, **options)],
-        **given,
+        **agent_options,
     )
     return made
 
@@ -135,21 +137,24 @@ async def trust_judge(
             "judgment"
         ]
     )
-    given = []
+    feedback = []
     for number in range(20):
         example = refund_case(THINGS[number % len(THINGS)], f"B{number}", 10 + number)
         own = {"id": uuid4().hex, "example_id": example.id, "value": verdict, "evidence": None}
         own["review"] = ReviewChoice(asks=True, reasons=list(asked))
         judged = judgment.model_copy(update=own)
-        given.append(Feedback(example=example, value=value, judgment=judged))
+        feedback.append(Feedback(example=example, value=value, judgment=judged))
     memory = bench.memory(CRITERION)
-    await memory.aremember(given) if bench.awaits else memory.remember(given)
+    await memory.aremember(feedback) if bench.awaits else memory.remember(feedback)
 
 
 def refund_case(thing: str, order: str, amount: int) -> Example:
-    said = {"role": "user", "content": f"The {thing} I bought is broken, order {order}. Refund it."}
+    request = {
+        "role": "user",
+        "content": f"The {thing} I bought is broken, order {order}. Refund it.",
+    }
     call = {"name": "refund", "args": {"order": order, "amount": amount}, "id": "1"}
-    example = call_example(call, [said])
+    example = call_example(call, [request])
     assert example is not None
     return example
 

@@ -128,11 +128,11 @@ def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -
         elif asked:
             reply = {one.id: each for one, each in zip(asked, decisions, strict=True)}
             result = graph.invoke(Command(resume=reply), thread("t"))
-        said = [(message.type, message.text) for message in result["messages"]]
+        outcome = [(message.type, message.text) for message in result["messages"]]
     except ValueError as error:
-        said = [(type(error).__name__, str(error))]
+        outcome = [(type(error).__name__, str(error))]
     schemas = [getattr(one, "response_schema", None) for one in asked]
-    return [one.value for one in asked], schemas, sorted(map(str, shop.ran)), said
+    return [one.value for one in asked], schemas, sorted(map(str, shop.ran)), outcome
 
 
 @BOTH_MODES

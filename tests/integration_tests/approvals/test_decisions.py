@@ -182,7 +182,7 @@ async def test_after_a_rejection_calls_of_its_tool_are_asked_about_for_the_rest_
     shop, graph, asked = await start(bench, mode, CALL, retry, "Done.", **options)
     asked = await bench.resume(graph, answers(asked, REJECT))
     assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
-    reviews = [it.judgment.review for it in bench.memory(CRITERION).judgments(waiting=True)]
+    reviews = [kept.judgment.review for kept in bench.memory(CRITERION).judgments(waiting=True)]
     assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
 
 
@@ -205,7 +205,7 @@ async def test_a_refusal_that_was_summarized_counts_for_the_rest_of_the_turn(
     asked = await bench.resume(graph, answers(asked, REJECT))
     assert "rejected" not in str(asked["messages"])
     assert [question["args"]["amount"] for question in questions(asked)] == [19]
-    reviews = [it.judgment.review for it in bench.memory(CRITERION).judgments(waiting=True)]
+    reviews = [kept.judgment.review for kept in bench.memory(CRITERION).judgments(waiting=True)]
     assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
 
 
@@ -256,8 +256,8 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
     [kept] = memory.judgments(waiting=True)
     later = bench.compile(create_feedback_graph(CRITERION, **bench.models()))
     word = {"value": False, "rationale": "The order is a year old.", "author": "ann"}
-    given = {"judgment_id": kept.judgment.id, "reply": word}
-    result = await bench.invoke(later, given, "later")
+    graph_input = {"judgment_id": kept.judgment.id, "reply": word}
+    result = await bench.invoke(later, graph_input, "later")
     assert result["learned"]["guidelines"]
     report = memory.review_report()
     assert (report.unasked, report.unasked_wrong) == (1, 1)
@@ -275,7 +275,7 @@ async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
 async def test_another_process_resumes_the_question_of_a_killed_one(
     bench: Bench, mode: str, tmp_path: Path
 ) -> None:
-    def run(shop: Shop, given: Any) -> Any:
+    def run(shop: Shop, graph_input: Any) -> Any:
         store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
         with (
             SqliteStore.from_conn_string(store_file) as bench.store,
@@ -283,22 +283,24 @@ async def test_another_process_resumes_the_question_of_a_killed_one(
         ):
             bench.store.setup()
             graph = agent(bench, shop, *replies, interrupt_mode=mode)
-            result = graph.invoke(given, thread("t"))
-            said = [(it.value, it.rationale) for it in bench.memory(CRITERION).episodes()]
-        return result, said
+            result = graph.invoke(graph_input, thread("t"))
+            feedback = [
+                (episode.value, episode.rationale) for episode in bench.memory(CRITERION).episodes()
+            ]
+        return result, feedback
 
     replies: tuple[Any, ...] = (CALL,)
     killed, shop = Shop(), Shop()
     asked, _ = run(killed, ask())
     replies = ("Done.",)
-    done, said = run(shop, Command(resume=answers(asked, REJECT)))
+    done, feedback = run(shop, Command(resume=answers(asked, REJECT)))
     assert (killed.ran, shop.ran) == ([], [])
     assert done["messages"][-1].text == "Done."
-    assert said == [(False, "Not within 30 days.")]
+    assert feedback == [(False, "Not within 30 days.")]
     assert len(judgings(bench.server)) == 1
     replies = ()
-    again, said_again = run(shop, Command(resume=answers(asked, APPROVE)))
-    assert (shop.ran, said_again) == ([], said)  # nothing waits any more
+    again, feedback_again = run(shop, Command(resume=answers(asked, APPROVE)))
+    assert (shop.ran, feedback_again) == ([], feedback)  # nothing waits any more
     assert again["messages"][-1].text == "Done."
 
 
@@ -320,7 +322,9 @@ async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, 
     with pytest.raises(RuntimeError, match="cut"):
         await bench.resume(graph, answers(asked, edit))
     await bench.invoke(graph, None)
-    values = [(it.value, it.rationale) for it in await bench.episodes(criterion=CRITERION)]
+    values = [
+        (episode.value, episode.rationale) for episode in await bench.episodes(criterion=CRITERION)
+    ]
     assert sorted(values, key=str) == [
         (False, 'In the right call order is "A8", not "A7".'),
         (True, None),
@@ -342,8 +346,8 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
     bench.server.rules = []  # now the judge would pass it, and it would run
     done = await bench.resume(graph, answers(asked, REJECT))
     assert (shop.ran, results(done)[0][0]) == ([], "error")
-    said = [it.rationale for it in await bench.episodes(criterion=CRITERION)]
-    assert said[-1] == "Not within 30 days."
+    comments = [episode.rationale for episode in await bench.episodes(criterion=CRITERION)]
+    assert comments[-1] == "Not within 30 days."
 
 
 @BOTH_MODES
@@ -403,7 +407,9 @@ async def test_a_memory_is_the_one_of_the_run_also_after_a_question(
     acme = {"memalign": {"namespace": ["acme"]}}
     asked = await bench.invoke(graph, ask(), context=acme)
     asked = await bench.resume(graph, answers(asked, APPROVE))  # without the context
-    assert [it.value for it in bench.memory(CRITERION, namespace=["acme"]).episodes()] == [True]
+    assert [
+        episode.value for episode in bench.memory(CRITERION, namespace=["acme"]).episodes()
+    ] == [True]
     assert len(bench.memory(CRITERION, namespace=["acme"]).judgments()) == 2
     assert await bench.episodes(criterion=CRITERION) == []
     with pytest.raises(InvalidInputError, match="context"):
@@ -450,7 +456,7 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
     done = await bench.resume(graph, answers(asked, APPROVE))
     assert (shop.ran, done["messages"][-1].text) == ([("A7", 20)], "Done.")
     assert len(judgings(bench.server)) == 1
-    assert [it.value for it in await bench.episodes(criterion=CRITERION)] == [True]
+    assert [episode.value for episode in await bench.episodes(criterion=CRITERION)] == [True]
 
 
 @BOTH_MODES
@@ -510,8 +516,8 @@ async def test_of_two_questions_one_is_answered_later(bench: Bench) -> None:
     await bench.resume(graph, dict([first]))
     assert shop.ran == [("A7", 20)]
     episodes = await bench.episodes(criterion=CRITERION)
-    said = {(it.example.outputs["args"]["amount"], it.value) for it in episodes}
-    assert said == {(20, True), (1, False)}
+    values = {(episode.example.outputs["args"]["amount"], episode.value) for episode in episodes}
+    assert values == {(20, True), (1, False)}
     assert len(judgings(bench.server)) == 2
 
 
@@ -530,7 +536,7 @@ async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -
 
 
 def test_invalid_options_are_refused(bench: Bench) -> None:
-    given: dict[str, Any] = {"criterion": CRITERION, "interrupt_on": {"refund": True}}
+    required: dict[str, Any] = {"criterion": CRITERION, "interrupt_on": {"refund": True}}
     colors = Criterion(name="color", instructions="Which?", scale=Categorical(choices=("a", "b")))
     wrong: dict[str, dict[str, Any]] = {
         "always_ask: 'refnud' is not a tool": {"always_ask": ["refnud"]},
@@ -544,6 +550,6 @@ def test_invalid_options_are_refused(bench: Bench) -> None:
     }
     for name, options in wrong.items():
         with pytest.raises(InvalidInputError, match=name):
-            ApprovalMiddleware(**{**given, **options})
+            ApprovalMiddleware(**{**required, **options})
     with pytest.raises(InvalidInputError, match="interrupt_mode"):
-        create_approval_wrapper(**given, interrupt_mode="batched")
+        create_approval_wrapper(**required, interrupt_mode="batched")

@@ -56,7 +56,7 @@ async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
     # Older values of the same calls, from a table: nobody was asked for them.
     fields: dict[str, Any] = {"author": "bob", "given_at": "2020-01-01T00:00:00Z"}
     await memory.aremember(
-        [{**fields, "example": it.example, "value": it.value} for it in decisions]
+        [{**fields, "example": episode.example, "value": episode.value} for episode in decisions]
     )
     if is_migrated:
         for episode in decisions:
@@ -126,8 +126,8 @@ async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Ben
     await bench.resume(graph, answers(asked, EDIT))
     assert shop.ran == [("A7", 5)]
     episodes = await bench.episodes(criterion=CRITERION)
-    said = {(it.example.outputs["args"]["amount"], it.value) for it in episodes}
-    assert said == {(20, False), (5, True)}
+    values = {(episode.example.outputs["args"]["amount"], episode.value) for episode in episodes}
+    assert values == {(20, False), (5, True)}
 
 
 async def test_a_models_id_of_a_call_is_not_the_persons_reason(bench: Bench) -> None:
@@ -174,8 +174,8 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
         90: {"type": "edit", "edited_action": edited},
     }
     shop, graph, asked = await start(bench, mode, shared, "Done.")
-    given = [decisions[question["args"]["amount"]] for question in questions(asked)]
-    await bench.resume(graph, answers(asked, *given))
+    chosen = [decisions[question["args"]["amount"]] for question in questions(asked)]
+    await bench.resume(graph, answers(asked, *chosen))
     assert {*shop.ran} == {("A7", 20), ("A8", 9), ("look_up", "Bob")}
     assert len(shop.ran) == 3
 
@@ -189,9 +189,20 @@ async def test_a_decision_is_learned_where_a_model_uses_its_ids_again(
     agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
     asked = await bench.invoke(graph, ask("Refund it again."))
     await bench.resume(graph, answers(asked, REJECT))
-    values = [it.value for it in await bench.episodes(criterion=CRITERION)]
+    values = [episode.value for episode in await bench.episodes(criterion=CRITERION)]
     assert sorted(map(str, values)) == ["False", "True"]
     assert len(distillings(bench.server)) == 1
+
+
+async def test_decisions_on_the_same_call_in_two_threads_both_count(bench: Bench) -> None:
+    """Models number their calls: threads of one request may have calls with one id."""
+    graph = agent(bench, Shop())
+    for name, decision in (("a", APPROVE), ("b", REJECT)):
+        agent(bench, Shop(), Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
+        asked = await bench.invoke(graph, ask(), name)
+        await bench.resume(graph, answers(asked, decision), name)
+    values = [episode.value for episode in await bench.episodes(criterion=CRITERION)]
+    assert sorted(map(str, values)) == ["False", "True"]
 
 
 async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> None:
@@ -203,8 +214,8 @@ async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> N
     builder.add_edge(START, "tools")
     graph = bench.compile(builder)
     call = {**REFUND, "id": "1"}
-    given = {"messages": [*ask()["messages"], AIMessage("", tool_calls=[call])]}
-    asked = await bench.invoke(graph, given)
+    state = {"messages": [*ask()["messages"], AIMessage("", tool_calls=[call])]}
+    asked = await bench.invoke(graph, state)
     assert (questions(asked), shop.ran) == ([REFUND], [])
 
 
@@ -275,8 +286,8 @@ async def test_calls_in_tasks_of_their_own_are_all_asked_about(bench: Bench) -> 
     assert sorted(shop.ran) == [("A0", 20), ("A2", 20)]
     assert sorted(status for status, _ in results(done)) == ["error", "success", "success"]
     episodes = await bench.episodes(criterion=CRITERION)
-    said = {(it.example.outputs["args"]["order"], it.value) for it in episodes}
-    assert said == {("A0", True), ("A1", False), ("A2", True)}
+    values = {(episode.example.outputs["args"]["order"], episode.value) for episode in episodes}
+    assert values == {("A0", True), ("A1", False), ("A2", True)}
 
 
 @IN_MEMORY

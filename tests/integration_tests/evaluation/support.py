@@ -93,17 +93,19 @@ Model = partial(alignment_model.Model, distil=alignment_model.guideline_per_comm
 """A model that turns comments into guidelines verbatim."""
 
 
-def memory_of(server: LoopbackServer, given: Iterable[Any] = (), *guidelines: str) -> JudgeMemory:
+def memory_of(
+    server: LoopbackServer, feedback: Iterable[Any] = (), *guidelines: str
+) -> JudgeMemory:
     """Build a memory with feedback and guidelines."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
-    remember(memory, *given)
+    remember(memory, *feedback)
     for text in guidelines:
         memory.add_guideline(text)
     return memory
 
 
-def remember(memory: JudgeMemory, *given: Any) -> None:
-    memory.remember([Feedback.model_validate(item) for item in given])
+def remember(memory: JudgeMemory, *feedback: Any) -> None:
+    memory.remember([Feedback.model_validate(item) for item in feedback])
 
 
 def contents(memory: JudgeMemory) -> Any:
@@ -138,8 +140,8 @@ class Caller:
     def models(self) -> dict[str, Any]:
         return {"model": self.server.chat_model(), "embeddings": self.server.embedder()}
 
-    async def evaluate(self, criterion: Criterion, given: Any, **options: Any) -> Report:
-        report = await self("evaluate", criterion, given, **{"folds": 3, **options})
+    async def evaluate(self, criterion: Criterion, feedback: Any, **options: Any) -> Report:
+        report = await self("evaluate", criterion, feedback, **{"folds": 3, **options})
         assert isinstance(report, Report)
         return report
 

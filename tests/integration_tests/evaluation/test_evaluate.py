@@ -206,7 +206,7 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "says"),
+    ("feedback", "options", "says"),
     [
         (records(2), {}, "folds: 3 folds need .* there are 2"),
         ({"inputs": 1}, {}, "feedback: give a list"),
@@ -231,10 +231,10 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
     ],
 )
 async def test_unusable_arguments(
-    call: Caller, server: LoopbackServer, given: Any, options: Any, says: str
+    call: Caller, server: LoopbackServer, feedback: Any, options: Any, says: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=rf"^{says}") as caught:
-        await call.evaluate(CRITERION, given, **options)
+        await call.evaluate(CRITERION, feedback, **options)
     assert "\n" not in str(caught.value)
     assert asked(server) == (0, 0)
 

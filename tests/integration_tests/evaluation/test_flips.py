@@ -25,9 +25,9 @@ from tests.loopback import LoopbackServer, answer
 TRUE = [record(number, values=(True,)) for number in range(8)]
 
 
-def remembered(server: LoopbackServer, given: Any, *guidelines: str) -> tuple[JudgeMemory, str]:
+def remembered(server: LoopbackServer, feedback: Any, *guidelines: str) -> tuple[JudgeMemory, str]:
     """A memory with some feedback and guidelines, and its version."""
-    memory = memory_of(server, given, *guidelines)
+    memory = memory_of(server, feedback, *guidelines)
     return memory, memory.version()
 
 

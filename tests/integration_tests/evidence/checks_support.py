@@ -70,7 +70,7 @@ async def rules(
     return await bench.guidelines(criterion=criterion)
 
 
-async def judge(bench: Bench, given: Any = CASE, **options: Any) -> Any:
+async def judge(bench: Bench, graph_input: Any = CASE, **options: Any) -> Any:
     graph = bench.judge_graph(**{"checks": True, **options})
     bench.server.chats.clear()
-    return (await bench.invoke(graph, given))["judgment"]
+    return (await bench.invoke(graph, graph_input))["judgment"]

@@ -101,18 +101,18 @@ class Judge:
 
 def learning(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
     """An alignment that judges its cases, and distils nothing unless told."""
-    given = {
+    defaults = {
         "model": bench.server.chat_model(max_retries=0),
         "embeddings": bench.server.embedder(),
         "judge_cases": True,
         "distill": False,
         **options,
     }
-    return bench.compile(create_alignment_graph(criterion, **given))
+    return bench.compile(create_alignment_graph(criterion, **defaults))
 
 
-async def learn(bench: Bench, given: Iterable[Any], on: str | None = "t", **options: Any) -> Any:
-    result = await bench.invoke(learning(bench, **options), {"feedback": list(given)}, on)
+async def learn(bench: Bench, feedback: Iterable[Any], on: str | None = "t", **options: Any) -> Any:
+    result = await bench.invoke(learning(bench, **options), {"feedback": list(feedback)}, on)
     return result["report"]
 
 

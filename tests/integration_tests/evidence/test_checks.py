@@ -124,8 +124,8 @@ async def test_a_gate_quotes_the_checks_that_failed(bench: Bench) -> None:
         return {"messages": [AIMessage("Pardon us." if len(told) > 1 else "Check the page.")]}
 
     graph = gated(bench, write, checks=True)
-    given = await bench.invoke(graph, {"messages": [("human", "Where is it?")]})
-    assert (given["quality_gate"]["passed"], len(told)) == (True, 2)
+    result = await bench.invoke(graph, {"messages": [("human", "Where is it?")]})
+    assert (result["quality_gate"]["passed"], len(told)) == (True, 2)
     assert f"The answer must follow these guidelines:\n- Rule: {SORRY}\n" in told[1]
     assert not any(one in told[1] for one in (BRIEF, DATE))
     schemas = [chat.schema or {} for chat in judgings(bench.server)]
@@ -155,8 +155,8 @@ def small_model(bench: Bench, **options: Any) -> Any:
 
 async def test_a_small_model_is_asked_for_a_letter_and_experts_move_it(bench: Bench) -> None:
     values = [0.0, 0.0, 1.0, 1.0, 0.4]
-    given = [{**case(n), "value": value, "author": "ann"} for n, value in enumerate(values)]
-    episodes = await bench.remember(*given, criterion=SHARE)
+    feedback = [{**case(n), "value": value, "author": "ann"} for n, value in enumerate(values)]
+    episodes = await bench.remember(*feedback, criterion=SHARE)
     [rule] = await rules(bench, [SORRY], SHARE)
     # Checks are on without being asked for.
     options: dict[str, Any] = {

@@ -55,9 +55,9 @@ def answers(reply: ReplyLike) -> list[Rule]:
     return [Rule(lambda chat: chat.schema_name == SCHEMA, reply=reply)]
 
 
-def action(given: dict[str, Any]) -> dict[str, Any]:
+def action(result: dict[str, Any]) -> dict[str, Any]:
     """The one action that a run waits for."""
-    [interrupt] = given["__interrupt__"]
+    [interrupt] = result["__interrupt__"]
     [one] = interrupt.value["action_requests"]
     return dict(one)
 
@@ -69,35 +69,40 @@ def clarifying_graph(bench: Bench, **options: Any) -> Graph:
 
 
 async def until_asked(
-    bench: Bench, graph: Graph, said: Any = VAGUE, case: Any = CASE, on: str = "t", asks: Any = ASKS
+    bench: Bench,
+    graph: Graph,
+    reply: Any = VAGUE,
+    case: Any = CASE,
+    on: str = "t",
+    asks: Any = ASKS,
 ) -> dict[str, Any]:
     """Judge a case, have the expert say something vague, and be asked back."""
     bench.server.rules = answers(asks)
-    given: dict[str, Any] = await bench.review(graph, said, case, on)
-    assert action(given)["name"] == "clarify_feedback"
-    assert asks["question"] in action(given)["description"]
-    return given
+    result: dict[str, Any] = await bench.review(graph, reply, case, on)
+    assert action(result)["name"] == "clarify_feedback"
+    assert asks["question"] in action(result)["description"]
+    return result
 
 
 @EVERY_WAY
 async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await bench.add_guideline("A reply without regret is not appropriate.")
-    given = await until_asked(bench, graph)
+    result = await until_asked(bench, graph)
     for shown in (VAGUE["rationale"], *CASE.values()):
-        assert shown in action(given)["description"]
+        assert shown in action(result)["description"]
     [chat] = questions(bench.server)
     for shown in (
         CRITERION.instructions,
         *CASE.values(),
-        given["judgment"]["rationale"],
+        result["judgment"]["rationale"],
         "A reply without regret is not appropriate.",
         "The expert's value: false",
         "Too cold.",
     ):
         assert shown in chat.messages[-1]["content"]
     assert "ann" not in chat.messages[-1]["content"].split()
-    assert (given["feedback"]["rationale"], given["learned"]) == ("Too cold.", None)
+    assert (result["feedback"]["rationale"], result["learned"]) == ("Too cold.", None)
     for reply, problem in (
         ({"value": "perhaps"}, "'perhaps' is not on the scale"),
         (" ", "approve to continue without an answer"),
@@ -110,8 +115,8 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
 
     done = await bench.resume(graph, {state.interrupts[0].id: ANSWER})
     assert set(done) == {"judgment", "feedback", "learned"}
-    said = {"value": False, "rationale": JOINED, "author": "ann"}
-    assert done["feedback"].items() >= said.items()
+    feedback = {"value": False, "rationale": JOINED, "author": "ann"}
+    assert done["feedback"].items() >= feedback.items()
     assert done["feedback"]["judgment"] == done["judgment"]
     [episode] = await bench.episodes()
     assert (episode.rationale, episode.status) == (JOINED, "distilled")
@@ -205,9 +210,9 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
 async def test_new_run_on_the_thread_drops_the_question(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
-    given = await bench.invoke(graph, OTHER)
-    assert action(given)["name"] == "review_judgment"
-    assert OTHER["outputs"] in action(given)["description"]
+    result = await bench.invoke(graph, OTHER)
+    assert action(result)["name"] == "review_judgment"
+    assert OTHER["outputs"] in action(result)["description"]
     bench.server.rules = answers(CLEAR)
     done = await bench.resume(graph, {"rationale": "It is too cold."})
     assert done["feedback"]["rationale"] == "It is too cold."
@@ -235,14 +240,14 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     bench.server.rules = answers(ASKS)
     writer = Writer("Wait.", "Sorry!")
     graph = gated(bench, writer, review="always", clarify=True, max_revisions=1)
-    given = await bench.review(graph, VAGUE, asked())
-    assert action(given)["name"] == "clarify_feedback"
-    assert "Wait." in action(given)["description"]
-    given = await bench.resume(graph, ANSWER)
+    result = await bench.review(graph, VAGUE, asked())
+    assert action(result)["name"] == "clarify_feedback"
+    assert "Wait." in action(result)["description"]
+    result = await bench.resume(graph, ANSWER)
     told = writer.seen[1]["messages"][-1].text
     assert "Too cold." in told
     assert ANSWER in told
-    assert action(given)["name"] == "review_judgment"  # of the second draft
+    assert action(result)["name"] == "review_judgment"  # of the second draft
     verdict = (await bench.resume(graph, APPROVE))["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
     assert {one.rationale for one in await bench.episodes()} == {JOINED, None}
@@ -260,10 +265,10 @@ async def test_answer_counts_after_what_its_expert_said_while_the_question_waite
     await bench.resume(graph, {**VAGUE, "author": author})
     meanwhile = {**CASE, "value": True, "rationale": "Fine after all.", "author": "ann"}
     bench.memory().remember([meanwhile])
-    given = await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
+    result = await bench.resume(graph, {"rationale": ANSWER, "author": "ann"})
     [episode] = await bench.episodes()
     assert (episode.value, episode.rationale, episode.author) == (False, JOINED, "ann")
-    assert given["learned"]["episode_ids"] == [episode.id]
+    assert result["learned"]["episode_ids"] == [episode.id]
     [distilled] = distillings(bench.server)
     assert ANSWER in distilled.text
 

@@ -56,8 +56,8 @@ class TellingJudge:
 
     def __call__(self, chat: ChatRequest) -> Reply:
         if not asks_for_value(chat):
-            said = self.verdict(chat) if callable(self.verdict) else self.verdict
-            return as_reply({"rationale": "Seen.", "value": said, "broken_guidelines": []})
+            value = self.verdict(chat) if callable(self.verdict) else self.verdict
+            return as_reply({"rationale": "Seen.", "value": value, "broken_guidelines": []})
         told = self.odds(chat) if callable(self.odds) else self.odds
         if not isinstance(told, Mapping) or "value" in told:
             return as_reply(told)  # type: ignore[arg-type] # no odds
@@ -198,12 +198,12 @@ class Plain(BaseChatModel):
 async def test_what_can_not_be_measured_is_not_asked(bench: Bench) -> None:
     bench.server.responder = TellingJudge(SURE)
     plain = Plain(inner=bench.server.chat_model())
-    said = unmeasured(await judged(bench, model=plain))
-    assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in said
+    warning = unmeasured(await judged(bench, model=plain))
+    assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in warning
     for criterion, value in ((SHARE, 7), (MANY, "c3")):
         bench.server.responder = TellingJudge(SURE, value)
-        said = unmeasured(await judged(bench, criterion))
-        assert "the scale has over 20 values; give samples=5" in said
+        warning = unmeasured(await judged(bench, criterion))
+        assert "the scale has over 20 values; give samples=5" in warning
     assert len(bench.server.chats) == 3
 
 
@@ -263,9 +263,9 @@ async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench
     assert judgment["confidence"] == 0.5
     assert "Only 2 of 3 samples were answers" in judgment["warnings"][0]
     bench.server.responder = saying(True, *["perhaps"] * 4)
-    said = unmeasured(await judged(bench, samples=2, at_once=1))
-    assert "No logprobs here" in said
-    assert "No confidence by samples: none was an answer" in said
+    warning = unmeasured(await judged(bench, samples=2, at_once=1))
+    assert "No logprobs here" in warning
+    assert "No confidence by samples: none was an answer" in warning
 
 
 @pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.3, 0.3), (None, None)])

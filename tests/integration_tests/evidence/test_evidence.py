@@ -38,15 +38,20 @@ NEXT = 98
 
 def judgment(value: Any, **fields: Any) -> dict[str, Any]:
     """What the judge had said of a case."""
-    given = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
-    given["model"] = "gpt-4.1-mini-2025-04-14"  # as stored before judges had keys
-    return Judgment.model_validate({**given, "value": value, **fields}).to_json()
+    defaults = {
+        "criterion": CRITERION.name,
+        "example_id": "",
+        "rationale": "",
+        "memory_version": "",
+    }
+    defaults["model"] = "gpt-4.1-mini-2025-04-14"  # as stored before judges had keys
+    return Judgment.model_validate({**defaults, "value": value, **fields}).to_json()
 
 
 async def fill(bench: Bench, count: int = 24, *, judged: bool = True) -> None:
     """A memory of cases whose judge always said yes."""
-    said: Any = {"judgment": judgment(value=True)} if judged else {}
-    await bench.remember(*words(count, **said))
+    fields: Any = {"judgment": judgment(value=True)} if judged else {}
+    await bench.remember(*words(count, **fields))
 
 
 async def judged(bench: Bench, number: int = NEXT, on: str = "t", **options: Any) -> dict[str, Any]:
@@ -55,33 +60,37 @@ async def judged(bench: Bench, number: int = NEXT, on: str = "t", **options: Any
     return found
 
 
-def told(count: int, said: Any) -> list[dict[str, Any]]:
+def with_verdicts(count: int, verdict_of: Any) -> list[dict[str, Any]]:
     """What experts say of some cases, and what the judge said of them before."""
-    return [word(number, judgment=judgment(said(number))) for number in range(count)]
+    return [word(number, judgment=judgment(verdict_of(number))) for number in range(count)]
 
 
 AUTO: dict[str, tuple[list[Any], str, Any]] = {
-    "few cases": (told(9, lambda _: True), "The verdict decides: memory has 9 cases", True),
+    "few cases": (
+        with_verdicts(9, lambda _: True),
+        "The verdict decides: memory has 9 cases",
+        True,
+    ),
     "few verdicts": (
-        [*told(9, lambda _: True), *words(24)[9:]],
+        [*with_verdicts(9, lambda _: True), *words(24)[9:]],
         "The verdict decides: of 24 cases in memory with an expert's value 9 have the judge's own",
         True,
     ),
-    "a judge as good": (told(24, truth), "The verdict decides: on 24 cases", True),
+    "a judge as good": (with_verdicts(24, truth), "The verdict decides: on 24 cases", True),
     "ten verdicts": (
-        [*told(12, lambda _: True), *words(24)[12:]],
+        [*with_verdicts(12, lambda _: True), *words(24)[12:]],
         "The evidence decides: on 12 cases",
         False,
     ),
 }
 
 
-@pytest.mark.parametrize(("given", "reason", "value"), AUTO.values(), ids=AUTO)
+@pytest.mark.parametrize(("feedback", "reason", "value"), AUTO.values(), ids=AUTO)
 async def test_by_itself_the_evidence_decides_where_it_beats_the_judges_own_verdicts(
-    bench: Bench, given: list[Any], reason: str, value: Any
+    bench: Bench, feedback: list[Any], reason: str, value: Any
 ) -> None:
     bench.server.responder = Judge()
-    await bench.remember(*given)
+    await bench.remember(*feedback)
     found = await judged(bench, decide="auto")
     assert found["evidence"]["reason"].startswith(reason)
     assert f"The {found['evidence']['decided_by']} decides" in reason
@@ -216,10 +225,10 @@ def gate(bench: Bench, draft: int = NEXT, **options: Any) -> Graph:
     """A graph whose answer the gate is to judge as one of the cases."""
     builder = writing(Writer(*[str(case(draft)["outputs"])] * 3))
     options = {"revise": "write", "max_revisions": 1, "decide": "evidence", **options}
-    given: Any = lambda _: case(draft)  # noqa: E731 - a caller's own function
+    example: Any = lambda _: case(draft)  # noqa: E731 - a caller's own function
     return bench.compile(
         add_quality_gate(
-            builder, CRITERION, after="write", example=given, **models(bench, **options)
+            builder, CRITERION, after="write", example=example, **models(bench, **options)
         )
     )
 
@@ -272,7 +281,7 @@ async def test_the_evidence_routes_a_gate(bench: Bench) -> None:
     assert "Experts did not accept the answers most like this one." in found["critique"]
     found = (await bench.invoke(gate(bench, decide="verdict"), asked(), "verdict"))["quality_gate"]
     assert (found["status"], found["judgment"]["evidence"]) == ("accepted", None)
-    # Where both refuse, the judge's reason is told.
+    # Where both refuse, the judge's reason is in the critique.
     found = (await bench.invoke(gate(bench, NEXT - 4), asked(), "both"))["quality_gate"]
     assert found["value"] is False
     assert f"Seen {NEXT - 4}." in found["critique"]

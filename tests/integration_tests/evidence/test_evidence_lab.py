@@ -22,7 +22,7 @@ from tests.loopback import ChatRequest, LoopbackServer
 
 TURNS = "Turn it round."
 VERDICT = "aligned verdict"
-GIVEN = words(32)
+FEEDBACK = words(32)
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +63,9 @@ async def taught(bench: Bench, *earlier: Any, **options: Any) -> Any:
     await learn(bench, [], "distilled", distill=True, **shared)
     model.teaches = True
     bench.server.chats.clear()
-    given = [word(24, rationale="So it has to be turned round.")]
+    feedback = [word(24, rationale="So it has to be turned round.")]
     guarded = {"distill": True, "guard": "replay", "replay_cases": 40, **shared}
-    return (await learn(bench, given, "rule", **guarded))["replay"]
+    return (await learn(bench, feedback, "rule", **guarded))["replay"]
 
 
 async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
@@ -108,7 +108,7 @@ def lab(server: LoopbackServer) -> Caller:
 async def test_base_verdict_and_evidence_stand_beside_each_other(
     lab: Caller, server: LoopbackServer
 ) -> None:
-    found = await lab.evaluate(CRITERION, GIVEN, folds=4, resamples=50, confidence=True)
+    found = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, confidence=True)
     judges = [one.judge for one in found.scores]
     assert judges == ["majority", "kNN", "evidence", BASE, VERDICT, ALIGNED]
     agreement = [found.metric(name, "agreement").value for name in (BASE, VERDICT, ALIGNED)]
@@ -120,11 +120,11 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     # No fold sees its own cases.
     assert not any(number_of(chat) in earlier(chat) for chat in judgings(server))
     for one in found.cases:
-        said = one.judgments[ALIGNED]
-        assert said.evidence is not None
-        assert said.evidence.decided_by == "evidence"
-        assert one.value_of(VERDICT) == said.evidence.verdict
-        assert one.value_of(ALIGNED) == said.value
+        judgment = one.judgments[ALIGNED]
+        assert judgment.evidence is not None
+        assert judgment.evidence.decided_by == "evidence"
+        assert one.value_of(VERDICT) == judgment.evidence.verdict
+        assert one.value_of(ALIGNED) == judgment.value
         assert one.judgments[BASE].evidence is None
     assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
     # Each case once by the base judge, once by the aligned one, and once in each memory it is in;
@@ -136,17 +136,17 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
 async def test_by_default_the_evidence_is_weighed_against_verdicts_on_what_is_learned(
     lab: Caller,
 ) -> None:
-    found = await lab.evaluate(CRITERION, GIVEN, folds=4, resamples=50, decide="auto")
+    found = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
     assert answers(found, stage="learn") >= 4 * (24 + 1)
     # Fewer than ten cases weigh nothing: each memory distils, and judges no case.
-    found = await lab.evaluate(CRITERION, GIVEN[:12], folds=4, resamples=50, decide="auto")
+    found = await lab.evaluate(CRITERION, FEEDBACK[:12], folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-2:] == [BASE, ALIGNED]
     assert answers(found, stage="learn") == 4
-    said = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
-    given = words(32, judgment={**said, "model": "gpt-4.1-mini", "value": True})
-    found = await lab.evaluate(CRITERION, given, folds=4, resamples=50, decide="auto")
+    fields = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
+    feedback = words(32, judgment={**fields, "model": "gpt-4.1-mini", "value": True})
+    found = await lab.evaluate(CRITERION, feedback, folds=4, resamples=50, decide="auto")
     assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert found.metric(ALIGNED, "agreement").value == 1.0
     assert "aligned: the evidence decided 32 of 32 cases." in found.warnings

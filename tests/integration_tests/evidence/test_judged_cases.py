@@ -36,8 +36,8 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
     bench.server.responder = Judge(
         value=lambda number: number % 2 == 0, belief=lambda number: 0.1 * number + 0.2
     )
-    given = [*words(6), word(0, author="bob", value=False)]
-    report = await learn(bench, given, confidence=True)
+    feedback = [*words(6), word(0, author="bob", value=False)]
+    report = await learn(bench, feedback, confidence=True)
     assert (report["judged_cases"], report["warnings"]) == (6, [])
     assert report["cost"]["chat_calls"] == len(bench.server.chats) == 12
     assert judged(bench) == list(range(6))
@@ -55,7 +55,7 @@ async def test_each_case_is_judged_once(bench: Bench) -> None:
         assert episode.value is (False if episode.author == "bob" else number % 4 < 2)
     drafts = bench.memory().access.layout.of("drafts")
     assert not await bench.call(bench.store, "search", drafts)
-    again = await learn(bench, given, "again", confidence=True)
+    again = await learn(bench, feedback, "again", confidence=True)
     assert (again["judged_cases"], again["cost"]["chat_calls"]) == (0, 0)
     assert again["memory_version_after"] == report["memory_version_after"]
     assert bench.server.chats == []
@@ -80,10 +80,10 @@ async def test_only_cases_that_tell_something_and_have_no_judgment_are_judged(be
     bench.server.responder = Judge()
     await learn(bench, [], "t")
     await bench.resume(graph, {"value": False, "author": "bob"}, "review")
-    said = [
+    reviewed = [
         episode for episode in await bench.episodes() if episode.example.inputs == case(4)["inputs"]
     ]
-    assert {episode.author: episode.judgment.value for episode in said if episode.judgment} == {
+    assert {episode.author: episode.judgment.value for episode in reviewed if episode.judgment} == {
         "ann": True,
         "bob": False,
     }
@@ -131,8 +131,8 @@ async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Be
         }
 
     bench.server.responder = Judge(distil=distil)
-    given = words(2, rationale="Too vague, as so often.")
-    await learn(bench, given, judge_cases=False, distill=True)
+    feedback = words(2, rationale="Too vague, as so often.")
+    await learn(bench, feedback, judge_cases=False, distill=True)
     sources = {guideline.text: guideline.episode_ids for guideline in await bench.guidelines()}
     assert len(sources) == 3
     episodes = by_number(await bench.episodes())
@@ -204,8 +204,8 @@ async def test_how_sure_it_is_by_samples_is_said_and_its_calls_are_bounded(bench
     assert {item.confidence_source for item in kept} == {"samples"}
     bench.server.responder = without_logprobs(Judge())
     report = await learn(bench, [word(5), word(6)], "more", confidence=True)
-    [said] = report["warnings"]
-    assert said.startswith("2 case(s) were judged with a warning: No confidence by log-p")
+    [warning] = report["warnings"]
+    assert warning.startswith("2 case(s) were judged with a warning: No confidence by log-p")
 
 
 class Failing:

@@ -92,9 +92,9 @@ async def judge(
 ) -> tuple[bool, list[str]]:
     """Judge a case, and answer if told; whether an expert was asked, and why."""
     bench.server.rules = sure(share)
-    given = await bench.invoke(graph, case(number), str(number), **options)
-    review = given["judgment"]["review"]
-    assert review["asks"] == ("__interrupt__" in given)
+    result = await bench.invoke(graph, case(number), str(number), **options)
+    review = result["judgment"]["review"]
+    assert review["asks"] == ("__interrupt__" in result)
     if reply is not None:
         await bench.resume(graph, reply, str(number))
     return review["asks"], review["reasons"]
@@ -105,8 +105,8 @@ async def ask(bench: Bench, graph: Any, count: int, first: int = 5000) -> list[A
     return [await judge(bench, graph, number, 0.6) for number in range(first, first + count)]
 
 
-def description(given: dict[str, Any]) -> str:
-    [interrupt] = given["__interrupt__"]
+def description(result: dict[str, Any]) -> str:
+    [interrupt] = result["__interrupt__"]
     return str(interrupt.value["action_requests"][0]["description"])
 
 
@@ -177,27 +177,27 @@ async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
 async def test_what_an_expert_is_told(bench: Bench) -> None:
     graph = uncertain_graph(bench)
     bench.server.rules = sure(0.999)
-    given = await bench.invoke(graph, case(1), "few")
-    assert given["judgment"]["review"]["reasons"] == ["too_little_feedback", "no_similar_episode"]
-    assert "too little feedback" in description(given)
+    result = await bench.invoke(graph, case(1), "few")
+    assert result["judgment"]["review"]["reasons"] == ["too_little_feedback", "no_similar_episode"]
+    assert "too little feedback" in description(result)
     await teach(bench, 28, doubtful=0)
     assert await judge(bench, graph, 7, 0.999) == (True, ["too_little_feedback"])
     await teach(bench)
     bench.server.rules = sure(0.6)
-    given = await bench.invoke(graph, case(5001), "doubt")
-    shown, judgment = description(given), given["judgment"]
+    result = await bench.invoke(graph, case(5001), "doubt")
+    shown, judgment = description(result), result["judgment"]
     assert judgment["confidence"] < judgment["review"]["threshold"]
     assert judgment["review"]["threshold"] > 0.8
     assert "You are asked because the judge is not confident enough." in shown
     assert f"Confidence: {judgment['confidence']:.0%} (calibrated on 110 cases)." in shown
     bench.server.rules = sure(0.97)
     strange = {"inputs": "Wie spät ist es auf dem Mond?", "outputs": "Keine Ahnung, ehrlich."}
-    given = await bench.invoke(graph, strange, "strange")
-    assert given["judgment"]["review"]["reasons"][0] == "no_similar_episode"
-    assert "the memory holds no similar case" in description(given)
-    given = await bench.invoke(uncertain_graph(bench, sample_share=1), case(5002), "drawn")
-    assert given["judgment"]["review"]["reasons"] == ["sample"]
-    assert "drawn at random" in description(given)
+    result = await bench.invoke(graph, strange, "strange")
+    assert result["judgment"]["review"]["reasons"][0] == "no_similar_episode"
+    assert "the memory holds no similar case" in description(result)
+    result = await bench.invoke(uncertain_graph(bench, sample_share=1), case(5002), "drawn")
+    assert result["judgment"]["review"]["reasons"] == ["sample"]
+    assert "drawn at random" in description(result)
 
 
 async def test_resume_neither_judges_nor_decides_nor_logs_again(
@@ -216,8 +216,8 @@ async def test_resume_neither_judges_nor_decides_nor_logs_again(
     again = graph.invoke(None, before)
     assert "__interrupt__" in again
     assert again["judgment"]["id"] == judgment["id"]
-    given = await bench.resume(graph, {"value": False, "rationale": "Say sorry first."})
-    assert given["judgment"] == again["judgment"] == given["feedback"]["judgment"]
+    result = await bench.resume(graph, {"value": False, "rationale": "Say sorry first."})
+    assert result["judgment"] == again["judgment"] == result["feedback"]["judgment"]
     assert await log(bench) == logged
     assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
 
@@ -247,8 +247,8 @@ async def test_whom_it_asks_about(
     if "embeddings" in options:
         options = {**options, "embeddings": bench.server.embedder(max_retries=0)}
         bench.server.script_embeddings(error(500, "down", retry_after=0))
-    given = {"decide": "verdict", **options}
-    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **given)
+    defaults = {"decide": "verdict", **options}
+    graph = uncertain_graph(bench, model=bench.server.chat_model(max_retries=0), **defaults)
     judgment = (await bench.invoke(graph, case(5000)))["judgment"]
     assert judgment["review"]["reasons"] == reasons
     assert (judgment["confidence"] is None) == (not options)
@@ -269,9 +269,9 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     graph = uncertain_graph(bench)
     bench.server.rules = sure(0.9)
     for told in ("always", "never"):
-        given = await bench.invoke(graph, case(1), told, context={"review": told})
-        assert ("__interrupt__" in given) == (told == "always")
-        assert given["judgment"]["review"] is None
+        result = await bench.invoke(graph, case(1), told, context={"review": told})
+        assert ("__interrupt__" in result) == (told == "always")
+        assert result["judgment"]["review"] is None
     by_code = uncertain_graph(bench, review=lambda one: one.confidence < 0.5)
     assert "__interrupt__" not in await bench.invoke(by_code, case(1))
     assert await log(bench) == []
@@ -294,9 +294,9 @@ async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace
     await teach(bench)
     memory = bench.memory()
     bench.server.rules = sure(0.97)
-    given = await bench.invoke(uncertain_graph(bench, target_agreement=0.8), case(5000))
+    result = await bench.invoke(uncertain_graph(bench, target_agreement=0.8), case(5000))
     trust = memory.trust(target_agreement=0.8)
-    assert trust.threshold == given["judgment"]["review"]["threshold"]
+    assert trust.threshold == result["judgment"]["review"]["threshold"]
     assert trust.bound is not None
     assert trust.bound >= 0.8
     before = memory.trust()
@@ -317,11 +317,11 @@ async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Cl
     below = uncertain_graph(bench, criterion=day, per_day=1)
     for team, one in ((["a"], graph), (["b"], graph), (inner, below)):
         context = {"namespace": team}
-        given = [
+        asked = [
             "__interrupt__" in await bench.invoke(one, case(n), f"{team}{n}", context=context)
             for n in (1, 2)
         ]
-        assert given == [True, False]
+        assert asked == [True, False]
     assert (await report(bench)).judgments == 0
 
 
@@ -403,9 +403,14 @@ def test_what_counts_as_drawn_asked_and_answered() -> None:
     votes = [answered(1, value, author=who) for who, value in (("a", False), ("b", True))]
     made = report_of([logged(1, "unsure")], [*votes, answered(1, value=True)], Boolean())
     assert (made.asked.answered, made.asked.agreeing) == (1, 1)
-    said = [answered(1, 4.5, of=4), answered(2, 7, of=4), answered(3, 5, of=50), answered(4, 99)]
+    episodes = [
+        answered(1, 4.5, of=4),
+        answered(2, 7, of=4),
+        answered(3, 5, of=50),
+        answered(4, 99),
+    ]
     items = [logged(number, "unsure") for number in range(1, 5)]
-    made = report_of(items, said, Numeric(minimum=0, maximum=10))
+    made = report_of(items, episodes, Numeric(minimum=0, maximum=10))
     assert (made.asked.asked, made.asked.answered, made.asked.agreeing) == (4, 2, 1)
 
 
@@ -421,8 +426,8 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
         example=lambda state: {"inputs": inputs, "outputs": state["messages"][-1].text},
     )
     bench.server.rules = sure(0.6)
-    given = await bench.invoke(graph, {"messages": []}, "doubt")
-    assert "not confident enough" in description(given)
+    result = await bench.invoke(graph, {"messages": []}, "doubt")
+    assert "not confident enough" in description(result)
     reply = {"value": False, "rationale": "Say sorry."}
     found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
     assert (found["status"], found["revisions"]) == ("accepted", 1)

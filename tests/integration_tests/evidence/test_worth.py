@@ -14,7 +14,7 @@ from memalign_graph.scales import Scale
 from memalign_graph.types import Worth
 from tests.conftest import Bench
 from tests.integration_tests.evidence.judging_support import case, number_of, truth, words
-from tests.unit_tests.memory.support import hashed, learn, op, said
+from tests.unit_tests.memory.support import comment, hashed, learn, op
 
 LEFT_OUT = (
     "1 guideline(s) were left out, since on the cases in memory they state the opposite of the "
@@ -28,9 +28,9 @@ def note(memory: JudgeMemory, answers: dict[str, Sequence[float]], model: str = 
     asked = {
         asked_id(f"{text}?", model): {
             episode.example_id: answer
-            for episode, answer in zip(memory.episodes(), given, strict=False)
+            for episode, answer in zip(memory.episodes(), values, strict=False)
         }
-        for text, given in answers.items()
+        for text, values in answers.items()
     }
     run_sync(record_check_answers(SYNC, memory.access, asked))
 
@@ -46,7 +46,7 @@ def graded(scale: Scale, values: Sequence[Any]) -> JudgeMemory:
     criterion = Criterion(name="graded", instructions="How good is it?", scale=scale)
     memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
     for number, value in enumerate([*values, values[0]]):
-        memory.remember(said(f"Case {number}", None, value=value))
+        memory.remember(comment(f"Case {number}", None, value=value))
     return memory
 
 
@@ -70,10 +70,10 @@ async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_ba
     graph = bench.judge_graph(decide="verdict", k=0)
     for gone, left_out in (0, [LEFT_OUT]), (1, []):
         memory.forget([episode.id for episode in memory.episodes()[:gone]])
-        given = (await bench.invoke(graph, case(50)))["judgment"]
-        shown = [rule.text for rule in memory.guidelines() if rule.id in given["guideline_ids"]]
+        judgment = (await bench.invoke(graph, case(50)))["judgment"]
+        shown = [rule.text for rule in memory.guidelines() if rule.id in judgment["guideline_ids"]]
         assert shown == ["Help", *(["Harm"] if gone else []), "Hand"]
-        assert given["warnings"] == left_out
+        assert judgment["warnings"] == left_out
         assert number_of(bench.server.chats[-1]) == 50
         assert ("Harm" in bench.server.chats[-1].text) is bool(gone)
 

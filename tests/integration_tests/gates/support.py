@@ -140,8 +140,8 @@ def inputs(server: LoopbackServer) -> list[str]:
     return [_inside("inputs", _inside("case", chat.text)) for chat in judgings(server)]
 
 
-def pending(given: Mapping[str, Any]) -> dict[str, Any]:
-    [interrupt] = given["__interrupt__"]
+def pending(result: Mapping[str, Any]) -> dict[str, Any]:
+    [interrupt] = result["__interrupt__"]
     action: dict[str, Any] = interrupt.value["action_requests"][0]
     return action
 

@@ -157,9 +157,9 @@ class DataclassState:
 async def test_every_kind_of_state_revises(bench: Bench, state: Any, build: Any) -> None:
     seen = []
 
-    def example(given: Any) -> dict[str, Any]:
-        seen.append(given)
-        messages = given["messages"] if isinstance(given, dict) else given.messages
+    def example(values: Any) -> dict[str, Any]:
+        seen.append(values)
+        messages = values["messages"] if isinstance(values, dict) else values.messages
         return {"inputs": "Q", "outputs": messages[-1].text, "reference_outputs": "R"}
 
     for options in ({}, {"example": example}):

@@ -125,10 +125,10 @@ def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
     return evaluate
 
 
-async def call(bench: Bench, graph: Any, options: Any = None, **given: Any) -> Any:
+async def call(bench: Bench, graph: Any, options: Any = None, **fields: Any) -> Any:
     if bench.awaits:
-        return await as_async_evaluator(graph, **(options or {}))(**given)
-    return as_evaluator(graph, **(options or {}))(**given)
+        return await as_async_evaluator(graph, **(options or {}))(**fields)
+    return as_evaluator(graph, **(options or {}))(**fields)
 
 
 @BOTH
@@ -185,9 +185,9 @@ async def test_functions_build_the_example_and_the_score(
         bench.judge_graph(TONE),
         lambda _: {"answer": [AIMessage("Sorry.")], "secret": "4711"},
         key="warmth",
-        example=lambda given: {
-            "inputs": given["inputs"]["question"],
-            "outputs": given["outputs"]["answer"],
+        example=lambda fields: {
+            "inputs": fields["inputs"]["question"],
+            "outputs": fields["outputs"]["answer"],
         },
         score=lambda judgment: CHOICES.index(judgment.value) / (len(CHOICES) - 1),
     )
@@ -286,7 +286,7 @@ def test_unusable_arguments_are_named(bench: Bench) -> None:
                 make(values, **options)
             assert str(caught.value).startswith(sentence)
     with pytest.raises(InvalidInputError, match=r"^graph: it returns no judgment"):
-        as_evaluator(RunnableLambda(lambda given: {"answer": given}))(**CASE)
+        as_evaluator(RunnableLambda(lambda fields: {"answer": fields}))(**CASE)
 
 
 def run_of(text: Any) -> Run:
@@ -308,7 +308,7 @@ def run_of(text: Any) -> Run:
 def test_langsmith_compares_two_runs(bench: Bench, verdict: str, scores: list[float]) -> None:
     bench.server.rules = [Rule(lambda _: True, value=verdict, rationale="It helps.")]
     evaluator: Any = as_comparative_evaluator(
-        bench.judge_graph(BETTER), example=lambda given: {**given, "inputs": "Where is it?"}
+        bench.judge_graph(BETTER), example=lambda fields: {**fields, "inputs": "Where is it?"}
     )
     runs = [run_of("Look it up."), run_of("We are sorry.")]
     result = comparison_evaluator(evaluator).compare_runs(runs)

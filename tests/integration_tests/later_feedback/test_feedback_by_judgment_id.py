@@ -155,11 +155,11 @@ def content(bench: Bench) -> tuple[Any, ...]:
     return stored, len(bench.server.chats), len(bench.server.embeddings)
 
 
-async def refuse(bench: Bench, given: Any, context: Any = None, **options: Any) -> str:
+async def refuse(bench: Bench, graph_input: Any, context: Any = None, **options: Any) -> str:
     """Give invalid feedback; returns the error after checking that nothing changed."""
     before = content(bench)
     with pytest.raises(InvalidInputError) as caught:
-        await bench.invoke(feedback_graph(bench, **options), given, "told", context=context)
+        await bench.invoke(feedback_graph(bench, **options), graph_input, "told", context=context)
     assert content(bench) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)

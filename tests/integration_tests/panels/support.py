@@ -96,9 +96,9 @@ def approved() -> dict[str, Any]:
     return {"decisions": [{"type": "approve"}]}
 
 
-async def store_feedback(bench: Bench, one: Criterion, case: Any = CASE, **said: Any) -> None:
+async def store_feedback(bench: Bench, one: Criterion, case: Any = CASE, **feedback: Any) -> None:
     """Store feedback in one criterion's memory and clear the recorded requests."""
-    await bench.remember({**case, **(said or COLD)}, criterion=one)
+    await bench.remember({**case, **(feedback or COLD)}, criterion=one)
     bench.server.embeddings.clear()
 
 

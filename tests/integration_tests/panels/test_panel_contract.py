@@ -130,9 +130,9 @@ async def test_nine_criteria_are_judged_and_distilled_concurrently(
         monkeypatch.setenv(name, value)
     made: list[str] = []
 
-    def counted(name: str, resolve: Any, given: Any) -> Any:
+    def counted(name: str, resolve: Any, context: Any) -> Any:
         made.append(name)
-        return resolve(given)
+        return resolve(context)
 
     for name in ("resolve_chat_model", "resolve_embeddings"):
         wrapped = partial(counted, name, getattr(models, name))

@@ -118,7 +118,7 @@ class Office:
     def memory(self) -> JudgeMemory:
         return JudgeMemory(self.store, CRITERION, embeddings=self.judge.embeddings)
 
-    async def said(self) -> dict[tuple[str, Any], tuple[Any, str | None]]:
+    async def feedback(self) -> dict[tuple[str, Any], tuple[Any, str | None]]:
         episodes = await self.memory.aepisodes()
         return {
             (str(episode.author), episode.example.outputs): (episode.value, episode.rationale)

@@ -47,7 +47,7 @@ async def test_answer_to_a_clarifying_question_belongs_to_its_author(
     first = await server.start("Wait.")
     [notice] = await office.reply(queue, ann, first, value=False, rationale="Too cold.")
     assert "A question about your comment waits" in notice
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     question = await server.question(server.ids[0])
     task = await queue.open(answering, question)
     assert task is not None
@@ -56,17 +56,17 @@ async def test_answer_to_a_clarifying_question_belongs_to_its_author(
     assert notice.startswith("Learned:" if who == "ann" else "Your answer is kept")
     joined = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
     if who == "bob":
-        assert await office.said() == {
+        assert await office.feedback() == {
             ("ann", "Wait."): (False, "Too cold."),
             ("bob", "Wait."): (None, "What is cold in it?\nNo greeting."),
         }
         return
-    assert await office.said() == {("ann", "Wait."): (False, joined)}
+    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
     # A late second answer is joined to the comment and does not replace it.
     [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
     assert "Somebody else" in notice
     joined = joined.replace("No greeting.", "No name.")
-    assert await office.said() == {("ann", "Wait."): (False, joined)}
+    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
 
 
 async def test_page_waits_for_another_run_on_the_thread(office: Office, people: People) -> None:
@@ -97,7 +97,7 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
     monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
     notices = await office.reply(queue, ann, question, **COLD)
     expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
-    assert (await office.said(), bool(notices)) == (expected, not is_taken_back)
+    assert (await office.feedback(), bool(notices)) == (expected, not is_taken_back)
 
 
 async def test_answer_is_stored_if_the_model_fails_on_a_thread(
@@ -108,7 +108,7 @@ async def test_answer_is_stored_if_the_model_fails_on_a_thread(
     office.server.responder = lambda _: error(500, "It broke.")
     [notice] = await office.reply(office.queue(), ann, question, **COLD)
     assert notice.startswith("Your answer is kept, and learned from later: ")
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
 async def test_answer_already_delivered_by_a_stopped_server_is_accepted(
@@ -127,7 +127,7 @@ async def test_answer_already_delivered_by_a_stopped_server_is_accepted(
     assert notice.startswith("Learned:")
     # Another comment with the same value is another answer.
     await office.reply(queue, ann, question, task.case, value=False, rationale="Too short.")
-    assert await office.said() == {("ann", "Wait."): (False, "Too short.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
 
 
 async def test_missing_and_foreign_tasks_show_a_page_with_a_way_back(
@@ -158,7 +158,7 @@ async def test_comment_survives_a_failing_embedder(office: Office) -> None:
     await ann.answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
     office.server.script_embeddings()
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
 ODD_OUTPUTS: tuple[Any, ...] = (
@@ -199,10 +199,10 @@ async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
     assert "judged this case again" in ann.text
     assert "Too cold." in ann.text
     assert hidden(ann, "judgment_id") == named
-    assert await office.said() == {}
+    assert await office.feedback() == {}
     await ann.post(f"{case}/answer", **form, judgment_id=named)
     await queue.answers.drain()
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert queue.answers.take_notices(visitor.name)[0][1].startswith("Learned:")
 
 
@@ -241,7 +241,7 @@ async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
     monkeypatch.setattr(stopped.answers, "_learn", learn_nothing)
     ann = await office.expert("ann", stopped).get("/review/next")
     await ann.answer(value="false", rationale="Too cold.")
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert [episode.status for episode in await office.memory.aepisodes()] == ["pending"]
     ann = await office.expert("ann", queue).get("/review/next")
     await ann.answer(value="false", rationale="No photo is needed.")
@@ -328,7 +328,7 @@ async def test_comment_is_shown_again_if_the_store_fails(office: Office, namespa
     store.is_locked = False
     await (await ann.get(here)).answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
 async def test_unverified_name_opens_no_case_of_another_account(office: Office) -> None:
@@ -380,7 +380,7 @@ async def test_answer_survives_its_judgment_and_the_later_answer_counts(
     assert task is not None
     await office.reply(queue, ann, listed.id, task.case, **COLD)
     await office.reply(queue, ann, listed.id, task.case, value=True, rationale="I was wrong.")
-    assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+    assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
 async def test_older_answer_learned_last_does_not_replace_a_newer_answer(
@@ -404,7 +404,7 @@ async def test_older_answer_learned_last_does_not_replace_a_newer_answer(
         reply = {"value": value, "rationale": why, "author": "ann"}
         await queue.answer(ann, question.id, task.case, reply)
     await queue.answers.drain()
-    assert await office.said() == {("ann", "Wait."): (True, "I was wrong.")}
+    assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ async def test_answer_changed_before_learning_is_learned_in_its_new_form(
         await ann.post(f"{case}/answer", **change)
     is_changed.set()
     await queue.answers.drain()
-    assert await office.said() == ({("ann", "Wait."): left} if left else {})
+    assert await office.feedback() == ({("ann", "Wait."): left} if left else {})
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -467,9 +467,9 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
         assert other.page.status_code == 404
         assert "It is not stored: copy what you want to keep." in other.text
         assert "Too &lt;cold&gt;.\nSay sorry." in other.page.text
-        assert await office.said() == {}
+        assert await office.feedback() == {}
     else:
-        assert await office.said() == {("ann", "Wait."): (False, form["rationale"])}
+        assert await office.feedback() == {("ann", "Wait."): (False, form["rationale"])}
         assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is kept")
     assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
 

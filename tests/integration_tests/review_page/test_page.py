@@ -23,12 +23,12 @@ async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> N
     case, page = ann.here, ann.page
     await ann.post(f"{case}/effect", value="false", rationale="Too cold.")
     assert "The loopback judge finds nothing" in ann.text
-    assert await office.said() == {}  # a preview stores nothing
+    assert await office.feedback() == {}  # a preview stores nothing
     ann.page = page
     await ann.answer(value="false", rationale="Too cold.")
     assert 'Your answer is stored. <a href="/review/mine/support_tone"' in ann.page.text
     await queue.answers.drain()
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert (await ann.get("/review")).notices == [
         "Learned: When judging, heed the expert: Too cold."
     ]
@@ -93,7 +93,7 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
     await asyncio.gather(ann.answer(value="false", rationale="Too cold."), bob.answer(value="true"))
     await queue.answers.drain()
     expected = {("ann", "Wait."): (False, "Too cold."), ("bob", "Wait."): (True, None)}
-    assert await office.said() == expected
+    assert await office.feedback() == expected
     assert "Cases in dispute" in (await ann.get(f"/review/learned/{NAME}")).text
 
 
@@ -104,7 +104,7 @@ async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     await ann.answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
     assert "kept, and learned from later" in (await ann.get("/review")).notices[0]
-    assert await office.said() == {("ann", "One."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
 
 
 async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) -> None:
@@ -121,10 +121,10 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     assert (await bob.post(f"/review/mine/{NAME}", **change)).page.status_code == 400
     await bob.get(f"/review/learned/{NAME}")
     await bob.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
-    assert await office.said() == {("ann", "Wait."): (False, "Too cold.")}
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert "Too short." in (await ann.post(f"/review/mine/{NAME}", **change)).text
     await ann.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
-    assert await office.said() == {}
+    assert await office.feedback() == {}
 
 
 async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> None:
@@ -159,7 +159,7 @@ async def test_cross_site_requests_are_refused(office: Office, how: str) -> None
     FORGED[how](ann)
     await ann.answer(value="false", rationale="Too cold.")
     assert ann.page.status_code == 403
-    assert await office.said() == {}
+    assert await office.feedback() == {}
 
 
 async def test_invalid_answers_show_an_error_in_the_form(office: Office) -> None:

@@ -49,7 +49,7 @@ async def test_proxy_user_is_the_author_of_the_answer(
         parts = {part.strip() for part in cookie.split(";")[1:]}
         assert {"HttpOnly", "Path=/review", "SameSite=lax", "Secure"} <= parts
     await zoe.answer(value="false", who="bob", author="bob")
-    assert await office.said() == {("Zoë", "Wait."): (False, None)}
+    assert await office.feedback() == {("Zoë", "Wait."): (False, None)}
     await zoe.get("/review/learned/support_tone")
     assert "Go back to this" not in zoe.text
     version = await office.memory.aversion()
@@ -97,11 +97,11 @@ async def test_cross_site_form_is_refused_behind_a_proxy(office: Office) -> None
     ann = await through(office, "::1", headers={HEADER: "ann"}).get("/review/next")
     ann.http.headers["origin"] = "https://evil.example"
     assert (await ann.answer(value="false")).page.status_code == 403
-    assert await office.said() == {}
+    assert await office.feedback() == {}
     ann.http.headers["origin"] = "https://reviews.example.com"
     await ann.get("/review/next")
     await ann.answer(value="false")
-    assert len(await office.said()) == 1
+    assert len(await office.feedback()) == 1
 
 
 async def test_users_with_a_common_long_name_prefix_are_distinct(office: Office) -> None:
@@ -111,7 +111,7 @@ async def test_users_with_a_common_long_name_prefix_are_distinct(office: Office)
     users = [await through(office, "127.0.0.1", headers={HEADER: name}).get(path) for name in names]
     for user, value in zip(users, ("true", "false"), strict=True):
         await user.answer(value=value)
-    assert await office.said() == {
+    assert await office.feedback() == {
         (names[0], "Wait."): (True, None),
         (names[1], "Wait."): (False, None),
     }
@@ -144,7 +144,7 @@ async def test_name_given_to_the_command_is_normalized(
     queue, ann = await office.begin(name)
     await ann.answer(value="false")
     await queue.answers.drain()
-    assert await office.said() == {(author, "Wait."): (False, None)}
+    assert await office.feedback() == {(author, "Wait."): (False, None)}
     await ann.get("/review/mine/support_tone")
     assert "You have not answered anything" not in ann.text
 

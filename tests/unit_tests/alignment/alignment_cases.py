@@ -27,8 +27,8 @@ BY_ANN: dict[str, str | None] = dict.fromkeys(dated(), "ann")
 
 def standing(text: str, *sources: str, position: int = 1, **fields: Any) -> Guideline:
     defaults = {"created_at": START, "updated_at": START, "position": position}
-    given = {"id": guideline_id(text), "text": text, "episode_ids": list(sources)}
-    return Guideline.model_validate({**defaults, **given, **fields})
+    content = {"id": guideline_id(text), "text": text, "episode_ids": list(sources)}
+    return Guideline.model_validate({**defaults, **content, **fields})
 
 
 def by_hand(text: str, **fields: Any) -> Guideline:
@@ -87,5 +87,5 @@ def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
 
 
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:
-    given = {"inputs": f"Case {number}", "outputs": outputs, "given_at": at(number)}
-    return Episode.from_feedback(Feedback.model_validate({"rationale": "Rude.", **given, **word}))
+    content = {"inputs": f"Case {number}", "outputs": outputs, "given_at": at(number)}
+    return Episode.from_feedback(Feedback.model_validate({"rationale": "Rude.", **content, **word}))

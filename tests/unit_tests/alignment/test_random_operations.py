@@ -8,7 +8,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation, apply_operations, normalize_text
 from memalign_graph.memory.learning import commit_lesson
 from tests.unit_tests.memory.stores import in_memory
-from tests.unit_tests.memory.support import CRITERION, hashed, op, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed, op
 
 TEXTS = [f"Rule {letter}." for letter in "abcdefgh"]
 ACTIONS = ["add", "add", "revise", "retire", "merge"]
@@ -38,7 +38,9 @@ def some_operations(
 def taught(chance: random.Random) -> tuple[JudgeMemory, Any, list[str]]:
     opener = in_memory()
     memory = JudgeMemory(opener(), CRITERION, embeddings=hashed)
-    ids = [episode.id for episode in memory.remember([said(f"q{number}") for number in range(10)])]
+    ids = [
+        episode.id for episode in memory.remember([comment(f"q{number}") for number in range(10)])
+    ]
     for text in chance.sample(TEXTS, chance.randrange(3)):
         memory.add_guideline(text)
     learned(memory, some_operations(chance, [], ids[:5], "add"), ids[:5])

@@ -44,7 +44,7 @@ def test_opposites_are_no_duplicates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("answer", "problem"),
     [
         ({}, 'no list of "duplicates"'),
         ({"duplicates": {}, "contradictions": []}, 'no list of "duplicates"'),
@@ -55,9 +55,9 @@ def test_opposites_are_no_duplicates() -> None:
         (answer([], [[1, 2, 3]]), "more than two numbers"),
     ],
 )
-def test_comparison_that_can_not_be_used_says_why(given: Any, problem: str) -> None:
+def test_comparison_that_can_not_be_used_says_why(answer: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        read_relations(given, 3)
+        read_relations(answer, 3)
 
 
 def test_cost_adds_up_what_nodes_used_and_not_the_time_between_them() -> None:

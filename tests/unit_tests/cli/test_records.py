@@ -159,15 +159,15 @@ def test_ambiguous_thousands_separator_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "date"),
+    ("text", "date"),
     [
         ("45291.5", "2023-12-31T12:00:00+00:00"),
         ("1700000000", "2023-11-14T22:13:20+00:00"),
         ("20240531", "2024-05-31T00:00:00+00:00"),
     ],
 )
-def test_dates_as_numbers(tmp_path: Path, given: str, date: str) -> None:
-    rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{given}\n")
+def test_dates_as_numbers(tmp_path: Path, text: str, date: str) -> None:
+    rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{text}\n")
     assert feedback(rows)[0].given_at.isoformat() == date
 
 

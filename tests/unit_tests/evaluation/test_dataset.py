@@ -27,23 +27,23 @@ STARS = Numeric(minimum=1, maximum=5, integer=True)
 RANK = Categorical(choices=("poor", "fair", "good"), ordered=True)
 
 
-def feedback_row(number: int, *, said: int = 0, **fields: Any) -> dict[str, Any]:
+def feedback_row(number: int, *, second: int = 0, **fields: Any) -> dict[str, Any]:
     return {
         "inputs": f"Question {number // 2}?",
         "outputs": f"Answer {number}.",
         "value": bool(number % 3),
         "author": "ann",
-        "given_at": START + timedelta(minutes=number, seconds=said),
+        "given_at": START + timedelta(minutes=number, seconds=second),
         **fields,
     }
 
 
-def read(given: Any, criterion: Criterion = CRITERION) -> list[Feedback]:
-    return parse_feedback_list(given, criterion)
+def read(records: Any, criterion: Criterion = CRITERION) -> list[Feedback]:
+    return parse_feedback_list(records, criterion)
 
 
-def folds_of(given: Any, group_by: Any = "example", seed: int = 0, folds: int = 3) -> list[Fold]:
-    return make_folds(read(given), CRITERION, folds, group_by, seed)
+def folds_of(records: Any, group_by: Any = "example", seed: int = 0, folds: int = 3) -> list[Fold]:
+    return make_folds(read(records), CRITERION, folds, group_by, seed)
 
 
 @pytest.mark.parametrize("group_by", ["example", "inputs"])
@@ -122,17 +122,17 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
 
 def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
     feedback = [
-        feedback_row(0, author=one, value=one != "b", said=minute)
+        feedback_row(0, author=one, value=one != "b", second=minute)
         for minute, one in enumerate("abc")
     ]
     [case] = labelled_cases(read(feedback), CRITERION)
     assert case.expected is True
     assert [feedback.author for feedback in case.feedback] == ["a", "b", "c"]
     tie = [
-        feedback_row(0, author="a", value=True, said=5),
-        feedback_row(0, author="b", value=False, said=1),
+        feedback_row(0, author="a", value=True, second=5),
+        feedback_row(0, author="b", value=False, second=1),
     ]
-    twice = [feedback_row(0, value=True, said=1), feedback_row(0, value=False, said=9)]
+    twice = [feedback_row(0, value=True, second=1), feedback_row(0, value=False, second=9)]
     for turn in (1, -1):
         [case] = labelled_cases(read(tie[::turn]), CRITERION)
         assert case.expected is True

@@ -64,9 +64,13 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
             by_evidence = decision.evidence.decided_by == "evidence"
             assert not by_evidence or model.decides("evidence")
             assert decision.value == (decision.evidence.estimate if by_evidence else item.verdict)
-            for off, said in ((verdict, item.verdict), (value, decision.value)):
-                by = abs(float(said or 0) - float(item.truth)) if isinstance(scale, Numeric) else 1
-                off.append(by * (said != item.truth))
+            for off, predicted in ((verdict, item.verdict), (value, decision.value)):
+                by = (
+                    abs(float(predicted or 0) - float(item.truth))
+                    if isinstance(scale, Numeric)
+                    else 1
+                )
+                off.append(by * (predicted != item.truth))
     return float(np.mean(verdict)), float(np.mean(value)), float(np.mean(used))
 
 
@@ -170,7 +174,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     scale, items = SCALES[kind], world(SCALES[kind], 60, seeded(2), right_in(0.7))
     new = world(scale, 5, seeded(3), coin)
 
-    def said(view: Any, besides: Any = ()) -> list[Any]:
+    def outcomes(view: Any, besides: Any = ()) -> list[Any]:
         model = model_of(view, scale, besides)
         calibration = model.calibration("evidence", decides=model.decides("evidence"))
         assert calibration is not None
@@ -179,15 +183,15 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     never, forgotten = view_of(items[:50]), view_of(items)
     order = seeded(4).sample(range(50), 50)
     shuffled = view_of([items[at] for at in order], [word(at, items[at]) for at in order])
-    assert said(forgotten) != said(never)
-    assert said(forgotten, {f"x{at:04d}" for at in range(50, 60)}) == said(never)
+    assert outcomes(forgotten) != outcomes(never)
+    assert outcomes(forgotten, {f"x{at:04d}" for at in range(50, 60)}) == outcomes(never)
     drop(forgotten, [f"e{at:04d}" for at in range(50, 60)])
-    assert said(forgotten) == said(shuffled) == said(never)
+    assert outcomes(forgotten) == outcomes(shuffled) == outcomes(never)
 
 
 def test_of_several_experts_the_median_is_learned() -> None:
-    given, [item] = [2, 3, 5], world(SCALES["stars"], 1, seeded(1), coin)
-    records = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(given)]
+    values, [item] = [2, 3, 5], world(SCALES["stars"], 1, seeded(1), coin)
+    records = [word(at, replace(item, truth=value), case=0) for at, value in enumerate(values)]
     [case] = model_of(view_of([item] * 3, records), SCALES["stars"]).cases
     assert case.value == 3
 
@@ -215,8 +219,8 @@ def test_confidences_are_calibrated_shares(kind: str, mode: Any) -> None:
 
     items = [replace(each, probabilities=odds()) for each in world(scale, 60, rng, right_in(0.8))]
     model = model_of(items, scale)
-    for item, given in product(items[:4], (None, odds(), {"gone": 1.0})):
-        decision = decided(model, replace(item, probabilities=given), mode)
+    for item, probabilities in product(items[:4], (None, odds(), {"gone": 1.0})):
+        decision = decided(model, replace(item, probabilities=probabilities), mode)
         known = decision.confidence is not None
         assert 0 <= (decision.confidence or 0) <= 1
         assert (decision.confidence_source is not None) == known

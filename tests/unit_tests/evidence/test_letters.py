@@ -37,7 +37,7 @@ def test_a_letter_may_have_blanks_around_it_and_what_is_none_does_not_count() ->
 
 
 @pytest.mark.parametrize(
-    "given",
+    "logprobs",
     [
         *(None, "none", [], {}, {"content": None}, {"content": "A"}),
         {"content": [None, 3, "A", ["A", -0.1]]},
@@ -54,8 +54,8 @@ def test_a_letter_may_have_blanks_around_it_and_what_is_none_does_not_count() ->
         ),
     ],
 )
-def test_what_tells_nothing_is_no_confidence(given: Any) -> None:
-    assert letter_probabilities(given, ["true", "false"]) is None
+def test_what_tells_nothing_is_no_confidence(logprobs: Any) -> None:
+    assert letter_probabilities(logprobs, ["true", "false"]) is None
 
 
 def test_odds_beyond_what_there_are_stay_probabilities() -> None:

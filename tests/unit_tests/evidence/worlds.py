@@ -161,5 +161,5 @@ def decided(model: EvidenceModel, item: Item, mode: Any = "evidence") -> Decisio
     """The decision on a new case."""
     verdict = item.truth if item.verdict is None else item.verdict
     source: Any = None if item.probabilities is None else "logprobs"
-    said = RawVerdict(verdict, item.probabilities, source)
-    return model.decide(said, item.vector, mode)
+    raw = RawVerdict(verdict, item.probabilities, source)
+    return model.decide(raw, item.vector, mode)

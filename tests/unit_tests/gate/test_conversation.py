@@ -395,11 +395,11 @@ def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgmen
     )
 
 
-def critique_of(criterion: Criterion, given: Judgment, *broken: str, **said: Any) -> str:
-    feedback = Feedback(example=EXAMPLE, **said) if said else None
+def critique_of(criterion: Criterion, judged: Judgment, *broken: str, **fields: Any) -> str:
+    feedback = Feedback(example=EXAMPLE, **fields) if fields else None
     passes = 4 if isinstance(criterion.scale, Numeric) else True
     pass_rule = PassRule.of(criterion.scale, passes)
-    return critique_text(criterion, pass_rule, given, feedback, broken)
+    return critique_text(criterion, pass_rule, judged, feedback, broken)
 
 
 def test_critique_has_rationale_value_and_broken_guidelines() -> None:

@@ -69,9 +69,9 @@ PLACES: list[tuple[str, Any, str]] = [
 ]
 
 
-def refused(build: Callable[..., Any], *given: Any, **options: Any) -> str:
+def refused(build: Callable[..., Any], *args: Any, **options: Any) -> str:
     with pytest.raises(InvalidInputError) as caught:
-        build(*given, **options)
+        build(*args, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -88,7 +88,7 @@ def test_score_comment_and_reference_are_imported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("criterion", "given", "value"),
+    ("criterion", "fields", "value"),
     [
         (CRITERION, {"score": 1.0}, True),
         (CRITERION, {"score": 0}, False),
@@ -98,9 +98,9 @@ def test_score_comment_and_reference_are_imported() -> None:
         (CRITERION, {"score": 1, "correction": {"score": 0}}, False),
     ],
 )
-def test_values_are_converted_to_the_scale(criterion: Criterion, given: Any, value: Any) -> None:
+def test_values_are_converted_to_the_scale(criterion: Criterion, fields: Any, value: Any) -> None:
     app = run()
-    item = only(read([app], [langsmith_feedback(app, **given)], criterion))
+    item = only(read([app], [langsmith_feedback(app, **fields)], criterion))
     assert (item.value, type(item.value)) == (value, type(value))
 
 

@@ -65,7 +65,7 @@ def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference()
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("assessment", "reason"),
     [
         ({"info": {"trace_id": "tr-1", "assessments": [assessment()]}}, "it has no root span"),
         (trace(assessment(span_id="beef")), "it has no span beef"),
@@ -74,8 +74,8 @@ def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference()
         (trace(assessment(feedback={"value": {"value": True}})), "is not on the scale"),
     ],
 )
-def test_unusable_assessment_is_rejected(given: Any, reason: str) -> None:
-    [rejected] = read(given).rejected
+def test_unusable_assessment_is_rejected(assessment: Any, reason: str) -> None:
+    [rejected] = read(assessment).rejected
     assert (rejected.id, reason in rejected.reason) == ("a-1", True)
 
 

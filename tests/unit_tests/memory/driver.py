@@ -15,7 +15,7 @@ from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineOperation, guideline_id
 from memalign_graph.memory.purge import Selection
 from tests.unit_tests.memory.stores import Opener, in_memory
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, hashes, op, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, comment, hashed, hashes, op
 
 EMPTY = "0" * 32
 """The version of an empty memory."""
@@ -50,7 +50,11 @@ def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
     assert (then.episodes, then.guidelines) == (episodes, guidelines)
 
 
-FEEDBACK = [said("one", "zqxone", author="zqxann"), said("two", "Two."), said("three", "Three.")]
+FEEDBACK = [
+    comment("one", "zqxone", author="zqxann"),
+    comment("two", "Two."),
+    comment("three", "Three."),
+]
 ONE, TWO, THREE = map(Episode.from_feedback, FEEDBACK)
 NUMBERS = count(1)
 OF_ONE, OF_BOTH, OF_TWO, OLD = map(guideline_id, ("Of zqxone.", "Of both.", "Of two.", "Old."))
@@ -94,19 +98,19 @@ def begun() -> tuple[InMemoryStore, str, list[str]]:
     run_sync(learn(*guidelines)(SYNC, memory.access))
     run_sync(learn(op("retire", guideline_id=OLD, superseded_by=OF_TWO))(SYNC, memory.access))
     version = memory.version()
-    forgotten = memory.remember([said(f"forgotten {n}") for n in range(3)])
+    forgotten = memory.remember([comment(f"forgotten {n}") for n in range(3)])
     exported = memory.export_jsonl().split("\n")
     memory.forget([item.id for item in forgotten])
-    memory.remember(said("four"))
+    memory.remember(comment("four"))
     return store, version, exported
 
 
 OPERATIONS: dict[str, Operation] = {
     "say another word": lambda io, access: feedback.remember(
-        io, access, [said("one", "Word 2.", author="zqxann")]
+        io, access, [comment("one", "Word 2.", author="zqxann")]
     ),
     "say something new": lambda io, access: feedback.remember(
-        io, access, [said(f"new {n}") for n in range(3)]
+        io, access, [comment(f"new {n}") for n in range(3)]
     ),
     "revise one": call(feedback.revise, ONE.id, {"rationale": "Word 3."}),
     "revise two": call(feedback.revise, TWO.id, {"rationale": "Word 4."}),

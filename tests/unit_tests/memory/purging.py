@@ -15,12 +15,12 @@ from memalign_graph.memory.purge import Purged
 from tests.unit_tests.memory.support import (
     CRITERION,
     NO_LIMIT,
+    comment,
     dump,
     hashed,
     learn,
     learn_from,
     op,
-    said,
 )
 
 MARK = "zqx"
@@ -42,7 +42,7 @@ def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
         rationale="The judge quotes zqxsaid.",
         memory_version="0" * 32,
     )
-    return said(
+    return comment(
         **{
             "inputs": {"first": "A line.\nzqxin-7 begins the next", "then": ["more of it", 7]},
             "rationale": f"It is because of {rationale} that it must not be so.",
@@ -62,7 +62,9 @@ def fill(
 ) -> tuple[JudgeMemory, Episode]:
     """Fill a memory with all kinds of traces of planted feedback."""
     memory = JudgeMemory(store, criterion, embeddings=embeddings)
-    retained, other = memory.remember([said("kept", "Words of it.", author="bob"), said("other")])
+    retained, other = memory.remember(
+        [comment("kept", "Words of it.", author="bob"), comment("other")]
+    )
     learn_from(memory, op("add", other, text="Untouched."))
     episode = memory.remember(planted("zqxold"))
     learn(memory, op("add", episode, text="Rule of zqxold alone."), author="zqxann")

@@ -27,7 +27,7 @@ EVERY_STORE = pytest.mark.every_way(*STORES)
 ROOT = Path(__file__).parents[3]
 
 
-def said(inputs: Any = "q", rationale: str | None = "Too cold.", **fields: Any) -> Feedback:
+def comment(inputs: Any = "q", rationale: str | None = "Too cold.", **fields: Any) -> Feedback:
     return Feedback.model_validate(
         {"inputs": inputs, "outputs": "a", "rationale": rationale, **fields}
     )

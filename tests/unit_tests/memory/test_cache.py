@@ -35,7 +35,7 @@ from tests.unit_tests.memory.stores import (
     in_memory,
     interleave,
 )
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed
 
 MEMORIES = 200
 
@@ -79,15 +79,15 @@ def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memori
 
     monkeypatch.setattr(here, "batch", noting)
     names = [f"team {number}" for number in range(MEMORIES)]
-    judge_memory(there, names[0]).remember(said("one"))
+    judge_memory(there, names[0]).remember(comment("one"))
     monkeypatch.setenv(view.CACHE_BYTES, str(bound := 50 * cached()[0].nbytes))
     for name in names:
-        judge_memory(there, name).remember(said("one", f"Word of {name}."))
+        judge_memory(there, name).remember(comment("one", f"Word of {name}."))
         assert words_in(judge_memory(here, name)) == {f"Word of {name}."}
         assert sum(item.nbytes for item in cached()) <= bound
     assert 10 < len(cached()) < 60
     for name in (names[0], names[-1]):  # evicted long ago, and still stored
-        judge_memory(there, name).remember(said("two", "Another."))
+        judge_memory(there, name).remember(comment("two", "Another."))
         assert words_in(judge_memory(here, name)) == {f"Word of {name}.", "Another."}
     batches.clear()
     words_in(judge_memory(here, names[-1]))
@@ -101,11 +101,11 @@ def test_recently_used_memory_stays_cached(
     store = InMemoryStore()
     first, second, third = (judge_memory(store, f"team {number}") for number in range(3))
     for memory in (first, second):
-        memory.remember(said("one"))
+        memory.remember(comment("one"))
     first.recall(QUERY)
     retained = first.access.view
     monkeypatch.setenv(view.CACHE_BYTES, str(int(2.5 * retained.nbytes)))
-    third.remember(said("one"))
+    third.remember(comment("one"))
     third.recall(QUERY)
     assert cached() == [retained, third.access.view]
 
@@ -115,10 +115,10 @@ def test_memory_in_use_is_shared_and_released_after_the_operation(
 ) -> None:
     monkeypatch.setenv(view.CACHE_BYTES, "1")
     store = opener()
-    judge_memory(store).remember(said("one"))
+    judge_memory(store).remember(comment("one"))
     access = judge_memory(store).access
     seen = run_sync(access.refresh(SYNC))
-    judge_memory(store, "another").remember(said("other"))
+    judge_memory(store, "another").remember(comment("other"))
     judge_memory(store, "another").version()
     [last] = cached()  # whatever its size
     assert [row.content["example"]["inputs"] for row in last.rows()] == ["other"]
@@ -164,7 +164,7 @@ class SlowStore(InMemoryStore):
 @pytest.fixture
 def slow() -> Iterator[SlowStore]:
     store, filled = SlowStore(), InMemoryStore()
-    judge_memory(filled).remember(said("one"))
+    judge_memory(filled).remember(comment("one"))
     store._data = filled._data
     yield store
     store.released.set()
@@ -229,7 +229,7 @@ async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) 
     await asyncio.to_thread(slow.entered.wait)
     there = InMemoryStore()
     there._data = slow._data
-    judge_memory(there).remember(said("two"))
+    judge_memory(there).remember(comment("two"))
     second = asyncio.create_task(judge_memory(slow).access.refresh(ASYNC))
     slow.released.set()
     await first
@@ -244,7 +244,7 @@ def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: Loop
     memory, other = (
         JudgeMemory(value, CRITERION, embeddings=models["embeddings"]) for value in (store, there)
     )
-    feedback = [said(f"case {number}", value=number % 2 == 0) for number in range(30)]
+    feedback = [comment(f"case {number}", value=number % 2 == 0) for number in range(30)]
     memory.remember(feedback[:20])
     graph = create_judge_graph(CRITERION, decide="evidence", **models).compile(store=store)
     case = {"inputs": "case 1, again", "outputs": "a"}
@@ -288,14 +288,14 @@ def test_clock_once_far_ahead_causes_no_lasting_cost(monkeypatch: pytest.MonkeyP
     store, there = CountingStore(), InMemoryStore()
     there._data = store._data
     here, other = judge_memory(store), judge_memory(there)
-    wrong = here.remember(said("wrong clock"))
+    wrong = here.remember(comment("wrong clock"))
     now = count(start, 1_000)
     for number in range(50):
-        here.remember(said(f"later {number}"))
+        here.remember(comment(f"later {number}"))
     read.clear()
     for minutes in (1, 20, 40):
         now = count(start + minutes * 60_000_000, 1_000)
-        other.remember(said(f"elsewhere {minutes}"))
+        other.remember(comment(f"elsewhere {minutes}"))
         here.episodes()
     # The newest fact known ten minutes earlier, and all later ones.
     assert read == [52, 2, 2]
@@ -319,11 +319,11 @@ class Shifted:
 
 async def test_sync_and_async_stores_see_the_same_memory(opener: Opener, tmp_path: Path) -> None:
     [here] = memories(opener, 1)
-    episode = here.remember(said("one"))
+    episode = here.remember(comment("one"))
     async with aiosqlite.connect(tmp_path / "store.db", isolation_level=None) as connection:
         there = JudgeMemory(AsyncSqliteStore(connection), CRITERION, embeddings=hashed)
         assert len(await there.arecall(QUERY)) == 1
-        await there.aremember(said("two"))
+        await there.aremember(comment("two"))
         assert {name for name, _ in recalled(here)} == {"one", "two"}
         here.forget(episode.id)
         [result] = await there.arecall(QUERY)
@@ -336,13 +336,13 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
     any_opener: Opener, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     shifted, reader, writer = memories(any_opener, 3)
-    reader.remember(said("one"))
+    reader.remember(comment("one"))
     with monkeypatch.context() as patch:
         patch.setattr("memalign_graph.memory.access.clock", Shifted(seconds))
-        shifted.remember(said("two"))
+        shifted.remember(comment("two"))
     assert len(recalled(reader)) == 2
     for number in range(3):
-        writer.remember(said(f"later {number}"))
+        writer.remember(comment(f"later {number}"))
         assert len(recalled(reader)) == len(recalled(shifted)) == 3 + number
     assert reader.version() == writer.version()
 
@@ -356,16 +356,16 @@ def test_commit_dated_two_minutes_before_a_known_one_is_read(
     def write_ahead() -> None:
         with monkeypatch.context() as patch:
             patch.setattr("memalign_graph.memory.access.clock", Shifted(119))
-            ahead.remember(said("ahead"))
+            ahead.remember(comment("ahead"))
         assert len(recalled(reader)) == 1
 
-    interleave(lambda io: remember(io, behind.access, [said("behind")]), commits, write_ahead)
+    interleave(lambda io: remember(io, behind.access, [comment("behind")]), commits, write_ahead)
     assert len(recalled(reader)) == 2
 
 
 def test_example_forgotten_during_a_recall_takes_no_result_place() -> None:
     [memory] = memories(in_memory(), 1)
-    episode, _ = memory.remember([said("one"), said("two")])
+    episode, _ = memory.remember([comment("one"), comment("two")])
 
     def reads_vectors(asked: Any) -> bool:
         return isinstance(asked[0], GetOp) and "vectors" in asked[0].namespace
@@ -384,7 +384,7 @@ def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.Mon
         memory.add_guideline(f"Rule {number}.")
     versions = [memory.version()]
     for number in range(30):
-        memory.remember(said(f"case {number}"))
+        memory.remember(comment(f"case {number}"))
         versions.append(memory.version())
     weigh = Mock(side_effect=memory_state._guideline_hash_term)
     monkeypatch.setattr(memory_state, "_guideline_hash_term", weigh)
@@ -402,7 +402,7 @@ def test_history_hashes_a_guideline_only_when_it_changes(monkeypatch: pytest.Mon
 def test_lessons_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [memory] = memories(in_memory(), 1)
     for number in range(60):
-        memory.remember(said(f"q{number}", "Cold.", value=False))
+        memory.remember(comment(f"q{number}", "Cold.", value=False))
     for episode in memory.episodes()[:40]:
         memory.revise(episode.id, {"rationale": "Rude."})
     facts, feedback_records = memory.access.view.facts()
@@ -415,7 +415,7 @@ def test_lessons_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bench", ["memory-async", "sqlite-async"], indirect=True)
 async def test_concurrent_writers_lose_nothing(bench: Bench, reopen: Any) -> None:
-    await asyncio.gather(*(bench.memory().aremember(said(f"case {n}")) for n in range(20)))
+    await asyncio.gather(*(bench.memory().aremember(comment(f"case {n}")) for n in range(20)))
     assert len(await bench.do("episodes")) == 20
     version = await bench.do("version")
     assert len(await bench.recall("new", k=100)) == 20
@@ -428,7 +428,7 @@ def test_threads_that_write_and_recall_on_one_store_lose_nothing(opener: Opener)
 
     def work(worker: int) -> None:
         for number in range(8):
-            episode = memory.remember(said(f"case{worker}x{number}"))
+            episode = memory.remember(comment(f"case{worker}x{number}"))
             assert memory.recall(episode.example, k=1)[0].episodes == [episode]
             if number % 4 == 3:
                 memory.forget(episode.id)
@@ -446,6 +446,6 @@ def test_memory_may_exceed_sqlites_variable_limit(monkeypatch: pytest.MonkeyPatc
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
     connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766 // 10)
     memory = JudgeMemory(SqliteStore(connection), CRITERION, embeddings=hashed)
-    memory.remember([said(f"case {number}") for number in range(700)])
+    memory.remember([comment(f"case {number}") for number in range(700)])
     assert len(memory.episodes()) == 700
     connection.close()

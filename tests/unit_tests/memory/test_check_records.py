@@ -15,7 +15,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.types import Check
 from tests.unit_tests.memory.stores import Opener, interleave
-from tests.unit_tests.memory.support import CRITERION, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed, learn, op
 
 SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
 
@@ -30,7 +30,7 @@ def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
 
 def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    episode, two, three = memory.remember([said("one"), said("two"), said("three")])
+    episode, two, three = memory.remember([comment("one"), comment("two"), comment("three")])
     learn(
         memory,
         op("add", episode, text=SORRY),
@@ -61,7 +61,7 @@ def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
 
 
 def test_check_question_is_stored_after_the_author_was_purged(memory: JudgeMemory) -> None:
-    memory.remember(said("one", author="ann"))
+    memory.remember(comment("one", author="ann"))
     memory.add_guideline(SORRY, author="ann")
     memory.forget(author="ann", purge=True)
     ask(memory, {SORRY: ASKS})
@@ -76,9 +76,9 @@ def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
     any_opener: Opener,
 ) -> None:
     here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
-    episode = here.remember(said("one"))
+    episode = here.remember(comment("one"))
     learn(here, op("add", episode, text=SORRY))
-    two = here.remember(said("two"))
+    two = here.remember(comment("two"))
     lesson = [op("add", two, text=SORRY)]
     hashes_read = {two.id: two.word}
     teaching = partial(
@@ -107,7 +107,7 @@ def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
 def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener) -> None:
     key = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    episode, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([comment("one"), comment("two")])
     versions = [memory.version()]
     for answers in (
         {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0},
@@ -126,7 +126,7 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
     changed = cold.diff(versions[0]).guidelines, cold.diff(versions[0]).episodes
     assert not any(part.added or part.removed or part.changed for part in changed)
 
-    bob = memory.remember(said("two", author="bob"))
+    bob = memory.remember(comment("two", author="bob"))
     memory.forget(two.id, purge=True)
     assert memory.access.view.answers() == latest  # bob's is on the same case
     memory.forget(bob.id, purge=True)
@@ -147,7 +147,7 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
     judgment = Judgment(
         criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
     )
-    memory.remember(said("one", judgment=judgment))
+    memory.remember(comment("one", judgment=judgment))
     [judged] = [row.past_verdict for row in memory.access.view.rows()]
     assert judged is not None
     assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
@@ -156,8 +156,8 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
 def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Opener) -> None:
     key = asked_id(ASKS, "model")
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
-    episodes = memory.remember([said(f"q{n}", value=n % 2 == 0) for n in range(12)])
-    gone = memory.remember(said("gone", value=True))
+    episodes = memory.remember([comment(f"q{n}", value=n % 2 == 0) for n in range(12)])
+    gone = memory.remember(comment("gone", value=True))
     learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
     answers = {episode.example_id: 0.75 if episode.value else 0.25 for episode in [*episodes, gone]}
     note = partial(learning.record_check_answers, SYNC, memory.access)
@@ -179,7 +179,7 @@ def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Open
     assert guideline == memory.guidelines()[0]
     assert guideline.worth is not None
     assert guideline.worth.cases == 11
-    other = elsewhere.remember(said("another"))
+    other = elsewhere.remember(comment("another"))
     run_sync(learning.record_check_answers(SYNC, elsewhere.access, {key: {other.example_id: 0.5}}))
     memory.import_jsonl(elsewhere.export_jsonl())
     assert memory.version() == elsewhere.version()

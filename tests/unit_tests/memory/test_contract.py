@@ -7,16 +7,16 @@ from memalign_graph.io import ASYNC, SYNC, run_sync
 from memalign_graph.memory.history import Commit
 from tests.unit_tests.memory.driver import FEEDBACK, LASTING, Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
-from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, dump, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, QUERY, Bench, comment, dump, op
 
 pytestmark = EVERY_STORE
 
 
 async def test_same_feedback_again_changes_nothing(bench: Bench) -> None:
-    [first] = await bench.remember(said(author="ann", value=True))
+    [first] = await bench.remember(comment(author="ann", value=True))
     before = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
     bench.embedded()
-    [again] = await bench.remember(said(" q".strip(), author=" ann", value="yes"))
+    [again] = await bench.remember(comment(" q".strip(), author=" ann", value="yes"))
     after = await bench.do("version"), len(await bench.items()), len(await bench.items("facts"))
     assert again == first
     assert after == before
@@ -26,7 +26,7 @@ async def test_same_feedback_again_changes_nothing(bench: Bench) -> None:
 async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     inputs = {"text": "ß 🙂 \u2028", "list": [1, 2.5, True, None, {}], "": 2**62, "float": 3.0}
     inputs |= {"z": {"second": 1e16, "first": -0.0}, "a": 1}
-    [episode] = await bench.remember(said(inputs))
+    [episode] = await bench.remember(comment(inputs))
     bench.embedded()
     reopen()
     [stored] = await bench.do("episodes")
@@ -41,7 +41,7 @@ async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
 async def test_retired_guideline_names_its_successor_and_returns_when_it_is_gone(
     bench: Bench,
 ) -> None:
-    [episode, two] = await bench.remember(said("one"), said("two"))
+    [episode, two] = await bench.remember(comment("one"), comment("two"))
     await bench.learn(op("add", episode, text="Always."))
     [guideline] = await bench.do("guidelines")
     await bench.learn(op("retire", two, guideline_id=guideline.id, text="Never.", reason="Newer."))
@@ -60,7 +60,9 @@ EMPTY = "0" * 32
 
 async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench) -> None:
     before = datetime.now(UTC)
-    [episode, two] = await bench.remember(said("one", author="ann"), said("two", author="ann"))
+    [episode, two] = await bench.remember(
+        comment("one", author="ann"), comment("two", author="ann")
+    )
     await bench.learn(op("add", episode, text="Of one."), op("add", episode, two, text="Of both."))
     await bench.do("revise", two.id, {"rationale": "Another word."})
     await bench.do("forget", episode.id, by="eve")
@@ -91,13 +93,13 @@ async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench)
 
 
 async def test_diff_lists_additions_removals_and_changes(bench: Bench) -> None:
-    [episode, two] = await bench.remember(said("one"), said("two"))
+    [episode, two] = await bench.remember(comment("one"), comment("two"))
     guideline = await bench.do("add_guideline", "Kept.")
     gone = await bench.do("add_guideline", "Gone.")
     start = await bench.do("version")
     await bench.do("forget", episode.id)
     after = await bench.do("revise", two.id, {"rationale": "Another word."})
-    [three] = await bench.remember(said("three"))
+    [three] = await bench.remember(comment("three"))
     reworded = await bench.do("edit_guideline", guideline.id, "Reworded.")
     await bench.do("remove_guideline", gone.id)
     added = await bench.do("add_guideline", "Added.")
@@ -117,13 +119,13 @@ async def test_diff_lists_additions_removals_and_changes(bench: Bench) -> None:
 
 
 async def test_purged_feedback_leaves_no_trace_and_does_not_return(bench: Bench) -> None:
-    [episode] = await bench.remember(said("kept", author="bob"))
+    [episode] = await bench.remember(comment("kept", author="bob"))
     [item] = await bench.remember(planted("zqxold"))
     await bench.learn(op("add", item, text="zqxold"), op("add", item, episode, text="zqxold, kept"))
     await bench.remember(planted())
     version = await bench.do("version")
     forgotten = await bench.do("forget", author="zqxann", purge=True, by="eve")
-    await bench.remember(said("later"))
+    await bench.remember(comment("later"))
     assert forgotten.episode_ids == [item.id]
     assert left_in(await bench.items()) == []
     _, newest, *_ = await bench.do("history")

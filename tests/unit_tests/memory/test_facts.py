@@ -21,17 +21,17 @@ from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.stores import WatchedStore
-from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
 
 
 def test_every_change_is_one_fact_written_last() -> None:
     store = WatchedStore()
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    episode, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", episode, text="Of one."), op("add", episode, two, text="Of both."))
     guideline = memory.add_guideline("Be warm.")
     memory.edit_guideline(guideline.id, "Be kind.")
-    memory.remember(said("two", "Another word."))
+    memory.remember(comment("two", "Another word."))
     memory.forget(episode.id)
     memory.remove_guideline(guideline.id)
     memory.rollback("0" * 32)
@@ -61,7 +61,7 @@ async def test_facts_are_never_changed(near: Bench) -> None:
 def test_version_depends_on_content_and_not_on_history() -> None:
     given_at = datetime(2026, 1, 1, tzinfo=UTC)
     here, there = (JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed) for _ in "12")
-    one, two, three = (said(name, given_at=given_at) for name in ("one", "two", "three"))
+    one, two, three = (comment(name, given_at=given_at) for name in ("one", "two", "three"))
     here.remember([one, two])
     for episode in (three, two, one):
         there.remember(episode)
@@ -78,15 +78,15 @@ def test_retried_change_reuses_its_vector_which_is_not_a_case(
 ) -> None:
     store = WatchedStore()
     memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
-    memory.remember(said("kept"))
+    memory.remember(comment("kept"))
     store.failing = True
     with pytest.raises(StoreError, match="The disk is full"):
-        memory.remember([said("one"), said("two")])
+        memory.remember([comment("one"), comment("two")])
     store.failing = False
     reopen()
-    recalled = memory.recall(said("one").example)
+    recalled = memory.recall(comment("one").example)
     assert [item.example.inputs for item in recalled] == ["kept"]
-    memory.remember([said("one"), said("two")])
+    memory.remember([comment("one"), comment("two")])
     assert [len(request.texts) for request in server.embeddings] == [1, 2, 1]
 
 
@@ -105,7 +105,7 @@ def test_invalid_vectors_store_nothing() -> None:
         embed.name = "unusable"
         memory = JudgeMemory(store, CRITERION, embeddings=embed)
         with pytest.raises(EmbeddingError, match=problem) as caught:
-            memory.remember([said("one"), said("two")])
+            memory.remember([comment("one"), comment("two")])
         assert "\n" not in str(caught.value)
         assert store.writes == []
 
@@ -118,23 +118,23 @@ def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
 
     vars(changing)["name"] = "hashed"
     memory = JudgeMemory(store, CRITERION, embeddings=changing)
-    memory.remember(said("one"))
+    memory.remember(comment("one"))
     store.batches.clear()
     size = 32
     with pytest.raises(EmbeddingError, match=r"vectors of 32 dimensions, but .* 64"):
         memory.recall(QUERY)
     with pytest.raises(EmbeddingError, match="32 dimensions"):
-        memory.remember(said("two"))
+        memory.remember(comment("two"))
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
 
 
 def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:
-    memory.remember(said())
+    memory.remember(comment())
     before = everything_in(memory.access.store)
     other = JudgeMemory(memory.access.store, CRITERION, namespace="other", embeddings=hashed)
-    other.remember(said("two"))
+    other.remember(comment("two"))
     for version in ("nope", "", "0" * 31, None, 3, ["0"], other.version()):
         for name in ("at", "diff", "rollback"):
             with pytest.raises(InvalidInputError) as caught:
@@ -163,7 +163,7 @@ def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None
 
     vars(embed)["name"] = "hashed"
     memory = near.memory(embeddings=embed)
-    memory.remember(said("one"))
+    memory.remember(comment("one"))
     memory.add_guideline("First.")
     builder = create_judge_graph(CRITERION, model=near.server.chat_model(), embeddings=embed)
     fields = {"inputs": "asked", "outputs": "a"}

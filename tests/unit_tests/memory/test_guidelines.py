@@ -10,7 +10,7 @@ from memalign_graph import Episode, InvalidInputError, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import CRITERION, hashed, hashes, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed, hashes, learn, op
 
 
 def sources(memory: JudgeMemory) -> dict[str, list[str]]:
@@ -56,12 +56,12 @@ def test_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -
 def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pending(
     memory: JudgeMemory, take_back: str
 ) -> None:
-    episode, two, three = memory.remember([said("one"), said("two"), said("three")])
+    episode, two, three = memory.remember([comment("one"), comment("two"), comment("three")])
     hashes_read = hashes([episode, two, three])
     if take_back == "forget":
         memory.forget(episode.id)
     else:
-        memory.remember(said("one", "Another word."))
+        memory.remember(comment("one", "Another word."))
     taught = [
         op("add", episode, text="Of one."),
         op("add", episode, two, text="Of both."),
@@ -86,9 +86,9 @@ def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pendin
 def test_second_operation_on_a_guideline_loses_no_text(
     memory: JudgeMemory, first: Any, second: Any, left: set[str]
 ) -> None:
-    learn(memory, op("add", memory.remember(said("one")), text="Be warm."))
+    learn(memory, op("add", memory.remember(comment("one")), text="Be warm."))
     [rule] = memory.guidelines()
-    new = memory.remember(said("two"))
+    new = memory.remember(comment("two"))
     twice = [
         op(action, new, text=text, guideline_id=rule.id, before=rule.text)
         for action, text in (first, second)
@@ -104,9 +104,9 @@ def test_second_operation_on_a_guideline_loses_no_text(
 def test_replacement_of_a_guideline_that_is_gone_or_edited_meanwhile_is_learned(
     memory: JudgeMemory,
 ) -> None:
-    one = memory.remember(said("one"))
+    one = memory.remember(comment("one"))
     learn(memory, op("add", one, text="Be warm."), op("add", one, text="Be brief."))
-    new = memory.remember(said("two"))
+    new = memory.remember(comment("two"))
     warm, brief = memory.guidelines()
     memory.remove_guideline(warm.id)
     memory.edit_guideline(brief.id, "Be short.")
@@ -121,7 +121,7 @@ def test_replacement_of_a_guideline_that_is_gone_or_edited_meanwhile_is_learned(
 def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_does(
     memory: JudgeMemory,
 ) -> None:
-    episode, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", episode, text="Always."), op("add", two, text="Never."))
     always, never = [guideline.id for guideline in memory.guidelines()]
     learn(memory, op("retire", guideline_id=always, superseded_by=never))
@@ -137,7 +137,7 @@ def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_d
 def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
     memory: JudgeMemory, lessons: int
 ) -> None:
-    episode, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([comment("one"), comment("two")])
     operations = [op("add", episode, text="A rule."), op("add", two, text="a rule")]
     for lesson in [operations] if lessons == 1 else [[operation] for operation in operations]:
         read = {value.id: value.word for value in (episode, two) if value.id in str(lesson)}
@@ -158,7 +158,7 @@ def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
 
 
 def test_guideline_edited_by_hand_goes_only_with_its_last_source(memory: JudgeMemory) -> None:
-    one, two = memory.remember([said("one"), said("two")])
+    one, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", one, two, text="Of both."))
     memory.edit_guideline(memory.guidelines()[0].id, "By hand.")
     memory.forget(one.id)
@@ -172,11 +172,11 @@ def test_guideline_edited_by_hand_goes_only_with_its_last_source(memory: JudgeMe
 def five_episodes(memory: JudgeMemory) -> list[Episode]:
     """Feedback: ann on one and two, bob on one, two without an author on three."""
     feedback = [
-        said("one", author=" ann ", id="7"),
-        said("two", "Far too long.", author="ann", id="8"),
-        said("one", author="bob", value=False),
-        said("three", id="9"),
-        said("three", thread_id="t"),
+        comment("one", author=" ann ", id="7"),
+        comment("two", "Far too long.", author="ann", id="8"),
+        comment("one", author="bob", value=False),
+        comment("three", id="9"),
+        comment("three", thread_id="t"),
     ]
     return memory.remember(feedback)
 
@@ -251,7 +251,7 @@ def test_order_of_lessons_does_not_change_the_guidelines() -> None:
     def learned(order: list[int]) -> set[tuple[str, str, frozenset[str]]]:
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
         for number in order:
-            episode = memory.remember(said(f"case {number}"))
+            episode = memory.remember(comment(f"case {number}"))
             learn(memory, op("add", episode, text=f"Rule {number % 3}."))
         return {
             (guideline.id, guideline.text, frozenset(guideline.episode_ids))

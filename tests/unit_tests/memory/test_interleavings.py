@@ -42,7 +42,7 @@ from tests.unit_tests.memory.stores import (
     in_memory,
     interleave,
 )
-from tests.unit_tests.memory.support import QUERY, lesson, op, said
+from tests.unit_tests.memory.support import QUERY, comment, lesson, op
 from tests.unit_tests.memory.test_purge import check_clean
 
 BRINGS_ONE = {"say another word", "revise one", "import", "roll back"}
@@ -74,9 +74,9 @@ def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
             assert left_in(everything_in(cold.access.store), ONE.example_id) == []
     if both & TAKES_ONE and not both & BRINGS_ONE and both != {"judge", "roll back to nothing"}:
         assert ONE.id not in episodes
-    for name, comment in (("say another word", "Word 2."), ("revise one", "Word 3.")):
+    for name, words in (("say another word", "Word 2."), ("revise one", "Word 3.")):
         if name in both and not (both - {name}) & (TAKES_ONE | BRINGS_ONE - {"import"}):
-            assert episodes[ONE.id].rationale == comment
+            assert episodes[ONE.id].rationale == words
             assert ONE.id not in learned
     if "word by hand" in both and not both & TAKES_RULE:
         assert "By hand." in texts
@@ -109,7 +109,7 @@ def test_every_operation_with_every_other_in_the_middle(name: str, moment: int |
             continue
         try:
             check([here, there, cold], {name, other})
-            here.remember(said("one more"))
+            here.remember(comment("one more"))
             check_same([here, there], cold)
         except (AssertionError, InvalidInputError) as error:
             problems.append(f"{other}: {str(error).splitlines()[0][:200]}")
@@ -207,21 +207,21 @@ def check_in_step(view: MemoryView, scratch: MemoryState) -> None:
 
 def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener) -> None:
     first, second, reader = memories(any_opener, 3)
-    first.remember(said("known"))
+    first.remember(comment("known"))
     first.version()
     versions: list[str] = []
 
     def meanwhile() -> None:
         for number in range(3):
-            seen = second.remember(said(f"seen {number}", "Newer."))
+            seen = second.remember(comment(f"seen {number}", "Newer."))
             run_sync(lesson(second, op("add", seen, text=f"Be warm {number}."))(SYNC))
             versions.append(second.version())
 
-    comments = said("late", value=False), said("late as well")
+    comments = comment("late", value=False), comment("late as well")
     interleave(
         partial(feedback.remember, access=first.access, feedback=comments), commits, meanwhile
     )
-    second.remember(said("last"))
+    second.remember(comment("last"))
     for number, version in enumerate(versions):
         then = reader.at(version)
         assert then.version == version
@@ -238,9 +238,9 @@ def test_version_from_before_an_earlier_fact_arrived_is_found(any_opener: Opener
 
 def test_newer_of_two_concurrent_pieces_of_feedback_counts(any_opener: Opener) -> None:
     here, there = memories(any_opener, 2)
-    here.remember(said("one", "First."))
+    here.remember(comment("one", "First."))
     there.version()
-    older, newer = said("one", "Older."), said("one", "Newer.")
+    older, newer = comment("one", "Older."), comment("one", "Newer.")
     looks = count(1)
 
     def looks_last(asked: Any) -> bool:
@@ -269,7 +269,9 @@ def count_lessons(memory: JudgeMemory) -> Counter[str]:
 def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -> None:
     for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
         one, other = memories(in_memory(), 2)
-        ids = [episode.id for episode in one.remember([said(f"q{number}") for number in range(4)])]
+        ids = [
+            episode.id for episode in one.remember([comment(f"q{number}") for number in range(4)])
+        ]
         mine, theirs = ([ids[number] for number in numbers] for numbers in share)
         interleave(
             lesson(one, op("add", *mine, text="Rule A.")),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import Criterion, JudgeMemory, create_judge_graph
-from tests.unit_tests.memory.support import CRITERION, Bench, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, Bench, comment, learn, op
 
 KINDS = ("facts", "words", "vectors", "drafts", "head", "judgments", "reviews")
 """How the namespaces of a memory's items are labelled, and criteria may be called."""
@@ -44,7 +44,7 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
     memories = opened(bench)
     assert len(memories) > 20
     for name, memory in memories.items():
-        await bench.remember(said(name, name), memory=memory)
+        await bench.remember(comment(name, name), memory=memory)
         await bench.do("add_guideline", f"Rule of {name}.", memory=memory)
     versions = {await bench.do("version", memory=memory) for memory in memories.values()}
     assert len(versions) == len(memories)
@@ -67,7 +67,7 @@ async def test_no_memory_sees_another(bench: Bench, reopen: Any) -> None:
 async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None:
     memories = opened(bench)
     for name, memory in memories.items():
-        await bench.remember(said("the same everywhere", name), memory=memory)
+        await bench.remember(comment("the same everywhere", name), memory=memory)
     versions = {name: await bench.do("version", memory=one) for name, one in memories.items()}
     for number, (name, memory) in enumerate(memories.items()):
         if number % 2:
@@ -86,7 +86,7 @@ async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None
 def test_judge_sees_only_the_memory_of_its_namespace(near: Bench) -> None:
     for name in ("emea", "apac"):
         memory = near.memory(CRITERION, namespace=("shop", name))
-        episode = memory.remember(said(f"case-{name}", f"word-{name}"))
+        episode = memory.remember(comment(f"case-{name}", f"word-{name}"))
         learn(memory, op("add", episode, text=f"Rule-{name} holds."))
     models: Any = {"model": near.server.chat_model(), "embeddings": near.embeddings}
     graph: Any = create_judge_graph(CRITERION, **models).compile(store=near.store)

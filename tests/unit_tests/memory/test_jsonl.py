@@ -16,10 +16,10 @@ from tests.unit_tests.memory.support import (
     EVERY_STORE,
     QUERY,
     Bench,
+    comment,
     hashed,
     learn,
     op,
-    said,
 )
 
 VERDICT = Judgment(
@@ -31,9 +31,9 @@ ODD = 'Zeile 1\nZeile 2\r\n\u2028\u2029\u0085\x1c\x1e „ß“ 🙂 \\n "quoted"
 async def fill(bench: Bench) -> None:
     """A memory with every kind of item."""
     episode, two, three = await bench.remember(
-        said("one", ODD, author="Jürgen", id="7", thread_id="t", value=False, judgment=VERDICT),
-        said({"frage": ["zwei", 2.5, None]}, "Zu kühl.", outputs={"text": ODD}),
-        said("three", None, value=True, author="ann"),
+        comment("one", ODD, author="Jürgen", id="7", thread_id="t", value=False, judgment=VERDICT),
+        comment({"frage": ["zwei", 2.5, None]}, "Zu kühl.", outputs={"text": ODD}),
+        comment("three", None, value=True, author="ann"),
     )
     await bench.learn(
         op("add", episode, two, text="Loses a source."),
@@ -41,12 +41,12 @@ async def fill(bench: Bench) -> None:
         op("add", three, text="Is retired."),
     )
     *_, old = await bench.do("guidelines")
-    [four] = await bench.remember(said("four"))
+    [four] = await bench.remember(comment("four"))
     await bench.learn(op("retire", four, guideline_id=old.id, text="Takes its place."))
     await bench.do("add_guideline", "Größe zählt.", author="ann")
-    [gone] = await bench.remember(said("gone"))
+    [gone] = await bench.remember(comment("gone"))
     await bench.do("forget", [episode.id, gone.id])
-    await bench.remember(said("one", ODD, author="Jürgen", id="7", judgment=VERDICT))
+    await bench.remember(comment("one", ODD, author="Jürgen", id="7", judgment=VERDICT))
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -85,7 +85,9 @@ async def test_round_trip_is_exact(bench: Bench) -> None:
 
 
 async def test_importing_a_table_into_an_imported_memory_withdraws_nothing(bench: Bench) -> None:
-    table = [said(name, "Too cold.", author="ann") for name in ("revised", "forgotten", "purged")]
+    table = [
+        comment(name, "Too cold.", author="ann") for name in ("revised", "forgotten", "purged")
+    ]
     revised, forgotten, purged = await bench.remember(*table)
     await bench.do("revise", revised.id, {"rationale": "It is fine."})
     await bench.do("forget", forgotten.id)
@@ -123,7 +125,7 @@ async def test_failed_export_keeps_the_earlier_file(near: Bench, tmp_path: Path)
     resource = pytest.importorskip("resource")
     path, link = tmp_path / "memory.jsonl", tmp_path / "link"
     link.symlink_to(path)
-    await near.remember(said("one"))
+    await near.remember(comment("one"))
     text = await near.do("export_jsonl", link)
     path.chmod(0o600)
     await fill(near)
@@ -146,7 +148,7 @@ def lines_as_text(text: str) -> list[str]:
 
 
 async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
-    [episode, two] = await bench.remember(said("one", "First."), said("two", "First."))
+    [episode, two] = await bench.remember(comment("one", "First."), comment("two", "First."))
     guideline = await bench.do("add_guideline", "First.")
     there = bench.memory(namespace="there")
     await bench.do("import_jsonl", await bench.do("export_jsonl"), memory=there)
@@ -165,7 +167,7 @@ async def test_newer_feedback_is_kept_on_both_sides(bench: Bench) -> None:
 
 
 async def test_older_export_does_not_restore_guidelines_of_replaced_feedback(bench: Bench) -> None:
-    episode, two = await bench.remember(said("one", "Old."), said("two"))
+    episode, two = await bench.remember(comment("one", "Old."), comment("two"))
     await bench.learn(
         op("add", episode, text="Old rule."), op("add", episode, two, text="Of both."),
         op("add", two, text="Stays."),
@@ -182,10 +184,10 @@ async def test_older_export_does_not_restore_guidelines_of_replaced_feedback(ben
 
 
 def test_imported_guideline_with_a_replaced_source_is_distilled_again(memory: JudgeMemory) -> None:
-    one, two = memory.remember([said("one"), said("two")])
+    one, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", one, two, text="Of both."))
     other = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    other.remember(said("one", "Newer words."))
+    other.remember(comment("one", "Newer words."))
     other.import_jsonl(memory.export_jsonl())
     [guideline] = other.guidelines()
     assert (guideline.text, guideline.status) == ("Of both.", "pending")
@@ -193,7 +195,7 @@ def test_imported_guideline_with_a_replaced_source_is_distilled_again(memory: Ju
 
 
 async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
-    [episode, _] = await bench.remember(said("one"), said("two"))
+    [episode, _] = await bench.remember(comment("one"), comment("two"))
     await bench.learn(op("add", episode, text="Of one."))
     version, contents = await bench.do("version"), await bench.contents()
     text = await bench.do("export_jsonl")
@@ -207,7 +209,7 @@ async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
 def exported() -> str:
     """An export of one guideline (line 2), two episodes (3, 4) and their vectors (5, 6)."""
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    episode, _ = memory.remember([said("one", value=True), said("two")])
+    episode, _ = memory.remember([comment("one", value=True), comment("two")])
     learn(memory, op("add", episode, text="Be warm."))
     return memory.export_jsonl()
 
@@ -234,14 +236,14 @@ def test_memory_of_an_earlier_release_is_not_mistaken_for_an_empty_one() -> None
     store = InMemoryStore()
     store.put(("memalign", CRITERION.name, "tip"), "tip", {"id": "x"})
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    for call in (memory.guidelines, lambda: memory.remember(said("one"))):
+    for call in (memory.guidelines, lambda: memory.remember(comment("one"))):
         with pytest.raises(MemAlignError, match="export it with that version"):
             call()
 
 
 def check_refused(memory: JudgeMemory, source: Any, problem: str) -> None:
     """Check that a failed import changes nothing."""
-    memory.remember(said("kept"))
+    memory.remember(comment("kept"))
     before = everything_in(memory.access.store)
     with pytest.raises(InvalidInputError, match=problem) as caught:
         memory.import_jsonl(source)
@@ -308,5 +310,5 @@ def test_files_that_are_not_exports_of_this_memory(memory: JudgeMemory) -> None:
 
     short.__qualname__, short.__module__ = hashed.__qualname__, hashed.__module__
     small = JudgeMemory(InMemoryStore(), CRITERION, embeddings=short)
-    small.remember(said("one"))
+    small.remember(comment("one"))
     check_refused(memory, small.export_jsonl(), r"different dimensions \(8, 64\)")

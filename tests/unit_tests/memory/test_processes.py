@@ -22,7 +22,7 @@ from memalign_graph.memory.memory_state import build_state
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import check_same
 from tests.unit_tests.memory.stores import Opener
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, learn, op, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, comment, hashed, learn, op
 from tests.unit_tests.memory.worker import FORKS, act, die, learn_there, look, start, store_at
 
 COUNT = 3
@@ -80,8 +80,8 @@ def test_writer_killed_before_its_commit_leaves_the_memory_unchanged(
     assert memory.recall(QUERY) == []
     assert memory.version() == before
     server.embeddings.clear()
-    memory.remember([said("one"), said("two")])
-    assert len(memory.recall(said("one").example)) == 2
+    memory.remember([comment("one"), comment("two")])
+    assert len(memory.recall(comment("one").example)) == 2
     assert server.embeddings == []
 
 
@@ -89,7 +89,7 @@ def test_every_process_recalls_in_the_same_order_and_embeds_only_the_query(
     server: LoopbackServer, opener: Opener, tmp_path: Path
 ) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
-    episodes = memory.remember([said(f"case {number}") for number in range(20)])
+    episodes = memory.remember([comment(f"case {number}") for number in range(20)])
     learn(
         memory,
         *(op("add", episode, text=f"Rule of {episode.example.inputs}.") for episode in episodes),
@@ -133,7 +133,7 @@ def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
     another_worker: Open, postgres_uri: str, server: LoopbackServer
 ) -> None:
     memory = another_worker()
-    memory.remember([said("one")])
+    memory.remember([comment("one")])
     store: Any = memory.access.store
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=store)
@@ -158,7 +158,7 @@ def test_next_judgment_of_another_process_sees_the_lesson_with_one_small_read(
         states.append(text)
         assert judged() == (states, [*looks, "SearchOp facts"])
         assert judged() == (states, looks)
-    memory.remember([said("two")])
+    memory.remember([comment("two")])
     pipe.send(None)
     assert pipe.recv() == (2, states)
     process.join()
@@ -178,9 +178,9 @@ def test_reader_sees_facts_dated_before_1970(
     if known:
         with monkeypatch.context() as patched:
             patched.setattr(clock, "now_us", lambda: 90_000_000_000)  # in 1970
-            writer.remember([said("one")])
+            writer.remember([comment("one")])
     assert len(reader.episodes()) == int(known)
-    writer.remember([said("two")])
+    writer.remember([comment("two")])
     store: Any = reader.access.store
     store.taken()
     assert "two" in [episode.example.inputs for episode in reader.episodes()]
@@ -195,7 +195,7 @@ def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
     """Postgres locks row by row, so opposite orders could deadlock."""
     with ThreadPoolExecutor(2) as pool:
         for number in range(5):
-            feedback = [said(f"case {number} {part}", "ß" * 500) for part in range(200)]
+            feedback = [comment(f"case {number} {part}", "ß" * 500) for part in range(200)]
             one, other = another_worker(), another_worker()
             writing = [
                 pool.submit(one.remember, feedback),
@@ -219,7 +219,7 @@ def test_reading_a_kept_judgment_does_not_extend_its_time_to_live(
         [before] = connection.execute(timed).fetchall()
         [judgment] = memory.judgments(waiting=True)
         run_sync(find_judgment(SYNC, memory.access, judgment.judgment.id))
-        memory.remember([said("two")])
+        memory.remember([comment("two")])
         [after] = connection.execute(timed).fetchall()
     assert before == after
     assert abs(before[0] - judgment.kept_until) < timedelta(minutes=1)

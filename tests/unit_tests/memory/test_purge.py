@@ -36,12 +36,12 @@ from tests.unit_tests.memory.support import (
     CRITERION,
     QUERY,
     Bench,
+    comment,
     hashed,
     hashes,
     learn,
     learn_from,
     op,
-    said,
 )
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -116,8 +116,8 @@ def test_purged_text_is_in_no_item_and_no_rollback_restores_it(
 def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory) -> None:
     ann, bob = memory.remember(
         [
-            said("shared case", "zqxwhy of hers", author="zqxann", id="zqxid"),
-            said("shared case", "His own words.", author="bob"),
+            comment("shared case", "zqxwhy of hers", author="zqxann", id="zqxid"),
+            comment("shared case", "His own words.", author="bob"),
         ]
     )
     learn_from(memory, op("add", bob, text="Of his own words."))
@@ -132,7 +132,7 @@ def test_purging_the_last_expert_of_a_case_removes_the_case(memory: JudgeMemory)
 
 
 def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: JudgeMemory) -> None:
-    purged, retained = memory.remember([said("one", author="ann"), said("two", author="bob")])
+    purged, retained = memory.remember([comment("one", author="ann"), comment("two", author="bob")])
     near = [
         Neighbour(
             example_id=value.example_id,
@@ -153,7 +153,7 @@ def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: Jud
         evidence=Evidence(decided_by="verdict", reason="Few.", verdict=True, neighbours=near),
         memory_version="0" * 32,
     )
-    memory.remember(said("three", author="cy", judgment=judgment))
+    memory.remember(comment("three", author="cy", judgment=judgment))
     memory.forget(purged.id, purge=True)
     [episode] = [episode.judgment for episode in memory.episodes() if episode.author == "cy"]
     assert episode is not None
@@ -165,7 +165,7 @@ def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: Jud
 
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:
     episode, two, three, four = memory.remember(
-        [said("one", "zqxwhy"), said("two"), said("three"), said("four")]
+        [comment("one", "zqxwhy"), comment("two"), comment("three"), comment("four")]
     )
     operations = [
         op("add", episode, text="It is zqxwhy."),
@@ -187,7 +187,7 @@ def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) 
 def test_lesson_from_the_purged_feedback_is_removed_and_its_other_sources_are_pending(
     memory: JudgeMemory,
 ) -> None:
-    episode, other = memory.remember([said("one", "It is zqxwhy."), said("other", "Else.")])
+    episode, other = memory.remember([comment("one", "It is zqxwhy."), comment("other", "Else.")])
     learn(memory, op("add", other, text="Wait for zqxwhy."), op("add", other, text="Else."))
     forgotten = memory.forget(episode.id, purge=True)
     assert forgotten.purged is not None
@@ -199,7 +199,9 @@ def test_lesson_from_the_purged_feedback_is_removed_and_its_other_sources_are_pe
 
 
 def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
-    episode, two, three = memory.remember([said("one", "zqxwhy"), said("two"), said("three")])
+    episode, two, three = memory.remember(
+        [comment("one", "zqxwhy"), comment("two"), comment("three")]
+    )
     learn(memory, op("add", episode, two, text="It is zqxwhy."))
     [guideline] = memory.guidelines()
     memory.forget(episode.id)
@@ -213,11 +215,11 @@ def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
 
 
 def test_guidelines_of_others_stay_although_they_share_a_rare_word(memory: JudgeMemory) -> None:
-    other = memory.remember(said("other", "The portal must be named.", author="bob"))
+    other = memory.remember(comment("other", "The portal must be named.", author="bob"))
     learn(memory, op("add", other, text="The reply must name the portal."))
     memory.add_guideline("Beside the portal, name zqxwhy.", author="bob")
     before = memory.guidelines()
-    episode = memory.remember(said("Where is the portal?", "It is zqxwhy.", author="ann"))
+    episode = memory.remember(comment("Where is the portal?", "It is zqxwhy.", author="ann"))
     memory.forget(episode.id, purge=True)
     assert memory.guidelines() == before
 
@@ -225,7 +227,7 @@ def test_guidelines_of_others_stay_although_they_share_a_rare_word(memory: Judge
 def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) -> None:
     source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     episode = source.remember(planted())
-    bob, eve = source.remember([said("bob", author="bob"), said("eve", author="eve")])
+    bob, eve = source.remember([comment("bob", author="bob"), comment("eve", author="eve")])
     guidelines = [
         op("add", episode, text="It is zqxwhy."),
         op("add", episode, eve, text="zqxwhy and Eve's."),
@@ -277,7 +279,7 @@ def check_pending(memory: JudgeMemory, learned: dict[str, Any]) -> None:
 @pytest.mark.parametrize("action", ["names it", "names another"])
 def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) -> None:
     memory = near.memory()
-    planted = memory.remember(said("one", WHY, author="zqxann"))
+    planted = memory.remember(comment("one", WHY, author="zqxann"))
 
     def purges(request: ChatRequest) -> dict[str, Any]:
         assert "zqxwhy" in request.text
@@ -293,7 +295,7 @@ def test_proposal_from_purged_feedback_is_discarded(near: Bench, action: str) ->
 
 
 async def test_purge_removes_the_vectors(bench: Bench) -> None:
-    await bench.remember(said("kept"))
+    await bench.remember(comment("kept"))
     [episode] = await bench.remember(planted())
     here, there = bench.memory(), bench.memory(embeddings=bench.server.embedder(dimensions=16))
     for memory in (here, there):
@@ -328,8 +330,8 @@ class SlowSaver(InMemorySaver):
 def test_feedback_given_while_threads_are_read_is_purged(case: str) -> None:
     store = InMemoryStore()
     memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
-    memory.remember(said("one", "First zqxwhy.", author="zqxann"))
-    late = said(case, "Second zqxwhy.", author="zqxann")
+    memory.remember(comment("one", "First zqxwhy.", author="zqxann"))
+    late = comment(case, "Second zqxwhy.", author="zqxann")
     saver = SlowSaver(lambda: other.remember(late))
     memory.forget(author="zqxann", purge=True, checkpointer=saver)
     assert memory.episodes() == []
@@ -341,8 +343,8 @@ def test_feedback_given_while_threads_are_read_is_purged(case: str) -> None:
 def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     store = InMemoryStore()
     memory, other = (JudgeMemory(store, CRITERION, embeddings=hashed) for _ in range(2))
-    memory.remember(said("one", "First zqxwhy.", author="ann"))
-    late = [said("one", "Second zqxwhy.", author="ann")]
+    memory.remember(comment("one", "First zqxwhy.", author="ann"))
+    late = [comment("one", "Second zqxwhy.", author="ann")]
 
     async def say_then_remove(*args: Any) -> None:
         while late:
@@ -357,7 +359,7 @@ def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.Monk
 
 def test_check_question_of_a_purged_guideline_is_removed() -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
-    episodes = here.remember([said("one", author="ann"), said("two", author="bob")])
+    episodes = here.remember([comment("one", author="ann"), comment("two", author="bob")])
     learn(here, op("add", *episodes, text="Old."))
     here.edit_guideline(here.guidelines()[0].id, "Word zqxwhy.", author="ann")
     here.version()
@@ -385,7 +387,7 @@ def test_purge_time_is_linear_in_the_memory_size() -> None:
     took = []
     for count in (300, 3_000):
         memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-        memory.remember([said(f"case {n}", author="ab"[n % 2]) for n in range(count)])
+        memory.remember([comment(f"case {n}", author="ab"[n % 2]) for n in range(count)])
         took.append(seconds(partial(memory.forget, author="a", purge=True)))
     assert took[1] < 40 * took[0]
 
@@ -403,7 +405,7 @@ def test_opening_time_is_linear_in_the_number_of_purges() -> None:
 
 
 def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
-    episode = memory.remember(said("one", "Too cold. Call me at 555-1234.", author="ann"))
+    episode = memory.remember(comment("one", "Too cold. Call me at 555-1234.", author="ann"))
     memory.revise(episode.id, {"rationale": "Too cold."})
 
     def has_number(one: Episode) -> bool:
@@ -421,13 +423,13 @@ def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
 def test_purge_by_id_keeps_the_author_of_a_handwritten_guideline(
     memory: JudgeMemory, selection: dict[str, Any]
 ) -> None:
-    memory.remember([said("one", author="ann"), said("two", author="ann")])
+    memory.remember([comment("one", author="ann"), comment("two", author="ann")])
     guideline = memory.add_guideline("Begin with regret.", author="ann")
     memory.forget([episode.id for episode in memory.episodes()], purge=True)
     again = JudgeMemory(memory.access.store, CRITERION, embeddings=hashed)
     for process in (memory, again):
         assert process.guidelines() == [guideline]
-    memory.remember(said("one", author="ann"))
+    memory.remember(comment("one", author="ann"))
     memory.forget(**selection, purge=True)
     assert [guideline.author for guideline in memory.guidelines()] == [None]
     assert left_in(everything_in(memory.access.store), '"ann"') == []

@@ -27,7 +27,7 @@ from tests.unit_tests.memory.purging import (
     planted,
     threads_in,
 )
-from tests.unit_tests.memory.support import CRITERION, QUERY, hashed, said
+from tests.unit_tests.memory.support import CRITERION, QUERY, comment, hashed
 from tests.unit_tests.memory.worker import read, start
 
 IN_USE = "The SQLite file of the {} is in use by another connection"
@@ -71,7 +71,7 @@ def test_purge_leaves_no_byte_in_any_journal_mode(
 ) -> None:
     connection.execute(f"PRAGMA journal_mode={mode}")
     memory, one = fill(SqliteStore(connection))
-    memory.remember([said(f"case {number}", "x" * 3_000) for number in range(20)])
+    memory.remember([comment(f"case {number}", "x" * 3_000) for number in range(20)])
     memory.remember(planted(inputs=f"{MARK} at length " * 4_000, id="long", author="zqxlong"))
     memory.forget(author="zqxlong")
     assert "store.db" in "".join(holding(tmp_path))

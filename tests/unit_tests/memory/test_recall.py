@@ -20,13 +20,13 @@ from memalign_graph.memory.index import MAX_BYTES, VectorIndex, normalised
 from memalign_graph.memory.recall import recall, recall_excluding
 from memalign_graph.memory.view import MemoryView
 from tests.unit_tests.memory.stores import in_memory
-from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, hashed, said
+from tests.unit_tests.memory.support import CRITERION, NO_LIMIT, QUERY, Bench, comment, hashed
 
 
 async def test_recall_differs_between_two_answers_to_one_question(bench: Bench) -> None:
     question = "When does my order arrive?"
     kind, curt = "I am so sorry, it will come tomorrow", "Read the tracking page yourself"
-    await bench.remember(said(question, outputs=kind), said(question, outputs=curt))
+    await bench.remember(comment(question, outputs=kind), comment(question, outputs=curt))
     for answer in (kind, curt):
         example = Example(inputs=question, outputs=f"{answer} please")
         nearest, other = await bench.do("recall", example, k=2)
@@ -39,7 +39,10 @@ async def test_recall_differs_between_two_answers_to_one_question(bench: Bench) 
 
 async def test_examples_with_the_same_text_are_distinct(bench: Bench) -> None:
     await bench.remember(
-        said("q", reference_outputs="r"), said("q"), said({"question": "q"}), said("far away")
+        comment("q", reference_outputs="r"),
+        comment("q"),
+        comment({"question": "q"}),
+        comment("far away"),
     )
     recalled = await bench.do("recall", {"inputs": "q", "outputs": "a"}, k=3)
     assert len({item.example.id for item in recalled}) == 3
@@ -75,7 +78,7 @@ async def test_long_example_is_found_by_its_beginning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "the quick brown fox " * 2_000
-    await bench.remember(said(long), said("short"))
+    await bench.remember(comment(long), comment("short"))
     [text] = [item for item in bench.embedded() if item.startswith("the quick")]
     assert len(text.encode()) <= MAX_BYTES
     assert await bench.recall(f"{long} and more", k=1) == [long]
@@ -85,7 +88,7 @@ async def test_long_example_is_found_by_its_beginning(
 async def test_changed_embedder_embeds_again_once_with_a_warning(
     bench: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await bench.remember(said("one"), said("two"))
+    await bench.remember(comment("one"), comment("two"))
     bench.embedded()
     other = bench.memory(embeddings=bench.server.embedder(model="text-embedding-3-large"))
     assert set(await bench.recall("new", memory=other)) == {"one", "two"}
@@ -104,7 +107,7 @@ async def test_changed_embedder_embeds_again_once_with_a_warning(
 
 
 async def test_concurrent_callers_embed_missing_texts_once(bench: Bench) -> None:
-    await bench.remember(said("one"), said("two"))
+    await bench.remember(comment("one"), comment("two"))
     bench.embedded()
     other = bench.memory(embeddings=bench.server.embedder(model="text-embedding-3-large"))
     await asyncio.gather(*(other.arecall({"inputs": "new", "outputs": "a"}) for _ in range(20)))
@@ -126,7 +129,7 @@ async def test_waiting_for_many_missing_texts_neither_lists_nor_embeds_them_agai
 
     vars(embed)["name"] = "counted"
     store = InMemoryStore()
-    texts = [said(str(number)) for number in range(4)]
+    texts = [comment(str(number)) for number in range(4)]
     JudgeMemory(store, CRITERION, embeddings=hashed).remember(texts)
     monkeypatch.setattr(recalling, "_EMBED_TEXTS", 1)
     monkeypatch.setattr(recalling, "_EMBED_REQUESTS", 1)
@@ -155,7 +158,7 @@ class Untouched:
 def test_store_with_its_own_index_does_not_embed_the_memorys_items() -> None:
     store = InMemoryStore(index={"dims": 64, "embed": Untouched()})
     memory = JudgeMemory(store, CRITERION, embeddings=hashed)
-    episode = memory.remember(said("one"))
+    episode = memory.remember(comment("one"))
     memory.add_guideline("Be warm.")
     assert memory.recall(episode.example) != []
     memory.forget(episode.id)
@@ -165,7 +168,7 @@ def test_lost_vector_is_embedded_again(
     near: Bench, reopen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = near.memory()
-    memory.remember([said("one"), said("two")])
+    memory.remember([comment("one"), comment("two")])
     near.embedded()
     [items] = near.store.batch([SearchOp(("memalign", "tone", "vectors"), limit=NO_LIMIT)])
     lost = items[0]  # type: ignore[index]
@@ -228,7 +231,9 @@ def some_feedback() -> list[Feedback]:
     for number in range(60):
         inputs = " ".join(chance.choices(topics, k=4))
         authors = chance.sample(["ann", "bob", "carl"], chance.choice([1, 1, 2]))
-        values += [said(f"{inputs} {number // 2}", author=author, value=True) for author in authors]
+        values += [
+            comment(f"{inputs} {number // 2}", author=author, value=True) for author in authors
+        ]
     return values
 
 

@@ -21,7 +21,7 @@ from memalign_graph.prompts.fences import estimate_tokens
 from tests.loopback import ChatRequest, error
 from tests.unit_tests.memory.purging import left_in
 from tests.unit_tests.memory.stores import asks, interleave
-from tests.unit_tests.memory.support import EVERY_STORE, Bench, learn_from, op, said
+from tests.unit_tests.memory.support import EVERY_STORE, Bench, comment, learn_from, op
 
 PLANTED = "zqplanted"
 
@@ -37,8 +37,8 @@ def with_model(bench: Bench, **options: Any) -> JudgeMemory:
 async def two_sources(bench: Bench) -> list[Any]:
     """A guideline from two pieces of feedback, the first with planted words."""
     episodes = await bench.remember(
-        said("one", f"{PLANTED} why", author=f"{PLANTED} ann", id=f"{PLANTED} id"),
-        said("one", "It must say sorry for the delay.", author="bob"),
+        comment("one", f"{PLANTED} why", author=f"{PLANTED} ann", id=f"{PLANTED} id"),
+        comment("one", "It must say sorry for the delay.", author="bob"),
     )
     await bench.learn(op("add", *episodes, text=f"Say sorry to {PLANTED}."))
     bench.server.chats.clear()
@@ -80,7 +80,9 @@ async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, 
 async def test_new_wording_for_different_reasons_costs_one_call(bench: Bench) -> None:
     """A model that is asked for a rule for each reason writes more rules than are allowed."""
     one, *_ = episodes = await bench.remember(
-        said("one", "Too cold."), said("two", "It must say sorry."), said("three", "Too long.")
+        comment("one", "Too cold."),
+        comment("two", "It must say sorry."),
+        comment("three", "Too long."),
     )
     await bench.learn(op("add", *episodes, text="Be warm, brief and sorry."))
     bench.server.chats.clear()
@@ -124,7 +126,7 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
 async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
     bench: Bench, reply: Any
 ) -> None:
-    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    episode, two, three = await bench.remember(comment("one"), comment("two"), comment("three"))
     await bench.learn(op("add", episode, two, text="A."), op("add", episode, three, text="B."))
     memory = with_model(bench, max_retries=0)
 
@@ -147,7 +149,7 @@ async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
 
 
 async def test_received_answer_is_not_requested_again(bench: Bench) -> None:
-    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    episode, two, three = await bench.remember(comment("one"), comment("two"), comment("three"))
     await bench.learn(op("add", episode, two, text="A."), op("add", episode, three, text="B."))
     memory = with_model(bench, max_retries=0)
     replies: dict[bool, Any] = {False: worded("The first of them."), True: error(500)}
@@ -177,13 +179,13 @@ async def test_unneeded_model_is_not_resolved(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     memory = near.memory(model="openai:gpt-4.1-mini")
-    episode, two = memory.remember([said("one"), said("two")])
+    episode, two = memory.remember([comment("one"), comment("two")])
     memory.revise(two.id, {"rationale": "Another word."})
     assert memory.forget(episode.id, purge=purge).episode_ids == [episode.id]
 
 
 def test_forgetting_a_source_during_distillation_discards_the_result(near: Bench) -> None:
-    episode, two, three = near.memory().remember([said("one"), said("two"), said("three")])
+    episode, two, three = near.memory().remember([comment("one"), comment("two"), comment("three")])
     learn_from(near.memory(), op("add", episode, two, three, text="Of three."))
     memory = with_model(near)
     near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
@@ -218,7 +220,8 @@ async def consolidate(bench: Bench, *replies: Any) -> dict[str, Any]:
 async def rules(bench: Bench, *texts: str) -> tuple[list[Any], list[Guideline]]:
     """Guidelines of one source each, in order of time."""
     feedback = [
-        said(f"case {place}", given_at=START + timedelta(days=place)) for place in range(len(texts))
+        comment(f"case {place}", given_at=START + timedelta(days=place))
+        for place in range(len(texts))
     ]
     episodes = await bench.remember(*feedback)
     changes = [op("add", item, text=text) for item, text in zip(episodes, texts, strict=True)]
@@ -256,7 +259,7 @@ async def test_no_model_is_called_with_nothing_to_compare(
 async def test_guideline_that_lost_a_source_is_redistilled_before_it_is_compared(
     bench: Bench,
 ) -> None:
-    episode, two, three = await bench.remember(said("one"), said("two"), said("three"))
+    episode, two, three = await bench.remember(comment("one"), comment("two"), comment("three"))
     await bench.learn(op("add", episode, two, text="Of both."), op("add", three, text="Say sorry."))
     await bench.do("forget", episode.id)
     wording = {"operations": [{"text": "One must apologise.", "action": "add"}]}
@@ -325,7 +328,7 @@ def compare(request: ChatRequest) -> dict[str, Any]:
 
 async def fill(bench: Bench, count: int) -> Any:
     """Guidelines in which pairs that are far apart share a subject."""
-    episodes = await bench.remember(*(said(f"case {number}") for number in range(count)))
+    episodes = await bench.remember(*(comment(f"case {number}") for number in range(count)))
     texts = [
         f"On subject {number // 2}, {f'matter{number // 2} ' * 50}({number})."
         for number in range(count)

@@ -9,7 +9,7 @@ import pytest
 
 from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import QUERY, Bench, learn, op, said
+from tests.unit_tests.memory.support import QUERY, Bench, comment, learn, op
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
@@ -25,11 +25,11 @@ def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
 
 def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -> None:
     feedback = [
-        said(id="1"),
-        said(id="2"),
-        said(),
-        said(rationale="Last word."),
-        said(author="ann"),
+        comment(id="1"),
+        comment(id="2"),
+        comment(),
+        comment(rationale="Last word."),
+        comment(author="ann"),
     ]
     answered = memory.remember(feedback)
     assert [item.rationale for item in answered[2:4]] == ["Last word."] * 2
@@ -40,13 +40,13 @@ def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -
 
 
 @pytest.mark.parametrize(
-    "given",
+    "feedback",
     [
         "text",
         [{"inputs": "q"}],
-        [said(), 3],
+        [comment(), 3],
         {"rationale": "x"},
-        [said("fine", value=True), said("off the scale", value="perhaps")],
+        [comment("fine", value=True), comment("off the scale", value="perhaps")],
         {"inputs": "q", "outputs": "a", "rationale": "x", "thread_id": "a\x00b"},
         *(
             {"inputs": "q", "outputs": "a", "judgment": {**VERDICT.to_json(), **fields}}
@@ -54,30 +54,30 @@ def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -
         ),
     ],
 )
-def test_invalid_feedback_stores_nothing(memory: JudgeMemory, given: Any) -> None:
+def test_invalid_feedback_stores_nothing(memory: JudgeMemory, feedback: Any) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        memory.remember(given)
+        memory.remember(feedback)
     assert "\n" not in str(caught.value)
     assert memory.episodes() == []
 
 
 def test_agreement_is_not_distilled(memory: JudgeMemory) -> None:
     agreed, refused = memory.remember(
-        [said(f"{value}", None, value=value, judgment=VERDICT) for value in (True, False)]
+        [comment(f"{value}", None, value=value, judgment=VERDICT) for value in (True, False)]
     )
     assert (agreed.status, refused.status) == ("distilled", "pending")
 
 
 def test_value_alone_completes_a_comment_without_one(memory: JudgeMemory) -> None:
-    memory.remember(said("one", "Too cold.", author="ann"))
-    episode = memory.remember(said("one", None, value=False, author="ann"))
+    memory.remember(comment("one", "Too cold.", author="ann"))
+    episode = memory.remember(comment("one", None, value=False, author="ann"))
     assert (episode.rationale, episode.value) == ("Too cold.", False)
 
 
 def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) -> None:
-    first = memory.remember(said(thread_id="t1"))
+    first = memory.remember(comment(thread_id="t1"))
     learn(memory, op("add", first, text="Be warm."))
-    again = memory.remember(said(thread_id="t2"))
+    again = memory.remember(comment(thread_id="t2"))
     assert again.thread_ids == ["t1", "t2"]
     assert again.status == "distilled"
     [guideline] = memory.guidelines()
@@ -86,16 +86,16 @@ def test_same_feedback_in_another_thread_adds_the_thread(memory: JudgeMemory) ->
 
 @pytest.mark.parametrize("later", ["Too cold.", "Another word."])
 def test_external_feedback_id_is_stored(memory: JudgeMemory, later: str) -> None:
-    first = memory.remember(said(author="ann"))
-    memory.remember(said(author="ann", id="7"))
-    memory.remember(said(rationale=later, author="ann"))
+    first = memory.remember(comment(author="ann"))
+    memory.remember(comment(author="ann", id="7"))
+    memory.remember(comment(rationale=later, author="ann"))
     assert [episode.feedback_id for episode in memory.episodes()] == ["7"]
     assert memory.forget(feedback_ids="7").episode_ids == [first.id]
 
 
 def test_examples_are_copied(memory: JudgeMemory) -> None:
     inputs: Any = {"q": "as it was"}
-    memory.remember(said(inputs))
+    memory.remember(comment(inputs))
     version = memory.version()
     inputs["q"] = "changed"
     read: Any = memory.episodes()[0].example.inputs
@@ -114,13 +114,13 @@ def test_example_of_maximum_depth_can_be_remembered_edited_and_forgotten(
         deep = [deep]
     with pytest.raises(ValueError, match="inputs"):
         Example(inputs=[deep], outputs="a")
-    episode = memory.remember(said(deep))
-    memory.remember(said(deep, "Another word."))
+    episode = memory.remember(comment(deep))
+    memory.remember(comment(deep, "Another word."))
     memory.forget(episode.id)
 
 
 def one_of(memory: JudgeMemory) -> Episode:
-    feedback = said("one", "Too cold.", value=True, author="ann", id="7", thread_id="first")
+    feedback = comment("one", "Too cold.", value=True, author="ann", id="7", thread_id="first")
     episode = memory.remember(feedback)
     learn(memory, op("add", episode, text="The old rule."))
     return episode
@@ -135,12 +135,12 @@ REVISED: list[tuple[Any, tuple[Any, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), REVISED)
+@pytest.mark.parametrize(("change", "expected"), REVISED)
 def test_revise_changes_only_the_given_fields(
-    memory: JudgeMemory, given: Any, expected: tuple[Any, Any]
+    memory: JudgeMemory, change: Any, expected: tuple[Any, Any]
 ) -> None:
     item = one_of(memory)
-    after = memory.revise(item.id, given)
+    after = memory.revise(item.id, change)
     assert (after.value, after.rationale) == expected
     assert (after.id, after.author, after.feedback_id) == (item.id, "ann", "7")
     assert (after.created_at, after.status) == (item.created_at, "pending")
@@ -160,7 +160,7 @@ def test_equal_revision_changes_nothing_and_adds_its_thread(memory: JudgeMemory)
 
 
 def test_repeating_the_old_feedback_does_not_undo_a_revision(memory: JudgeMemory) -> None:
-    first = said("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
+    first = comment("one", "Too cold.", author="ann", given_at=datetime(2024, 1, 1, tzinfo=UTC))
     episode = memory.remember(first)
     after = memory.revise(episode.id, {"rationale": "Too long."})
     assert memory.remember(first) == after
@@ -172,8 +172,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"author": "bob", "rationale": "x"}, ANOTHERS),
     ({"author": None, "rationale": "x"}, ANOTHERS),
     ({"inputs": "other", "outputs": "a", "rationale": "x"}, ANOTHERS),
-    (said("other", "x", author="ann"), ANOTHERS),
-    (said("one", "x", author="bob"), ANOTHERS),
+    (comment("other", "x", author="ann"), ANOTHERS),
+    (comment("one", "x", author="bob"), ANOTHERS),
     ({"value": "perhaps"}, "value: 'perhaps' is not on the scale"),
     ({"value": None, "rationale": "  "}, "feedback needs a value or a rationale"),
     ({"verdict": True}, "verdict: is not a known field"),
@@ -198,7 +198,9 @@ def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
 async def test_agreeing_experts_do_not_multiply_on_reload(
     bench: Bench, reopen: Callable[[], None]
 ) -> None:
-    labels = [said("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")]
+    labels = [
+        comment("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")
+    ]
     for _ in range(3):
         await bench.remember(*labels)
         reopen()

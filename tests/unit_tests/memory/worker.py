@@ -16,7 +16,7 @@ from memalign_graph import JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from tests.unit_tests.memory.driver import Actor
 from tests.unit_tests.memory.stores import connect, is_content
-from tests.unit_tests.memory.support import CRITERION, hashed, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed
 
 FORKS = multiprocessing.get_context("forkserver")
 """Makes processes in milliseconds, out of one that has imported all and runs no threads."""
@@ -73,7 +73,7 @@ def die(path: Path, environment: Mapping[str, str]) -> None:
 
     store = Killed(connect(path))
     memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-    memory.remember([said("one"), said("two")])
+    memory.remember([comment("one"), comment("two")])
 
 
 def read(path: Path, pipe: Any) -> None:

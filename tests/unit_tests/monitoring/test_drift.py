@@ -95,10 +95,13 @@ def test_stored_verdicts_of_another_judge_replace_those_that_fell(*, is_fixed: b
 def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
     memory, first = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(90):  # three cases, each judged 30 times
-        at, said = first + timedelta(days=number), judged(f"late {number % 3}", True, number < 60)
-        assert isinstance(said.judgment, Judgment)
-        run_sync(log_review(SYNC, memory.access, said.judgment, DRAWN, at))
-        memory.remember(said.model_copy(update={"given_at": at + timedelta(minutes=1)}))
+        at, feedback = (
+            first + timedelta(days=number),
+            judged(f"late {number % 3}", True, number < 60),
+        )
+        assert isinstance(feedback.judgment, Judgment)
+        run_sync(log_review(SYNC, memory.access, feedback.judgment, DRAWN, at))
+        memory.remember(feedback.model_copy(update={"given_at": at + timedelta(minutes=1)}))
     drift = memory.review_report().drift
     assert (drift.answers, drift.has_fallen) == (90, True)
     assert (drift.before, drift.after, drift.since) == (1, 0, date(2026, 3, 2))

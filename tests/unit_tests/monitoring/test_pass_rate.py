@@ -111,7 +111,7 @@ def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
 
 
 def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> None:
-    said = []
+    feedback = []
     for number in range(20):
         bench.now = MONDAY.replace(hour=23, minute=59, second=59)
         example, judgment = bench.judge(number, True)
@@ -120,8 +120,8 @@ def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> Non
         run_sync(log_review(SYNC, bench.memory.access, judgment, drawn, bench.now))
         kept = run_sync(judgments.find_judgment(SYNC, bench.memory.access, judgment.id))
         assert kept.judgment.review == drawn
-        said.append(Feedback(example=example, value=number > 4, judgment=kept.judgment))
-    bench.memory.remember(said)
+        feedback.append(Feedback(example=example, value=number > 4, judgment=kept.judgment))
+    bench.memory.remember(feedback)
     before = bench.memory.pass_rate()
     run_sync(delete_matching(SYNC, bench.memory.access, lambda item: "reasons" in item))
     after = bench.memory.pass_rate()

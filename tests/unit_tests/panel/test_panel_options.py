@@ -225,12 +225,12 @@ def judgment(name: str, **fields: Any) -> Judgment:
 JUDGMENTS = {name: judgment(name) for name in JUDGED}
 
 
-def form(judgments: Any = JUDGMENTS, example: Example = EXAMPLE, **given: Any) -> Form[Any]:
-    return panel_form(CRITERIA, example, judgments, **{"errors": {}, "guidelines": {}, **given})
+def form(judgments: Any = JUDGMENTS, example: Example = EXAMPLE, **parts: Any) -> Form[Any]:
+    return panel_form(CRITERIA, example, judgments, **{"errors": {}, "guidelines": {}, **parts})
 
 
-def described(**given: Any) -> str:
-    [action] = form(**given).payload["action_requests"]
+def described(**parts: Any) -> str:
+    [action] = form(**parts).payload["action_requests"]
     return str(action["description"])
 
 

@@ -38,8 +38,8 @@ def revise(text: str, handle: str = "G1") -> dict[str, Any]:
     return {"action": "revise", "guideline": handle, "text": text}
 
 
-def properties(given: DistillPrompt) -> dict[str, Any]:
-    item = operations_schema(given)["properties"]["operations"]["items"]
+def properties(prompt: DistillPrompt) -> dict[str, Any]:
+    item = operations_schema(prompt)["properties"]["operations"]["items"]
     assert item["required"] == list(item["properties"])
     assert item["additionalProperties"] is False
     return dict(item["properties"])
@@ -340,12 +340,12 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kept"), QUESTIONS)
-def test_question_that_applies_to_one_case_is_omitted(given: Any, kept: Any) -> None:
+@pytest.mark.parametrize(("question", "kept"), QUESTIONS)
+def test_question_that_applies_to_one_case_is_omitted(question: Any, kept: Any) -> None:
     outputs = {"text": "Wait.", "refund": "We tell the customer when the\nrefund that was promised"}
     built_prompt = prompt(episode(outputs, inputs=LONG, rationale=WHY))
-    [read] = read_distilled(operations(add(SORRY, question=given)), built_prompt).operations
-    assert (read.text, read.question) == (SORRY, given if kept == "same" else kept)
+    [read] = read_distilled(operations(add(SORRY, question=question)), built_prompt).operations
+    assert (read.text, read.question) == (SORRY, question if kept == "same" else kept)
 
 
 async def test_question_is_distilled_with_its_guideline_and_shown(bench: Bench) -> None:

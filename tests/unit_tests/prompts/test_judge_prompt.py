@@ -50,8 +50,8 @@ def prompt(example: Example = EXAMPLE, **options: Any) -> JudgePrompt:
     return written._replace(warnings=[*fitted.warnings, *written.warnings])
 
 
-def texts(given: JudgePrompt) -> tuple[str, str]:
-    system, *others = given.messages
+def texts(prompt: JudgePrompt) -> tuple[str, str]:
+    system, *others = prompt.messages
     assert system.type == "system"
     assert [other.type for other in others] == ["human", "ai"] * (len(others) // 2) + ["human"]
     return system.text, "\n".join(other.text for other in others)

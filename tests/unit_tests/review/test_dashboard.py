@@ -96,11 +96,11 @@ def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
     assert tasks.agreeing == sum(judgment.value is True for judgment in judgments[:2])
     previous = {each.example_id: each.judgment for each in memory.episodes() if each.judgment}
     for number in range(2):  # as `migrate` does each time
-        given = {
+        again = {
             key: judgment.model_copy(update={"id": f"{number} {key}"})
             for key, judgment in previous.items()
         }
-        run_sync(record_judgments(SYNC, memory.access, given, replaces=True))
+        run_sync(record_judgments(SYNC, memory.access, again, replaces=True))
     again = run_sync(agreement_overview(SYNC, memory.access))
     assert (again["agreement"], again["weeks"]) == (overview["agreement"], overview["weeks"])
     empty = run_sync(agreement_overview(SYNC, memory_of().access))
@@ -112,8 +112,8 @@ def test_weeks_begin_on_monday_in_utc() -> None:
     monday = datetime.combine(today - timedelta(today.weekday()), time(), UTC)
     east = timezone(timedelta(hours=2))
     at = (monday - timedelta(minutes=1)).astimezone(east)  # Monday in Berlin
-    said = judged("late 1", True, True).model_copy(update={"given_at": at})
-    weeks = run_sync(agreement_overview(SYNC, memory_of(said).access))["weeks"]
+    feedback = judged("late 1", True, True).model_copy(update={"given_at": at})
+    weeks = run_sync(agreement_overview(SYNC, memory_of(feedback).access))["weeks"]
     assert [week["n"] for week in weeks[-2:]] == [1, 0]
 
 
