@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+_NO_DATE = "{input} is no date. Write it as 2026-01-31 or 2026-01-31T09:00:00+01:00."
 _MESSAGE_BY_TYPE = {
     "missing": "is missing. Add it.",
     "extra_forbidden": "is not a known field. Check its spelling, or remove it.",
-    "callable_type": "{input!r} is not a function.",
-    "bool_type": "{input!r} is neither True nor False.",
-    "int_type": "{input!r} is not a whole number.",
-    "float_type": "{input!r} is not a number.",
-    "greater_than": "{input!r} is too small. Use more than {gt}.",
-    "greater_than_equal": "{input!r} is below the minimum of {ge}. Use {ge} or more.",
-    "less_than": "{input!r} is too large. Use less than {lt}.",
-    "less_than_equal": "{input!r} is above the maximum of {le}. Use {le} or less.",
-    "literal_error": "{input!r} is not known: give {expected}.",
-    "is_instance_of": "{input!r} is not a {class}.",
-    "time_delta_type": "{input!r} is not a duration. Use one such as timedelta(days=30).",
+    "callable_type": "{input} is not a function.",
+    "bool_type": "{input} is neither True nor False.",
+    "int_type": "{input} is not a whole number.",
+    "float_type": "{input} is not a number.",
+    "float_parsing": "{input} is not a number.",
+    "string_type": "{input} is not text. Put it in quotes.",
+    "datetime_parsing": _NO_DATE,
+    "datetime_from_date_parsing": _NO_DATE,
+    "greater_than": "{input} is too small. Use more than {gt}.",
+    "greater_than_equal": "{input} is below the minimum of {ge}. Use {ge} or more.",
+    "less_than": "{input} is too large. Use less than {lt}.",
+    "less_than_equal": "{input} is above the maximum of {le}. Use {le} or less.",
+    "literal_error": "{input} is not known: give {expected}.",
+    "union_tag_invalid": "{tag!r} is not known: give one of {expected_tags}.",
+    "is_instance_of": "{input} is not a {class}.",
+    "time_delta_type": "{input} is not a duration. Use one such as timedelta(days=30).",
 }
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""
+
+_MAX_INPUT_CHARS = 200
 
 
 class MemAlignError(Exception):
@@ -77,14 +85,15 @@ def describe_validation_error(error: "ValidationError") -> str:
     first, *more = error.errors(include_url=False)
     *parents, last = first["loc"] or ("",)
     members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]
-    if members and len(members) == len(more) and first["input"] is more[0]["input"]:
+    is_union = first["type"] != "missing" and len(members) == len(more)
+    if is_union and members and first["input"] is more[0]["input"]:
         # Pydantic reports one error for each member of a union.
         field, kinds = ".".join(map(str, parents)), ", ".join(map(str, [last, *members[:-1]]))
         return f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}."
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _MESSAGE_BY_TYPE:
         message = _MESSAGE_BY_TYPE[first["type"]].format(
-            input=first["input"], **first.get("ctx", {})
+            input=excerpt(repr(first["input"]), _MAX_INPUT_CHARS), **first.get("ctx", {})
         )
     field = ".".join(map(str, first["loc"]))
     sentence = message if message.startswith(field) else f"{field}: {message}"

@@ -154,7 +154,9 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
             text = f"--memory: the file or its folder can't be used: {text}{held}."
         case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
             text = f"--memory: the database can't be used: {_URL.sub('...', text)}."
-        case OSError() | MemAlignError():
+        case OSError():
+            text = ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
+        case MemAlignError():
             pass
         case ImportError() if "memalign-graph[" in text:
             pass

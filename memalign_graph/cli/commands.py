@@ -94,9 +94,10 @@ async def _align(
     from memalign_graph.local import open_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    builder: Any = create_alignment_graph(
-        judge.criterion, **judge.options, **location.criterion.learn
-    )
+    with option_errors(**location.criterion.setting_names("learn")):
+        builder: Any = create_alignment_graph(
+            judge.criterion, **judge.options, **location.criterion.learn
+        )
     state: Any = {}
     async with open_store_async(location.memory) as store:
         parts = builder.compile(store=store).astream(
@@ -164,11 +165,14 @@ def evaluate(
     from memalign_graph.evaluation.metrics import measures_of
 
     limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
-    for name in limits:
+    for name, limit in limits.items():
         if name[4:] not in measures_of(criterion.criterion.scale):
             raise InvalidInputError(
                 f"{_flag(name)}: the criterion's scale has no {name[4:]}. Leave it out."
             )
+        if not (limit >= 0 if name == "max_mae" else -1 <= limit <= 1):
+            most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
+            raise InvalidInputError(f"{_flag(name)}: {limit:g} is out of range. Use {most}.")
     if report:
         check_output_path(report, "--report", feedback, test, criterion.path)
         if report.suffix.lower() not in (".html", ".md", ".json"):
@@ -180,9 +184,14 @@ def evaluate(
             import jinja2  # noqa: F401 - is it there, before any call is paid for?
     training, rejected = _read_usable(feedback, "--feedback", field, criterion, terminal)
     tested, more = _read_usable(test, "--test", field, criterion, terminal) if test else (None, 0)
-    settings = {**criterion.learn, **criterion.evaluate, **({"folds": folds} if folds else {})}
+    chosen = {} if folds is None else {"folds": folds}
+    settings = {**criterion.learn, **criterion.evaluate, **chosen}
+    names = {
+        **criterion.setting_names("judge", "learn", "evaluate"),
+        **dict.fromkeys(chosen, "--folds"),
+    }
     judge = flags.judge(criterion, terminal)
-    with terminal.progress() as progress:
+    with terminal.progress() as progress, option_errors(**names):
         evaluating = aevaluate(
             criterion.criterion,
             training,
@@ -197,7 +206,8 @@ def evaluate(
     summary = [] if terminal.as_json else [Markdown(clean(measured.summary()))]
     terminal.result(measured.to_json(), shown=summary)
     if report:
-        measured.save(report)
+        with option_errors(path="--report"):
+            measured.save(report)
         terminal.note(f"report in {report}")
     met = [_check_threshold(measured, name, limit, terminal) for name, limit in limits.items()]
     if not all(met):

@@ -116,6 +116,14 @@ class CriterionFile:
     learn: dict[str, Any]
     evaluate: dict[str, Any]
 
+    def setting_names(self, *sections: str) -> dict[str, str]:
+        """Return the names of the settings in some sections, as errors show them, by field."""
+        return {
+            field: f"--criterion: {self.path}: {section}.{field}"
+            for section in sections
+            for field in getattr(self, section)
+        }
+
 
 def load_criterion(path: str) -> CriterionFile:
     return _parse(path, "--criterion", _load(path, "--criterion"))
@@ -158,13 +166,11 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
     fields = {name: value for name, value in content.items() if name not in _SETTINGS}
     for name, known in _SETTINGS.items():
         section = sections[name]
-        is_known = isinstance(section, dict) and all(
-            key in known if known else isinstance(key, str) and key != "criterion"
-            for key in section
-        )
-        if not is_known:
-            names = ", ".join(sorted(known or ("k", "model", "swap")))
-            raise InvalidInputError(f"{where}: {name}: give settings by name: {names}.")
+        if not isinstance(section, dict):
+            raise InvalidInputError(f"{where}: {name}: give settings by name, not {section!r}.")
+        if unknown := [key for key in section if not _is_setting(key, known)]:
+            names = f": give {', '.join(sorted(known))}" if known else ""
+            raise InvalidInputError(f"{where}: {name}.{unknown[0]}: is not a setting{names}.")
     judge = dict(sections["judge"])
     if judge.get("keep_judgments") is not None:
         judge["keep_judgments"] = _days(judge["keep_judgments"], where)
@@ -180,9 +186,13 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
     return CriterionFile(path, criterion, judge, sections["learn"], sections["evaluate"])
 
 
+def _is_setting(key: Any, known: set[str] | None) -> bool:
+    return key in known if known else isinstance(key, str) and key != "criterion"
+
+
 def _days(value: Any, where: str) -> timedelta:
     try:
-        if isinstance(value, bool):  # it would be one day
+        if isinstance(value, bool) or value <= 0:  # True would be one day
             raise TypeError  # noqa: TRY301 - refused below, as any other type
         return timedelta(days=value)
     except (TypeError, ValueError, OverflowError) as error:

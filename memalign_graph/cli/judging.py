@@ -129,7 +129,8 @@ class _Results:
         lines, failed = [self.lines[index] for index in sorted(self.lines)], len(self.errors)
         are_invalid = all(isinstance(error, InvalidInputError) for error in self.errors)
         if self.is_single and failed and are_invalid:
-            raise InvalidInputError(f"--{self.errors[0]}")
+            with option_errors():
+                raise self.errors[0]
         if not self.terminal.as_json:
             is_single = self.is_single and not failed
             rows = list(map(_table_row, lines))
@@ -216,7 +217,7 @@ def _prepare(
     pending = {"judgment": None, "error": None}
     rows = [{**row, **pending, **case} for row, case in zip(results.rows, examples, strict=True)]
     with (
-        option_errors("", **_OPTION_BY_FIELD),
+        option_errors(**_OPTION_BY_FIELD),
         _open_store(location, settings, open_store) as store,
     ):
         batch = prepare_batch(settings, rows, path, store=store, **location.context)
@@ -242,7 +243,7 @@ def _collect(
 
     cases, answers, again = files
     with (
-        option_errors("", **_OPTION_BY_FIELD),
+        option_errors(**_OPTION_BY_FIELD),
         _open_store(location, settings, open_store) as store,
         results.terminal.progress() as progress,
     ):

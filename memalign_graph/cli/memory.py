@@ -9,7 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
-from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups
+from memalign_graph.cli.options import (
+    MemoryLocation,
+    Status,
+    expand_option_groups,
+    option_errors,
+)
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
 
@@ -99,7 +104,7 @@ def export(
         raise InvalidInputError("--json: an export to stdout is JSON already. Leave --json out.")
     if not to_stdout:
         check_output_path(file, "FILE", location.criterion.path)
-    with location.open() as memory:
+    with location.open() as memory, option_errors(path="FILE"):
         text = memory.export_jsonl(None if to_stdout else file)
         done = {
             "file": str(file),

@@ -40,13 +40,16 @@ class Status(IntEnum):
 
 
 @contextmanager
-def option_errors(prefix: str = "--", **options: str) -> Iterator[None]:
-    """Name the option in errors that name the field it sets."""
+def option_errors(**options: str) -> Iterator[None]:
+    """Name the option in errors that name the field it sets; by default it has the field's name."""
     try:
         yield
     except InvalidInputError as error:
         field, _, problem = str(error).partition(":")
-        raise InvalidInputError(f"{options.get(field, f'{prefix}{field}')}:{problem}") from error
+        if not field.isidentifier():
+            raise
+        option = options.get(field, f"--{field.replace('_', '-')}")
+        raise InvalidInputError(f"{option}:{problem}") from error
 
 
 def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -203,17 +206,14 @@ class JudgeFlags:
 
         flags = {name: value for name, value in asdict(self).items() if value is not None}
         chosen = dict(zip(("model", "embeddings"), models.models_from_environment(), strict=True))
-        try:
+        with option_errors(
+            **{**file.setting_names("judge"), **{name: f"--{name}" for name in flags}}
+        ):
             judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
             models.resolve_chat_model(judge.model)
             models.resolve_embeddings(judge.embeddings)
-        except InvalidInputError as error:  # name the flag or the file's field
-            field = str(error).partition(":")[0]
-            prefix = "--" if field in flags else f"--criterion: {file.path}: judge."
-            if field in flags or field in file.judge:
-                raise InvalidInputError(f"{prefix}{error}") from error
-            raise
         if judge.distill_model:
-            models.resolve_chat_model(judge.distill_model)
+            with option_errors(model=file.setting_names("judge")["distill_model"]):
+                models.resolve_chat_model(judge.distill_model)
         terminal.note(f"chat model {judge.model}, embeddings {judge.embeddings}")
         return judge

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 _FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
+_TEXT_FIELDS = {"rationale", "author", "id"}
 _JSON_FIELDS = {"example", "judgment", "thread_id"}
 """Further fields of feedback in JSON that this package writes."""
 _BOOLEANS = {
@@ -82,6 +83,8 @@ def _own_columns(
     warn: Callable[[str], None],
 ) -> set[str]:
     """Return the columns that are named like their fields; warns of unused columns."""
+    if not rows:  # no record can be read, and each has its reason
+        return set()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = ", ".join(filter(None, names))
     taken = {name for wanted in mapping.values() for name in wanted}
@@ -108,6 +111,9 @@ def _normalized(
     """Convert dates, booleans and numbers that spreadsheets write."""
     if isinstance(fields, InvalidInputError):
         return fields
+    for name in _TEXT_FIELDS & fields.keys():
+        if isinstance(fields[name], int | float):
+            fields[name] = str(fields[name]).removesuffix(".0")
     try:
         _read_date(fields)
     except ValueError as error:
@@ -224,26 +230,34 @@ def _local_value(value: str, scale: "Scale | None") -> Any:
 
 def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
     lines = [(f"line {at}", line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
-    rows: list[tuple[str, Any]] = []
-    for at, line in lines if suffix == ".jsonl" else [("line 1", text)] * bool(lines):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{where}, {at}: this is no JSON: {error}.") from error
-        rows.append((at, value))
-    if suffix == ".json" and rows:
-        objects = _oriented(rows[0][1])
-        if isinstance(objects, list):
-            rows = [(f"record {number}", fields) for number, fields in enumerate(objects, 1)]
-    for at, fields in rows:
-        if isinstance(fields, list):
-            raise InvalidInputError(
-                f"{where}, {at}: this is a list without column names: write objects with inputs "
-                'and outputs, with pandas by df.to_json(path, orient="records").'
-            )
-        if not isinstance(fields, dict):
-            raise InvalidInputError(f"{where}, {at}: give an object with inputs and outputs.")
-    return rows
+    if suffix == ".jsonl":
+        return [(at, _object(_parsed(line))) for at, line in lines]
+    content = _parsed(text) if lines else []
+    if isinstance(content, InvalidInputError):
+        raise InvalidInputError(f"{where}: {content}") from content
+    rows = _oriented(content)
+    if isinstance(rows, list):
+        return [(f"record {number}", _object(row)) for number, row in enumerate(rows, 1)]
+    return [("line 1", _object(rows))]
+
+
+def _parsed(text: str) -> Any:
+    """Parse JSON; returns the error if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return InvalidInputError(f"this is no JSON: {error}.")
+
+
+def _object(row: Any) -> Any:
+    """Return a record, or why it is none."""
+    if isinstance(row, list):
+        return InvalidInputError(
+            "this is a list without column names: write objects with inputs and outputs, with "
+            'pandas by df.to_json(path, orient="records").'
+        )
+    is_record = isinstance(row, dict | InvalidInputError)
+    return row if is_record else InvalidInputError("give an object with inputs and outputs.")
 
 
 def _oriented(content: Any) -> Any:

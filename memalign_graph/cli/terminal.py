@@ -153,7 +153,8 @@ class Terminal:
             self._message(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        self._message(f"error: {text}")
+        if text:  # a group of commands alone prints its help, and has no error
+            self._message(f"error: {text}")
 
     def show(self, part: Table) -> None:
         """Print a table to stderr."""

@@ -4,6 +4,7 @@ An evaluation uses the graphs that are deployed, with all their options. Only th
 wrapped, so that answers are cached and counted, and each memory has a store of its own.
 """
 
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -381,7 +382,10 @@ def open_experiment(criterion: Criterion, options: Options) -> Iterator[Experime
         if isinstance(cache, str | Path):
             from memalign_graph.local import open_local_store
 
-            cache = stack.enter_context(open_local_store(cache))
+            try:
+                cache = stack.enter_context(open_local_store(cache))
+            except (OSError, sqlite3.Error) as error:
+                raise InvalidInputError(f"cache: {cache} can't be used: {error}.") from error
         # Inside a graph, its callbacks and streams would otherwise get every call of the models.
         stack.callback(var_child_runnable_config.reset, var_child_runnable_config.set({}))
         advance = stack.enter_context(_progress_bar(options.progress))

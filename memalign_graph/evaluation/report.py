@@ -27,6 +27,7 @@ from memalign_graph.evaluation.metrics import (
     Prediction,
     headline_metric,
 )
+from memalign_graph.memory.jsonl import write_file
 from memalign_graph.scales import Value
 from memalign_graph.tracing import Usage
 from memalign_graph.types import Criterion, Episode, Example, FrozenModel, Guideline, Judgment
@@ -321,7 +322,7 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
                     f"path: {file.name!r} has no known ending. Use .html, .md or .json."
                 )
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8", errors="replace")
+        write_file(file, text)
         return file
 
 

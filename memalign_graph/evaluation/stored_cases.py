@@ -156,6 +156,7 @@ async def _migrate(
     with open_experiment(memory.criterion, settings) as experiment:
         new = judge if to is None else judge.but(model=to)
         subject = JudgeUnderTest(experiment, NEW, Alignment(judge=new), "judge")
+        subject.judge  # noqa: B018 - an unusable model fails before the old one is called
         copy = await MemoryCopy.of(io, memory.access)
         if not copy.cases:
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")

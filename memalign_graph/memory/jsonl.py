@@ -8,6 +8,9 @@ import base64
 import json
 import logging
 from collections.abc import Container, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from shutil import copymode
 from typing import Annotated, Any
 
 from langgraph.store.base import SearchOp
@@ -292,3 +295,23 @@ async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) ->
         keys = [vector_key(embedder, text) for text in texts]
         vectors += (await access.get(io, namespace, keys)).values()
     return vectors
+
+
+def write_file(path: str | PathLike[str], text: str) -> None:
+    """Write a file; an earlier one with this name stays until the new one is whole."""
+    target = Path(path).resolve()
+    is_device = target.exists() and not target.is_file()  # or a pipe
+    part = target if is_device else target.with_name(f"{target.name}.part")
+    try:
+        part.touch()
+        if target.is_file():
+            copymode(target, part)
+        part.write_text(text, encoding="utf-8", errors="replace")
+        if not is_device:
+            part.replace(target)
+    except BaseException as error:
+        if not is_device:
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InvalidInputError(f"path: {path} can't be written: {error.strerror}.") from error
+        raise

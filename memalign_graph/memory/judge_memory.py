@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import date
 from os import PathLike
 from pathlib import Path
-from shutil import copymode
 from typing import Any, get_args, overload
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -448,9 +447,14 @@ class JudgeMemory:
 
         Returns:
             The text.
+
+        Raises:
+            InvalidInputError: If the file cannot be written; an earlier one stays.
         """
         text = await jsonl.export_jsonl(io, self.access)
-        return text if path is None else _write(text, path)
+        if path is not None:
+            jsonl.write_file(path, text)
+        return text
 
     export_jsonl, aexport_jsonl = sync_async_methods(_export_jsonl)
 
@@ -572,25 +576,6 @@ def _ids(value: Any, name: str) -> Sequence[str] | None:
     if not all(isinstance(each, str) for each in ids):
         raise InvalidInputError(f"{name}: expected an id as a string, or several.")
     return ids
-
-
-def _write(text: str, path: str | PathLike[str]) -> str:
-    """Write a file; an earlier one with this name stays until the new one is whole."""
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():  # a pipe or a device
-        target.write_text(text, encoding="utf-8")
-        return text
-    part = target.with_name(f"{target.name}.part")
-    try:
-        part.touch()
-        if target.exists():
-            copymode(target, part)
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    return text
 
 
 def _lines(source: Any) -> Iterable[str]:

@@ -37,7 +37,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("k", True, "k: True is not a whole number."),
     ("small_model", 1, "small_model: 1 is neither True nor False"),
     ("models", "openai:gpt-4.1", "models: Input should be a valid tuple"),
-    ("models", (1,), "models.0: Input should be a valid string"),
+    ("models", (1,), "models.0: 1 is not text."),
     ("require_namespace", 1, "require_namespace: 1 is neither True nor False"),
     ("use_guidelines", 1, "use_guidelines: 1 is neither True nor False"),
     ("use_episodes", "no", "use_episodes: 'no' is neither True nor False"),

@@ -9,16 +9,19 @@ import pytest
 from memalign_graph.cli import main
 from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
 
+_NO_RECORD = "no record can be used. The first, "
+
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
         ("none.jsonl", None, "--feedback: none.jsonl can't be read: No such file"),
         ("empty.jsonl", b"", "--feedback: empty.jsonl: it has no records."),
-        ("cut.jsonl", b'{"a": "a"}\n\n{"b": "b', "--feedback: cut.jsonl, line 3: this is no"),
-        ("list.jsonl", b'{"a": 1}\n7\n', "--feedback: list.jsonl, line 2: give an object"),
-        ("no.json", b"[1]", "--feedback: no.json, record 1: give an object"),
-        ("deep.jsonl", b"[" * 100_000, "--feedback: deep.jsonl, line 1: this is no JSON"),
+        ("cut.json", b'[{"inputs": "a"', "--feedback: cut.json: this is no JSON: Expecting"),
+        ("cut.jsonl", b'\n{"b": "b', f"--feedback: cut.jsonl: {_NO_RECORD}line 2: this is no JSON"),
+        ("no.jsonl", b"7\n", f"--feedback: no.jsonl: {_NO_RECORD}line 1: give an object with"),
+        ("no.json", b"[1]", f"--feedback: no.json: {_NO_RECORD}record 1: give an object with"),
+        ("deep.jsonl", b"[" * 100_000, f"--feedback: deep.jsonl: {_NO_RECORD}line 1: this is no"),
         ("Head.csv", b"Inputs,Outputs\na,b\n", "--feedback: Head.csv: no record can be used."),
         ("open.csv", b'a,b\na,b\n"c,d\n', "--feedback: open.csv, line 3: unexpected"),
     ],
@@ -46,7 +49,7 @@ def test_files_that_cannot_be_read(
         (["--max-concurrency", "-2"], "Invalid value for '--max-concurrency'"),
         (["--memory", "."], "--memory: . is a folder: name a file."),
         (["--memory", "tone.yaml"], "--memory: tone.yaml is no SQLite file and is left as"),
-        (["--memory", "tone.yaml/x.db"], "[Errno "),
+        (["--memory", "tone.yaml/x.db"], "tone.yaml: File exists"),
         (["--memory", ":memory:"], "--memory: :memory: would be lost when the command"),
         (["--namespace", "langgraph"], ""),
         (["--model", "nobody:x"], "--model: 'nobody:x' "),
@@ -154,22 +157,23 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ("judge: {keep_judgments: .nan}", "judge.keep_judgments: nan is no number of days"),
         ("judge: {keep_judgments: 30 days}", "judge.keep_judgments: '30 days' is no number of"),
         ("judge: {keep_judgments: yes}", "judge.keep_judgments: True is no number of days"),
-        ("judge: {criterion: x}", "judge: give settings by name"),
-        ("judge: {1: 2}", "judge: give settings by name"),
-        ("judge: [1]", "judge: give settings by name"),
+        ("judge: {keep_judgments: 0}", "judge.keep_judgments: 0 is no number of days"),
+        ("judge: {criterion: x}", "judge.criterion: is not a setting."),
+        ("judge: {1: 2}", "judge.1: is not a setting."),
+        ("judge: [1]", "judge: give settings by name, not [1]."),
         ("judge: {k: -1}", "judge.k: -1 is below the minimum"),
         ("judge: {swap: true}", "judge.swap: only a criterion with"),
         ("judge: {stars: 3}", "judge.stars: is not a known field"),
-        ("judge: {distill_model: gpt}", "model: 'gpt' names no model"),
-        ("learn: {k: 3}", "learn: give settings by name: batch_size"),
-        ("evaluate: {test_share: 0.5}", "evaluate: give settings by name: folds, group_by, lear"),
+        ("judge: {distill_model: gpt}", "judge.distill_model: 'gpt' names no model"),
+        ("learn: {k: 3}", "learn.k: is not a setting: give batch_size, guard, "),
+        ("learn: {batch_size: 0}", "learn.batch_size: 0 is below the minimum of 1."),
+        ("evaluate: {test_share: 0.5}", "evaluate.test_share: is not a setting: give folds, "),
     ],
 )
 def test_mistakes_in_a_criterion_file(shell: Shell, section: str, problem: str) -> None:
     shell.write("tone.yaml", f"{CRITERION_YAML}{section}\n")
     ran = shell.align(ANN)
-    file = "" if problem.startswith("model") else "--criterion: tone.yaml: "
-    assert (ran.status, ran.error.startswith(file + problem)) == (2, True), ran
+    assert (ran.status, ran.error.startswith(f"--criterion: tone.yaml: {problem}")) == (2, True)
     assert shell.server.chats == []
 
 

@@ -52,26 +52,26 @@ def learner(shell: Shell) -> Shell:
     return shell
 
 
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [
-        (["--min-kappa", "1"], 0),
-        (["--min-kappa", "1.01"], 1),
-        (["--min-agreement", "0.9", "--min-kappa", "2"], 1),
-    ],
-)
-def test_thresholds(learner: Shell, options: list[str], status: int) -> None:
-    ran = evaluate(learner, *options)
-    assert ran.status == status
+def test_thresholds_are_met(learner: Shell) -> None:
+    ran = evaluate(learner, "--min-kappa", "1", "--min-agreement", "0.9")
+    assert ran.status == 0
     # It is right on all 12 cases: agreement has an exact bound, and kappa has no interval.
     assert "aligned judge's kappa of 1.00." in ran.err
-    assert ("agreement of 1.00 [0.74, 1.00]" in ran.err) == ("--min-agreement" in options)
-    assert ("missed" in ran.err) == (status == 1)
-    assert ("memalign: error: " in ran.err) == (status == 1)
+    assert "agreement of 1.00 [0.74, 1.00]" in ran.err
+    assert ("missed" in ran.err, "memalign: error: " in ran.err) == (False, False)
     [base] = [line for line in ran.out.splitlines() if line.strip().startswith("base ")]
     [aligned] = [line for line in ran.out.splitlines() if line.strip().startswith("aligned ")]
     assert ("0.50" in base, "1.00" in aligned) == (True, True)
     assert not (learner.folder / "memalign.db").exists()
+
+
+def test_one_of_two_thresholds_is_missed(shell: Shell) -> None:
+    ran = evaluate(shell, "--min-agreement", "0.9", "--min-kappa", "0")
+    assert ran.status == 1
+    assert "--min-kappa 0: met by the aligned judge's kappa of 0.00" in ran.err
+    assert ran.error.startswith(
+        "--min-agreement 0.9: missed by the aligned judge's agreement of 0.5"
+    )
 
 
 def test_undefined_metric_misses_its_threshold(shell: Shell) -> None:
@@ -99,12 +99,16 @@ def test_numbers(shell: Shell) -> None:
             ["--min-kappa", "0.5"],
             "--min-kappa: the criterion's scale has no kappa",
         ),
-        ("boolean", ["--folds", "50"], "folds: 50 folds need at least as many items"),
+        ("boolean", ["--min-agreement", "80"], "--min-agreement: 80 is out of range. Use a share"),
+        ("boolean", ["--min-kappa", "nan"], "--min-kappa: nan is out of range."),
+        ("1-5", ["--max-mae", "-1"], "--max-mae: -1 is out of range. Use a number from 0 on."),
+        ("boolean", ["--folds", "50"], "--folds: 50 folds need at least as many items"),
         ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
         ("boolean", ["--report", "no/r.md"], "--report: no/r.md: the folder no does not exist"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
+        ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),
     ],
 )
 def test_unusable_arguments_are_reported_before_any_model_call(

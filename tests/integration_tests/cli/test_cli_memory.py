@@ -97,7 +97,7 @@ def test_export_overwrites_an_export_but_not_a_database(shell: Shell) -> None:
     assert shell.memory("export", "memory.jsonl", "--json").document["episodes"] == 1
     assert json.loads(path.read_text(encoding="utf-8").splitlines()[0])["type"] == "memory"
     before = shell.opened()
-    for name in ("memalign.db", "tone.yaml", ".", "no/such"):
+    for name in ("memalign.db", "tone.yaml", ".", "no/such", "/dev/full"):
         ran = shell.memory("export", name)
         assert (ran.status, name in ran.error) == (2, True)
     assert shell.opened() == before

@@ -91,6 +91,10 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
 
 def test_migrate_refuses_unknown_models_and_cases(shell: Shell) -> None:
     assert shell.align(ANN).status == 0
+    calls = len(shell.server.chats)
     ran = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new")
     assert ran.status == 2
     assert ran.error.startswith("--to: 'gpt-new' names no model")
+    ran = shell.run("migrate", "-c", "tone.yaml", "--target-agreement", "90")
+    assert (ran.status, ran.error[:36]) == (2, "--target-agreement: 90.0 is too larg")
+    assert len(shell.server.chats) == calls

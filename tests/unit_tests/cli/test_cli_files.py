@@ -80,6 +80,9 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
         ("!!python/object/apply:os.system [ls]", "is no YAML or JSON: "),
         (HEAD + "model: x", "model: is not a known field"),
         ("name: tone", "instructions: is missing."),
+        ("name: 1\ninstructions: b", "name: 1 is not text. Put it in quotes."),
+        ("name: a\ninstructions: b\nscale: bool", "scale: 'bool' is not known: give one of 'bool"),
+        ("name: a\ninstructions: b\nscale: [1, 2]", "choices.0: 1 is not text. Put it in quotes"),
         (HEAD + "scale: stars", "stars"),
         (HEAD + "scale: 5", "the scale 5 is not known"),
         (HEAD + "scale: [yes, no]", "YAML reads a bare yes, no, on or off as a truth value"),
@@ -209,8 +212,8 @@ def test_groups_of_commands_alone_show_their_help(
     group: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(group) == 2
-    expected = capsys.readouterr()
-    assert "Commands" in expected.out + expected.err
+    printed = capsys.readouterr()
+    assert ("Commands" in printed.out + printed.err, "error" in printed.err) == (True, False)
 
 
 def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:

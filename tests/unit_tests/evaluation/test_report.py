@@ -259,6 +259,9 @@ def test_report_is_saved(tmp_path: Path) -> None:
     assert Report.model_validate_json(file.read_text(encoding="utf-8")) == report
     with pytest.raises(InvalidInputError, match=r"^path: 'r.pdf' has no known ending"):
         report.save(tmp_path / "r.pdf")
+    (tmp_path / "r.md").symlink_to("/dev/full")
+    with pytest.raises(InvalidInputError, match=r"^path: .*r.md can't be written: No space left"):
+        report.save(tmp_path / "r.md")
 
 
 @pytest.mark.parametrize("kind", ["stars", "number", "ordered", "pairwise"])
