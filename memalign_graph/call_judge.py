@@ -20,7 +20,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from memalign_graph import state as schemas
-from memalign_graph.conversation import critique_text, is_question
+from memalign_graph.conversation import critique_text, is_question, with_notes_as_results
 from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
@@ -431,7 +431,8 @@ class CallJudge:
 def call_example(call: Call, messages: Sequence[Any] | None) -> Example | None:
     """Return what is judged: the conversation so far, and the call; None if it is not JSON."""
     try:
-        inputs = None if messages is None else read_messages([*messages], "messages", lenient=True)
+        said = with_notes_as_results(messages or ())
+        inputs = read_messages(said, "messages", lenient=True)
         if inputs is None and messages != []:
             return None
         return parse_example({"inputs": inputs or "(no messages)", "outputs": _action(call)})

@@ -104,6 +104,21 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     return begins_turn or _SOURCE not in message.additional_kwargs
 
 
+def with_notes_as_results(messages: Sequence[Any]) -> list[Any]:
+    """Return messages in which a note of middleware, such as a summary, is not the user's."""
+
+    def as_result(message: HumanMessage) -> ToolMessage:
+        name = str(message.additional_kwargs[_SOURCE])
+        return ToolMessage(message.content, name=name, tool_call_id=_SOURCE)
+
+    return [
+        as_result(message)
+        if isinstance(message, HumanMessage) and not is_question(message)
+        else message
+        for message in messages
+    ]
+
+
 def is_from_gate(message: Any, name: str | None = None) -> bool:
     """Return whether a gate wrote a message: any gate, or the one with this name."""
     source = message.additional_kwargs if isinstance(message, BaseMessage) else {}
