@@ -25,8 +25,8 @@ Notice = tuple[str, str]
 """A level (`good`, `warn`, `bad`) and a sentence that an expert is shown."""
 
 _DRAIN_TIMEOUT_S = 20
-_STORED = "Your answer is kept, and learned from later"
-_ALREADY_ANSWERED = "Somebody else had answered this before you"
+_STORED = "Your answer is stored, and learned from later"
+_ALREADY_ANSWERED = "Another expert answered this before you"
 _MAX_NOTICES = 1_000  # experts may never come back to read theirs
 
 
@@ -136,11 +136,11 @@ class Answers:
         thread = await threads.load_thread(reviewer.client, thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()
         if run and any(each["kind"] == "question" for each in pending):
-            return "good", "Your answer is taken. A question about your comment waits now."
+            return "good", "Your answer is stored. A question about your comment waits now."
         if run and not failed and answers_another(case, reply):
             return "good", f"{_STORED}."
         if failed or not threads.has_learned_from(thread, case, reply):
-            return "warn", f"{problem}: your answer is kept, and learned from with the next one."
+            return "warn", f"{problem}: your answer is stored, and learned from with the next one."
         learned = (thread.get("values") or {}).get("learned") or {}
         return _learned_notice(learned.values() if case["kind"] == "panel" else [learned])
 
@@ -164,4 +164,4 @@ def _learned_notice(learned: Iterable[Any]) -> Notice:
     if pending := [result for result in results if not result["episode_ids"]]:
         warnings = [text for result in pending for text in result.get("warnings", [])]
         return "warn", f"{_STORED}: {' '.join(warnings)}"
-    return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is taken."
+    return "good", f"Learned: {'; '.join(texts)}" if texts else "Your answer is stored."

@@ -219,7 +219,7 @@ async def edit_guidelines(page: PageRequest) -> Response:
         case "rollback" if page.reviewer.may_roll_back:
             await history.rollback(ASYNC, access, form.get("version", ""), author=author)
         case _:
-            raise InvalidInputError("You may not do that here.")
+            raise InvalidInputError("This needs a permission that you do not have.")
     return redirect(f"/review/learned/{quote(page.criterion)}")
 
 
@@ -229,7 +229,7 @@ async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | 
     text = texts.get(guideline_id)
     if seen is not None and text is not None and seen.split() != text.split():
         raise InvalidInputError(
-            f"Somebody has reworded this rule since you opened the page. It now says: {text}"
+            f"This rule was reworded since you opened the page. It now says: {text}"
         )
 
 

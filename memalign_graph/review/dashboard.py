@@ -349,5 +349,5 @@ def _describe_commit(commit: Commit, author: str) -> str:
         "rules removed": rules.removed,
     }
     much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
-    who = author or ("The judge" if by_judge else "Somebody")
+    who = author or ("The judge" if by_judge else "An expert")
     return f"{who} {_ACTIONS.get(commit.reason, 'changed things')} ({much or 'nothing new'})."

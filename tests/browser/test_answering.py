@@ -45,7 +45,7 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
             assert "Your answer is stored." in zoe.text
         zoe.see("queue")
         assert (len(set(seen)), seen[-1:]) == (12, skipped)
-        assert "Nothing waits" in zoe.text
+        assert "No case waits" in zoe.text
         zoe.turn("u")
         zoe.page.click("summary:text('Change')")
     episodes = shop.episodes()

@@ -110,7 +110,7 @@ def test_second_answer_to_one_interrupt_is_stored_as_feedback(
                 bob.settle()
                 notices = sorted([ann.notice(), bob.notice()])
             assert notices[0].startswith("Learned:")
-            assert notices[1].startswith("Somebody else had answered this before you")
+            assert notices[1].startswith("Another expert answered this before you")
             assert feedback_on(client, number) == {
                 ("ann", True, "I am 1."),
                 ("bob", False, "I am 2."),

@@ -44,24 +44,30 @@ from memalign_graph import (
     settings,
     types,
 )
-from memalign_graph.alignment import comment_questions, distill
-from memalign_graph.call_judge import KEEP_CALLS, Approval
+from memalign_graph.alignment import comment_questions, distill, merge, replay
+from memalign_graph.call_judge import _MAX_CHANGE_CHARS, _MAX_DESTINATIONS, KEEP_CALLS, Approval
 from memalign_graph.cli.app import app
+from memalign_graph.cli.files import _SETTINGS
+from memalign_graph.cli.memory import _MIN_ID_CHARS
 from memalign_graph.cli.options import Status
 from memalign_graph.evaluation import metrics
 from memalign_graph.evaluation.dataset import BASELINES
+from memalign_graph.evaluation.experiment import Options
 from memalign_graph.evidence import (
     cases,
     check_value,
     checks,
     comparison,
+    confidence,
     evidence_model,
+    monitoring,
+    regression,
     threshold,
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.local.stores import POOL_SIZE
 from memalign_graph.memory import checks as memory_checks
-from memalign_graph.memory import view
+from memalign_graph.memory import recall, reports, view
 from memalign_graph.memory.learning import record_questions
 from memalign_graph.prompts import distill_small
 from memalign_graph.review import queue
@@ -269,6 +275,41 @@ def _is_used_after_failures(accepted: int) -> bool:
 
 SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
+        "docs/how-it-works.md",
+        r"about n / (\d+) chat calls .* n / (\d+) embedding requests",
+        [settings.DEFAULT_BATCH_SIZE, recall._EMBED_TEXTS],
+    ),
+    ("docs/how-it-works.md", r"refuses the same feedback (\w+) times", [distill.MAX_ATTEMPTS]),
+    ("docs/alignment.md", r"After (\w+) attempts", [distill.MAX_ATTEMPTS]),
+    ("docs/alignment.md", r"loses at least (\w+) cases more than", [replay._SLACK + 1]),
+    ("docs/alignment.md", r"compared with the (\w+) nearest", [merge._NEIGHBORS]),
+    ("docs/approvals.md", r"at most ([\d,]+) characters", [_MAX_CHANGE_CHARS]),
+    ("docs/approvals.md", r"more than ([\d,]+) of these values", [_MAX_DESTINATIONS]),
+    (
+        "docs/checks.md",
+        r"gives none (\w+) times in a row is not asked for them for (\w+) minutes",
+        [confidence._MAX_WITHOUT_LOGPROBS, confidence._WITHOUT_LOGPROBS_S / 60],
+    ),
+    ("docs/command-line.md", r"its first (\w+) characters", [_MIN_ID_CHARS]),
+    (
+        "docs/confidence.md",
+        r"closer to it than a (\w+) of the median",
+        [regression._NEAR_DUPLICATE_SHARE],
+    ),
+    ("docs/confidence.md", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
+    (
+        "docs/confidence.md",
+        r"any case there than (\d+) % of those cases",
+        [100 * (1 - evidence_model._NOVELTY_QUANTILE)],
+    ),
+    (
+        "docs/evaluation.md",
+        r"after (\d+), (\d+), (\d+), (\d+), (\d+), \.\.\.",
+        [*Options().sizes[:5]],
+    ),
+    ("docs/in-production.md", r"within (\d+) points to each side", [100 * reports._MARGIN]),
+    ("docs/in-production.md", r"at most (\d+) % of all streams", [100 * monitoring.DRIFT_LEVEL]),
+    (
         "docs/confidence.md",
         r"at a level of (\d+) % \((\d+) % if the confidence is the evidence's\)",
         [100 * threshold.LEVEL, 100 * threshold.LEFT_OUT_LEVEL],
@@ -312,13 +353,45 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
 ]
 """What a page says in a sentence: each group of the pattern is a fact of the code."""
 
+WORDS = {"tenth": 0.1, "three": 3, "four": 4, "ten": 10}
+
 
 @pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
 def test_documented_sentences_match_the_code(page: str, pattern: str, facts: list[Any]) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     [matches] = re.findall(pattern, text)
     sentences = [matches] if isinstance(matches, str) else list(matches)
-    assert [float(number.replace(",", "")) for number in sentences] == pytest.approx(facts)
+    numbers = [WORDS.get(number, number.replace(",", "")) for number in sentences]
+    assert [float(number) for number in numbers] == pytest.approx(facts)
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern", "names"),
+    [
+        ("command-line", r"- `learn` takes options of .*?: (.*)\.", _SETTINGS["learn"]),
+        ("command-line", r"- `evaluate` takes options of .*?: (.*)\.", _SETTINGS["evaluate"]),
+        (
+            "gate",
+            r"Each event has (.*?)\. The",
+            {"type", "gate", "criterion", "max_revisions", *gate._EVENT_FIELDS},
+        ),
+    ],
+)
+def test_listed_names_match_the_code(page: str, pattern: str, names: set[str]) -> None:
+    [listed] = re.findall(pattern, (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    assert {*code(listed)} - {"quality_gate"} == names
+
+
+@pytest.mark.parametrize("page", ["graphs", "hosting"])
+def test_graphs_take_and_return_the_documented_keys(page: str) -> None:
+    rows = {code(row[0])[0]: row[-2:] for row in table(f"docs/{page}.md", "graph")}
+    names = {"create_alignment_graph": "align"}
+    for row, (taken, returned) in rows.items():
+        graph = GRAPHS[names.get(row, row.removeprefix("create_").removesuffix("_graph"))]()
+        assert taken.startswith("as ") or {*code(taken)} == {
+            *graph.get_input_jsonschema()["properties"]
+        }
+        assert {*code(returned)} - {"feedback"} <= {*graph.get_output_jsonschema()["properties"]}
 
 
 def test_purposes_in_traces_are_listed() -> None:

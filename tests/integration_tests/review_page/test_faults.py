@@ -53,7 +53,7 @@ async def test_answer_to_a_clarifying_question_belongs_to_its_author(
     assert task is not None
     reply = parse_form(task.case, {"rationale": "No greeting."}, who)
     [notice] = await office.reply(queue, answering, question, task.case, **reply)
-    assert notice.startswith("Learned:" if who == "ann" else "Your answer is kept")
+    assert notice.startswith("Learned:" if who == "ann" else "Your answer is stored")
     joined = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
     if who == "bob":
         assert await office.feedback() == {
@@ -64,7 +64,7 @@ async def test_answer_to_a_clarifying_question_belongs_to_its_author(
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
     # A late second answer is joined to the comment and does not replace it.
     [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
-    assert "Somebody else" in notice
+    assert "Another expert" in notice
     joined = joined.replace("No greeting.", "No name.")
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
 
@@ -107,7 +107,7 @@ async def test_answer_is_stored_if_the_model_fails_on_a_thread(
     question = await server.start("Wait.")
     office.server.responder = lambda _: error(500, "It broke.")
     [notice] = await office.reply(office.queue(), ann, question, **COLD)
-    assert notice.startswith("Your answer is kept, and learned from later: ")
+    assert notice.startswith("Your answer is stored, and learned from later: ")
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
@@ -470,7 +470,7 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
         assert await office.feedback() == {}
     else:
         assert await office.feedback() == {("ann", "Wait."): (False, form["rationale"])}
-        assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is kept")
+        assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is stored")
     assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
 
 
@@ -487,7 +487,7 @@ async def test_notice_does_not_attribute_another_answers_guideline(
         queue, ann, question, task.case, value=False, rationale="only the tone."
     )
     assert "Fine for a chat" not in notice
-    assert "your answer is kept" in notice
+    assert "your answer is stored" in notice
 
 
 @pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
@@ -518,7 +518,7 @@ async def test_change_of_a_concurrently_reworded_guideline_is_refused(
     sent = {"guideline_id": guideline.id, "was": "Say sorry first.", "text": text}
     await bob.post(f"/review/learned/{NAME}/{action}", **sent)
     assert bob.page.status_code == 400
-    assert "Somebody has reworded this rule" in bob.text
+    assert "This rule was reworded" in bob.text
     assert text in bob.text, "what was written is shown to be copied"
     assert [guideline.text for guideline in await office.memory.aguidelines()] == [
         "Say when it will come."

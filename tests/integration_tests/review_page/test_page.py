@@ -103,7 +103,7 @@ async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
     office.server.responder = lambda _: error(500, "It broke.")
     await ann.answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
-    assert "kept, and learned from later" in (await ann.get("/review")).notices[0]
+    assert "stored, and learned from later" in (await ann.get("/review")).notices[0]
     assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
 
 
@@ -202,7 +202,7 @@ async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(offic
     await office.memory.aadd_guideline(lesson, author="bob")
     ann.page = page
     await ann.post(f"{case}/rule", **form)
-    assert f"a known rule is confirmed {lesson}" in ann.text
+    assert f"an active rule is confirmed {lesson}" in ann.text
     assert [episode.author for episode in await office.memory.aepisodes()] == ["bob"]
 
 

@@ -75,7 +75,7 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
         "ann answered (answers given: 1).",
         "The judge learned (nothing new).",
         "ann learned (answers learned from: 1, rules added: 1).",
-        "Somebody answered (answers given: 1).",  # whose feedback was purged
+        "An expert answered (answers given: 1).",  # whose feedback was purged
         "ann changed an answer (answers changed: 1, rules removed: 1).",
         "cy returned to an earlier version (answers changed: 1, rules added: 1).",
     ]
