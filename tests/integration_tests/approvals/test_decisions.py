@@ -2,6 +2,7 @@
 
 import logging
 from copy import deepcopy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,8 @@ async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> Non
     report = memory.review_report()
     assert (report.asked.asked, report.unasked, report.unasked_wrong) == (0, 1, 0)
     [kept] = memory.judgments(waiting=True)
+    assert kept.judged_at is not None
+    assert kept.kept_until - kept.judged_at == timedelta(days=30)
     later = bench.compile(create_feedback_graph(CRITERION, **bench.models()))
     word = {"value": False, "rationale": "The order is a year old.", "author": "ann"}
     graph_input = {"judgment_id": kept.judgment.id, "reply": word}

@@ -10,8 +10,9 @@ from langgraph.store.sqlite import SqliteStore
 
 from memalign_graph import create_judge_graph
 from memalign_graph.memory import judgments
-from memalign_graph.memory.purge import Forgotten
-from tests.conftest import CASE, CRITERION, EVERY_WAY, OTHER, POSTGRES_WAYS, Bench
+from memalign_graph.memory import purge as purge_module
+from memalign_graph.memory.purge import Forgotten, Selection
+from tests.conftest import CASE, CRITERION, EVERY_WAY, OTHER, POSTGRES_WAYS, Bench, thread
 from tests.integration_tests.later_feedback.support import (
     DAY,
     ROOT,
@@ -23,6 +24,7 @@ from tests.integration_tests.later_feedback.support import (
     waiting_judgments,
 )
 from tests.loopback import ChatRequest, LoopbackServer, Rule
+from tests.unit_tests.memory.stores import commits, interleave
 
 
 class Clock(datetime):
@@ -75,7 +77,7 @@ def test_store_with_ttl_support_gets_the_time_to_live(server: LoopbackServer) ->
             CRITERION,
             model=server.chat_model(),
             embeddings=server.embedder(),
-            keep_judgments=timedelta(minutes=5),
+            keep_judgments=timedelta(minutes=4, seconds=1),
         )
         judgment = graph.compile(store=store).invoke(CASE)["judgment"]
         assert judgment["thread_id"] is None
@@ -257,18 +259,26 @@ async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
     below = await judge(bench, SECRET, context=inner, criterion=named)
     bob = {"value": False, "rationale": "Ask kindly.", "author": "bob"}
     others = await judge_and_give_feedback(bench, OTHER, bob)
+    # Of the same inputs, which bob's feedback keeps.
+    draft = await judge(bench, {**SECRET, "outputs": "Draft."})
+    same = await judge_and_give_feedback(
+        bench, {**SECRET, "outputs": "Look."}, {"value": True, "author": "bob"}
+    )
     judgment = await judge(bench, SECRET, use_episodes=False, use_guidelines=False)
     await give_feedback(bench, judgment["id"], WORD)
     assert len(purge(bench, author="ann").episode_ids) == 1
-    assert judgments_in_store(bench) == [others["id"]]
-    assert [episode.author for episode in await bench.episodes()] == ["bob"]
+    assert judgments_in_store(bench) == sorted([others["id"], draft["id"], same["id"]])
+    assert [episode.author for episode in await bench.episodes()] == ["bob"] * 2
     assert len(await bench.guidelines()) == 1
     assert judgments_in_store(bench, "team-a", CRITERION.name) == [elsewhere["id"]]
     root = ("memalign", CRITERION.name, "judgments")
     assert judgments_in_store(bench, *root) == [below["id"]]
 
 
-async def test_judgment_in_flight_during_a_purge_stores_no_trace(bench: Bench) -> None:
+@pytest.mark.parametrize("options", [{}, {"use_guidelines": False}, {"use_episodes": False}])
+async def test_judgment_in_flight_during_a_purge_stores_no_trace(
+    bench: Bench, options: dict[str, Any]
+) -> None:
     await judge_and_give_feedback(bench)
 
     def purge_and_answer(request: ChatRequest) -> dict[str, Any]:
@@ -276,6 +286,19 @@ async def test_judgment_in_flight_during_a_purge_stores_no_trace(bench: Bench) -
         return {"rationale": "As with zqxquote before.", "value": True}
 
     bench.server.responder = purge_and_answer
-    await judge(bench, OTHER, on="during")
+    judgment = await judge(bench, OTHER, on="during", **options)
+    assert judgment["warnings"][-1].startswith("Not stored for later feedback: ")
     assert await bench.episodes() == []
-    assert traces(bench) == []
+    assert judgments_in_store(bench) == traces(bench) == []
+
+
+@pytest.mark.usefixtures("quoting")
+async def test_judgment_kept_while_a_purge_runs_is_removed(bench: Bench) -> None:
+    await judge_and_give_feedback(bench)
+    graph, access = bench.judge_graph(keep_judgments=DAY), bench.memory().access
+    interleave(
+        lambda io: purge_module.purge(io, access, Selection(author="ann"), bench.saver),
+        commits,
+        lambda: graph.invoke(OTHER, thread("during")),
+    )
+    assert judgments_in_store(bench) == traces(bench) == []
