@@ -281,7 +281,7 @@ def what_gate_sees(
     asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state.get("asked")
     request = request or "(no text)"
-    end, shown = len(messages) - len(replaced), _shown(messages, turn)
+    end, shown = len(messages) - len(replaced), _shown(messages, turn, structured)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
     calls_tools = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
@@ -325,25 +325,28 @@ def _content(message: BaseMessage) -> str:
     return str(_as_json([message])[0]["content"])
 
 
-def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
+def _shown(
+    messages: Sequence[BaseMessage], turn: Turn, structured: Any
+) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
-    hidden = _drafts(messages, turn)
-    for place, message in enumerate(messages):
-        is_human = isinstance(message, HumanMessage)
-        if (is_human and not is_question(message, turn.asked_id)) or _hands_back(message):
-            hidden.add(place)
-    # An agent that calls a gate as a tool passes a draft to it.
+    drafts = _drafts(messages, turn)
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
-        visible = message
-        if tool_calls := _calls(message):
+        visible, calls = message, _calls(message)
+        is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
+        # What a tool did stays a step, also if its result was sent back.
+        is_done = structured is None and (calls or isinstance(message, ToolMessage))
+        is_draft = place in drafts and not is_done
+        if is_note or is_draft or _hands_back(message) or _is_gates(message):
+            continue
+        if calls:
+            # An agent that calls a gate as a tool passes a draft to it.
             checked = _checked_calls(messages[place + 1 :])
-            calls = [call for call in tool_calls if call["id"] not in checked]
+            calls = [call for call in calls if call["id"] not in checked]
             visible = message.model_copy(update={"tool_calls": calls})
             if not calls and not message.text:
                 continue
-        if place not in hidden and not _is_gates(message):
-            shown.append((place, visible))
+        shown.append((place, visible))
     return shown
 
 

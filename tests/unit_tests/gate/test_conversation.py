@@ -267,6 +267,20 @@ def test_turn_is_judged_as_steps(case: str) -> None:
     assert example == Example(inputs=inputs, outputs=seen_outputs(outputs))
 
 
+@pytest.mark.parametrize("is_structured", [True, False])
+def test_a_tools_result_that_was_sent_back_is_a_step_unless_it_is_structured(
+    *, is_structured: bool
+) -> None:
+    """A structured response may be the call of a tool that does nothing."""
+    messages = [ASKED, CALLING, FOUND, CRITIQUE, CALLING, FOUND]
+    structured = {"city": "Kiel"} if is_structured else None
+    seen = what_gate_sees(read_turn(messages, {}), "messages", "turn", structured)
+    assert seen is not None
+    assert seen["outputs"] == ({"city": "Kiel"} if is_structured else [*STEPS, *STEPS])
+    unmarked = read_turn([*messages[:3], *messages[4:]], {}, has_unmarked_drafts=True)
+    assert what_gate_sees(unmarked, "messages", "turn") == {**seen, "outputs": [*STEPS, *STEPS]}
+
+
 @pytest.mark.parametrize("case", list(SEEN))
 def test_whole_conversation_is_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
