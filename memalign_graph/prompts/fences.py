@@ -15,7 +15,7 @@ from typing import Any
 from memalign_graph.agreement import consensus_value
 from memalign_graph.errors import excerpt
 from memalign_graph.memory.guidelines import normalize_text
-from memalign_graph.transcript import goal_tools_answer, render, transcripts_in
+from memalign_graph.transcript import Step, goal_tools_answer, render, transcripts_in
 from memalign_graph.types import Criterion, Episode, Example
 
 _TAGS = "case|inputs|outputs|reference_outputs|example|verdict|rationale|feedback|guideline"
@@ -29,6 +29,9 @@ _BRACKETED = r"inst|system_prompt|available_tools|tool_(?:calls|content|results)
 _TAG_OR_CONTROL_TOKEN = re.compile(
     rf"[<\uff1c\ufe64](?=[\s/\uff0f]*+(?:{_TAGS})\b|{_TOKENS})|\[(?=/?(?:{_BRACKETED})\])",
     re.IGNORECASE,
+)
+_IMITATED_STEP = re.compile(
+    r"(?:^|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])(?: {3}returned: |\d+\. called [^\n(]{1,64}\()"
 )
 _MAX_BYTES_PER_TOKEN = 3  # of `estimate_tokens`
 
@@ -52,7 +55,9 @@ def as_text(value: Any, max_chars: int | None = None) -> str:
     if isinstance(value, dict) and len(value) == 1:
         [only] = value.values()
         value = only if isinstance(only, str) else value
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    # An answer that imitates a transcript is one step of it.
+    return render({"": [Step("text", text)]}) if _IMITATED_STEP.search(text) else text
 
 
 def headline(value: Any, max_chars: int) -> str:
