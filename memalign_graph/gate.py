@@ -262,7 +262,7 @@ def create_quality_gate_tool(
 
     Call it in a graph that was compiled with a store, such as `create_agent(store=...)`. If experts
     are asked, route each call to a `ToolNode` by a `Send` of its own, as `create_agent` does. The
-    tool believes what the agent passes to it; a gate after the agent can't be bypassed so.
+    tool judges what the agent passes to it; only a gate after the agent can't be bypassed.
 
     Args:
         criterion: What is judged.

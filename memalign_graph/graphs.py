@@ -181,10 +181,10 @@ def create_alignment_graph(
         criterion: What is judged.
         learn_from: What is stored and learned of the feedback: `both`, or for comparison only its
             `labels` or its `words` (the comments).
-        conflicts: Of guidelines that contradict each other the `newest` stays, unless more experts
-            support the other: then both stay, and the report's `warnings` name them. With `ask` one
-            interrupt asks an expert about all conflicts. `history()` and the report name the
-            guidelines that were retired.
+        conflicts: Of guidelines that contradict each other the `newest` stays, unless as many other
+            experts support the older one: then both stay, and the report's `warnings` name them.
+            With `ask` one interrupt asks an expert about all conflicts. `history()` and the report
+            name the guidelines that were retired.
         guard: `replay` judges stored cases again before the commit. If more of them get a wrong
             verdict than chance explains, the guideline at fault is dropped and reported.
         batch_size: The maximum of feedback items that one call distills.

@@ -265,7 +265,7 @@ class Judgment(FrozenModel):
     guideline_ids: list[str] = Field(default_factory=list)
     """The guidelines in the judge's prompt, in order."""
     broken_guideline_ids: list[str] = Field(default_factory=list)
-    """The guidelines that the outputs break according to the judge, if a gate asked."""
+    """The guidelines that the outputs break according to the judge, with `cite_guidelines=True`."""
     checks: list[Check] = Field(default_factory=list)
     """Which guidelines the case meets, with `checks=True`."""
     episode_ids: list[str] = Field(default_factory=list)
@@ -432,7 +432,7 @@ class Guideline(FrozenModel):
     author: str | None = None
     """The expert who wrote or last edited it, if known."""
     status: GuidelineStatus = "standing"
-    """Whether it is active, to be redistilled, or measured as useless."""
+    """Whether it is active, to be redistilled, or measured to contradict the experts' values."""
     worth: Worth | None = None
     """Its AUC, if measured. Computed when the guideline is read, never stored."""
     position: int

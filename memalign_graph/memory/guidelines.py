@@ -110,7 +110,7 @@ def outweighs(
 ) -> bool:
     """Return whether the sources of a guideline outweigh newer ones that contradict it.
 
-    Each expert counts for the newest that they said.
+    Each expert counts for their newest feedback.
     """
     against = experts_of(authors, newer)
     return len(experts_of(authors, older) - against) >= len(against)

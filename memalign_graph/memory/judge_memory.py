@@ -360,7 +360,8 @@ class JudgeMemory:
         """Merge guidelines with the same meaning, and resolve contradictions.
 
         A merged guideline's sources go to the other one. The older of two that contradict each
-        other is retired, unless more experts support it. Pending guidelines are distilled again.
+        other is retired, unless as many other experts support it. Pending guidelines are distilled
+        again.
         Needs the memory's `model`.
 
         Returns:
