@@ -285,7 +285,7 @@ def create_approval_wrapper(
     `ToolNode(tools, wrap_tool_call=approve, awrap_tool_call=approve.awaiting)`. Each question is an
     interrupt of its own (`interrupt_mode="per_call"`). If a message has several calls, route each
     to the node by a `Send` with a list of that call alone. Of calls that share a task, as after a
-    plain edge, one that needs approval is decided on, and the model is told to call the others
+    plain edge, one that needs approval is decided on, and the model is asked to call the others
     again. Messages are read from the state's key `messages`; with another key, a person is asked
     about every call. Pass the run's context again with each resume.
 

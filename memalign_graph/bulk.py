@@ -246,9 +246,9 @@ class _OfflineIO(IO):
         url = f"/v1/{url.removeprefix(self._base_path)}"
         self.requests.append({"custom_id": key, "method": "POST", "url": url, "body": body})
         failure = json.dumps(line.get("error") or line.get("response"), ensure_ascii=False)
-        why = excerpt(failure, 200) if line else "there is none"
+        why = excerpt(failure, 200) if line else "it is in no file of answers"
         self._unanswered = UnansweredError(
-            f"No answer to the request {key} ({why}): send it again, and collect again."
+            f"The request {key} has no answer ({why}). Send it again, and collect again."
         )
         raise self._unanswered
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-_NO_DATE = "{input} is no date. Write it as 2026-01-31 or 2026-01-31T09:00:00+01:00."
+_NO_DATE = "{input} is not a date. Write it as 2026-01-31 or 2026-01-31T09:00:00+01:00."
 _MESSAGE_BY_TYPE = {
     "missing": "is missing. Add it.",
     "extra_forbidden": "is not a known field. Check its spelling, or remove it.",

@@ -481,7 +481,7 @@ def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
                 f"there are {len(newer)} conflicts, but the reply has {len(replies)} "
                 f"decisions: {_CONFLICT_SHAPES}."
             )
-    faults = [f"names {name!r}, which is no conflict" for name in choices if name not in newer]
+    faults = [f"names {name!r}, which is not a conflict" for name in choices if name not in newer]
     faults += [f"leaves {name} open" for name in newer if name not in choices]
     if faults:
         raise ValueError(f"the reply {faults[0]}: {_CONFLICT_SHAPES}.")

@@ -75,7 +75,7 @@ def read_compact_date(value: Any) -> Any:
     except ValueError as error:
         shown = excerpt(str(value), 40)
         expected = "write it as 2024-05-31 or 2024-05-31T10:00:00Z."
-        raise ValueError(f"given_at: {shown} is no date: {expected}") from error
+        raise ValueError(f"given_at: {shown} is not a date: {expected}") from error
 
 
 _DEPTH = 10  # of an example's value within a store's item

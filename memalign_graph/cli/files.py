@@ -63,7 +63,7 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
     elif is_file and path.is_dir():
         problem = "is a folder: name a file"
     elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
-        problem = "is no SQLite file and is left as it is: name another"
+        problem = "is not an SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
         exists = not is_file or path.exists()
         problem = f"{'has no memory' if exists else 'does not exist'}: `memalign align` makes one"
@@ -148,7 +148,7 @@ def _load(path: str, option: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
-        raise InvalidInputError(f"{option}: {path} is no YAML or JSON: {problem}.") from error
+        raise InvalidInputError(f"{option}: {path} is neither YAML nor JSON: {problem}.") from error
 
 
 def _parse(path: str, option: str, content: Any) -> CriterionFile:
@@ -159,8 +159,8 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
     where = f"{option}: {path}"
     if not isinstance(content, dict):
         raise InvalidInputError(
-            f"{where} is no criterion: give an object such as name: support_tone, instructions: Is "
-            "the reply appropriate?, scale: boolean."
+            f"{where} is not a criterion: give an object such as name: support_tone, instructions: "
+            "Is the reply appropriate?, scale: boolean."
         )
     sections = {name: content.get(name) or {} for name in _SETTINGS}
     fields = {name: value for name, value in content.items() if name not in _SETTINGS}
@@ -197,7 +197,7 @@ def _days(value: Any, where: str) -> timedelta:
         return timedelta(days=value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInputError(
-            f"{where}: judge.keep_judgments: {value!r} is no number of days. Write one such as 30."
+            f"{where}: judge.keep_judgments: {value!r} is not a number of days. Use one such as 30."
         ) from error
 
 

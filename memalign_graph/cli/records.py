@@ -246,7 +246,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        return InvalidInputError(f"this is no JSON: {error}.")
+        return InvalidInputError(f"this is not JSON: {error}.")
 
 
 def _object(row: Any) -> Any:
@@ -307,7 +307,7 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
         raise InvalidInputError(f"{option}: {path} can't be read: {error.strerror}.") from error
     except (BadZipFile, KeyError, ValueError) as error:
         raise InvalidInputError(
-            f"{option}: {path} is no Excel workbook: save it as CSV (UTF-8) and give that file."
+            f"{option}: {path} is not an Excel workbook: save it as CSV (UTF-8) and give that file."
         ) from error
     # Dates become text, as in other files; numbers and booleans stay as they are.
     rows = [

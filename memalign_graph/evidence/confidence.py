@@ -205,7 +205,7 @@ async def measure_confidence(
         measured = _vote_shares(answers, criterion.scale, verdict)
         warning = f"{warning}. {measured.warning or ''}".rstrip()
     else:
-        warning = f"{warning}; give samples=5 or so to ask it several times."
+        warning = f"{warning}. Set samples=5 to measure it by several answers."
     logger.warning("Judging %r: %s", criterion.name, warning)
     return replace(measured, warning=warning)
 

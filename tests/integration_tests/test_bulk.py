@@ -187,7 +187,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert errors[fine].value is True
     assert "Too long." in str(errors[bad])
     assert "batch_expired" in str(errors[late])
-    assert f"No answer to the request {lost} (there is none)" in str(errors[lost])
+    assert f"The request {lost} has no answer (it is in no file" in str(errors[lost])
     again = [error for error in errors if isinstance(errors[error], UnansweredError)]
     assert again == [refused, cut, wrong, late, lost, *busy]
     # Unusable answers are shown to the model, as in direct calls; other requests are unchanged.

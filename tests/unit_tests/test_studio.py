@@ -52,7 +52,7 @@ def test_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     [
         (TONE + "judge: {kk: 3}", r"judge\.kk: is not an option|judge\.kk"),
         ("[]", "has no criterion in its list"),
-        ("name: [", "is no YAML or JSON"),
+        ("name: [", "is neither YAML nor JSON"),
     ],
 )
 def test_unusable_file_is_named(

@@ -113,7 +113,10 @@ def test_feedback_accepts_its_example_as_fields_or_as_an_object() -> None:
         ({"inputs": "q", "rationale": "x"}, "outputs: is missing"),
         ({**SAID, "rationale": "a\x00b"}, "NUL"),
         ({**SAID, "id": [5]}, "id: .* is not text"),
-        ({**SAID, "given_at": "02/13/2026"}, "given_at: '02/13/2026' is no date. Write it as 2026"),
+        (
+            {**SAID, "given_at": "02/13/2026"},
+            "given_at: '02/13/2026' is not a date. Write it as 2026",
+        ),
         ({"example": {}, "value": True}, "example.inputs: is missing"),
         ({"example": CASE, "inputs": "q", "value": 1}, "inputs: is not"),
         ("Too cold.", "^feedback: give Feedback, or an object"),
@@ -146,7 +149,9 @@ def test_compact_date_is_a_date(date: Any) -> None:
 
 @pytest.mark.parametrize("date", ["2024", "20241399", 45_000, "20240531100000", "9" * 5_000])
 def test_number_outside_the_range_of_dates_is_refused(date: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"^given_at: .{1,45} is no date: write it as 2024"):
+    with pytest.raises(
+        InvalidInputError, match=r"^given_at: .{1,45} is not a date: write it as 2024"
+    ):
         parse_feedback({**SAID, "given_at": date})
 
 

@@ -107,7 +107,7 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--report", "no/r.md"], "--report: no/r.md: the folder no does not exist"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
-        ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is no SQLite file"),
+        ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is not an SQLite file"),
         ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),
     ],
 )

@@ -193,7 +193,7 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     ran = shell.run(*COLLECT, "--prepare", "again.jsonl")
     [line] = lines_of(shell.folder / "again.jsonl")
     assert line["custom_id"] == whole[0]["custom_id"]
-    assert re.search(r"\n\d +\d +- +not judged: No answer to the request", ran.out)
+    assert re.search(r"\n\d +\d +- +not judged: The request", ran.out)
     shell.server.chats.clear()
     write_lines(shell.folder / "more.jsonl", whole[:1])
     ran = shell.run(*COLLECT, "--collect", "more.jsonl", "--json")

@@ -153,7 +153,7 @@ async def test_what_fails_is_said_and_leaves_the_verdict(
     warning = unmeasured(judgment)
     assert warning.startswith("No confidence by log-probabilities: ")
     assert why in warning
-    assert "give samples=5" in warning
+    assert "Set samples=5" in warning
     assert warning in caplog.text
     assert len(bench.server.chats) == 2
 
@@ -199,11 +199,11 @@ async def test_what_can_not_be_measured_is_not_asked(bench: Bench) -> None:
     bench.server.responder = TellingJudge(SURE)
     plain = Plain(inner=bench.server.chat_model())
     warning = unmeasured(await judged(bench, model=plain))
-    assert "Plain has no `logprobs` and `top_logprobs`; give samples=5" in warning
+    assert "Plain has no `logprobs` and `top_logprobs`. Set samples=5" in warning
     for criterion, value in ((SHARE, 7), (MANY, "c3")):
         bench.server.responder = TellingJudge(SURE, value)
         warning = unmeasured(await judged(bench, criterion))
-        assert "the scale has over 20 values; give samples=5" in warning
+        assert "the scale has over 20 values. Set samples=5" in warning
     assert len(bench.server.chats) == 3
 
 

@@ -74,10 +74,10 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "is no criterion: give an object such as"),
-        ("- 1\n- 2", "is no criterion"),
-        ("name: a\n\tinstructions: b", "is no YAML or JSON: "),
-        ("!!python/object/apply:os.system [ls]", "is no YAML or JSON: "),
+        ("", "is not a criterion: give an object such as"),
+        ("- 1\n- 2", "is not a criterion"),
+        ("name: a\n\tinstructions: b", "is neither YAML nor JSON: "),
+        ("!!python/object/apply:os.system [ls]", "is neither YAML nor JSON: "),
         (HEAD + "model: x", "model: is not a known field"),
         ("name: tone", "instructions: is missing."),
         ("name: 1\ninstructions: b", "name: 1 is not text. Put it in quotes."),

@@ -51,7 +51,7 @@ def test_line_that_is_no_json_does_not_reject_other_lines(tmp_path: Path) -> Non
     rows = read_text(tmp_path, f'{good}\n{good[:-9]}\n[1]\n"x"\n{good}\n', name="f.jsonl")
     assert [type(row) for row in rows] == [dict, *[InvalidInputError] * 3, dict]
     assert [str(row)[:20] for row in rows[1:4]] == [
-        "this is no JSON: Unt",
+        "this is not JSON: Un",
         "this is a list witho",
         "give an object with ",
     ]
@@ -121,7 +121,9 @@ def test_unreadable_workbook_gets_an_instruction(
 ) -> None:
     for data in (b"PK\x03\x04\xff", b"inputs,outputs"):
         (tmp_path / "f.xlsx").write_bytes(data)
-        with pytest.raises(InvalidInputError, match=r"f\.xlsx is no Excel workbook: save it as"):
+        with pytest.raises(
+            InvalidInputError, match=r"f\.xlsx is not an Excel workbook: save it as"
+        ):
             read("f.xlsx", folder=tmp_path)
     with pytest.raises(InvalidInputError, match=r"none\.xlsx can't be read: No such file"):
         read("none.xlsx")
@@ -194,7 +196,7 @@ def test_dates_as_numbers(tmp_path: Path, text: str, date: str) -> None:
 def test_year_is_not_a_date(tmp_path: Path) -> None:
     text = "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\nYo,Ho,TRUE,2024-05-01\n"
     wrong, right = read_text(tmp_path, text)
-    assert str(wrong).startswith("given_at: 2024 is no date")
+    assert str(wrong).startswith("given_at: 2024 is not a date")
     assert feedback([right])[0].given_at.isoformat() == "2024-05-01T00:00:00+00:00"
 
 
