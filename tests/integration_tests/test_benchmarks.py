@@ -1,11 +1,14 @@
 """The benchmarks run with small sizes."""
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from benchmarks import agreement, approvals, one_comment
 from benchmarks.agreement import DATA, load_rows
 from tests.integration_tests.evaluation.support import Model
 from tests.loopback import LoopbackServer
@@ -13,29 +16,31 @@ from tests.loopback import LoopbackServer
 ROOT = Path(__file__).parents[2]
 
 
-def ran(*arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_main(main: Callable[[], None], *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
+        main()
+        return capsys.readouterr().out
+
+    return run_main
 
 
 def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
     options = ("--quick", "--no-peer", "--rows", "change", "--results", str(tmp_path))
-    output = ran("benchmarks", *options)
+    command = [sys.executable, "-m", "benchmarks", *options]
+    output = subprocess.check_output(command, cwd=ROOT, text=True, timeout=300)
     assert "one more on 120, texts embedded | 1 |" in output
     assert (tmp_path / "quick.md").read_text(encoding="utf-8") in output
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
 
 
-def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Path) -> None:
+def test_agreement_reports_on_labelled_rows(
+    server: LoopbackServer, tmp_path: Path, run: Run
+) -> None:
     server.responder = Model()
     row = {
         "criterion": "tone",
@@ -53,8 +58,8 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
     ]
     (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
-    output = ran(
-        "benchmarks.agreement",
+    output = run(
+        agreement.main,
         *options,
         *("--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"),
         *("--results", str(tmp_path / "agreement")),
@@ -68,12 +73,12 @@ def test_agreement_reports_on_labelled_rows(server: LoopbackServer, tmp_path: Pa
 
 
 def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
-    server: LoopbackServer, tmp_path: Path
+    server: LoopbackServer, tmp_path: Path, run: Run
 ) -> None:
     server.responder = Model()
     options = ["--sets", "airline_run_right:answer,airline_run_right:turn", "--train", "2"]
-    output = ran(
-        "benchmarks.agreement",
+    output = run(
+        agreement.main,
         *options,
         *("--test", "4", "--base-url", server.base_url, "--model", "any", "--no-peer"),
         *("--port", "0", "--results", str(tmp_path)),
@@ -89,10 +94,10 @@ def test_longer_cases_are_excluded() -> None:
     assert [row["id"] for row in load_rows(DATA, "airline_run_right:answer", 3_000)] == ids
 
 
-def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) -> None:
+def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
     server.responder = Model()
-    output = ran(
-        "benchmarks.approvals",
+    output = run(
+        approvals.main,
         *("--train", "2", "--test", "4", "--base-url", server.base_url, "--model", "any"),
         *("--results", str(tmp_path / "approvals.md")),
     )
@@ -102,13 +107,15 @@ def test_approvals_measures_each_policy(server: LoopbackServer, tmp_path: Path) 
 
 
 def test_one_comment_counts_cases_and_does_not_judge_twice(
-    server: LoopbackServer, tmp_path: Path
+    server: LoopbackServer, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
     models = ("--model", "openai:gpt-4.1-mini", "--embeddings", "openai:text-embedding-3-small")
     options = ("--limit", "1", "--comments", "1,2", *models, "--results", str(tmp_path))
-    first = ran("benchmarks.one_comment", *options, **server.environment)
+    first = run(one_comment.main, *options)
     assert "| ours | 2 | development | 0 of 1 | 1 of 1 | 0 |" in first
     assert (tmp_path / "one_comment.md").read_text(encoding="utf-8") in first
     count = len(server.chats)
-    assert ran("benchmarks.one_comment", *options, **server.environment) == first
+    assert run(one_comment.main, *options) == first
     assert len(server.chats) == count

@@ -214,6 +214,24 @@ async def test_cancelling_reaches_gathered_operations() -> None:
     assert len(cancelled) == 2
 
 
+async def test_failure_is_raised_after_the_cleanup_of_the_others() -> None:
+    cleaned = []
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("slow")
+
+    async def fail() -> None:
+        raise LookupError("stop")
+
+    with pytest.raises(LookupError, match="stop"):
+        await gather(ASYNC, [slow(), fail()], 2)
+    assert cleaned == ["slow"]
+
+
 async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
     result = run_sync(gather(SYNC, [put_and_get(SYNC, InMemoryStore()) for _ in range(3)], 2))
     assert result == [{"n": 1}] * 3

@@ -128,6 +128,7 @@ def one_of(memory: JudgeMemory) -> Episode:
 
 REVISED: list[tuple[Any, tuple[Any, Any]]] = [
     ({"value": "no"}, (False, "Too cold.")),
+    ({"value": "no", "given_at": "2020-01-01"}, (False, "Too cold.")),
     ({"rationale": "Too long."}, (True, "Too long.")),
     ({"value": None, "rationale": "Too long."}, (None, "Too long.")),
     (Feedback(inputs="one", outputs="a", rationale="Too long."), (True, "Too long.")),  # type: ignore[call-arg]
@@ -145,6 +146,7 @@ def test_revise_changes_only_the_given_fields(
     assert (after.id, after.author, after.feedback_id) == (item.id, "ann", "7")
     assert (after.created_at, after.status) == (item.created_at, "pending")
     assert after.updated_at > item.updated_at
+    assert after.given_at >= item.given_at
     assert memory.episodes() == [after]
     assert memory.guidelines() == []
 
