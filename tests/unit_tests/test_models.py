@@ -327,6 +327,30 @@ def test_concurrent_texts_of_threads_share_requests(
     assert sizes == [9, 9, *[1] * 9 * fails, 1]
 
 
+async def test_texts_wait_for_each_other_while_a_request_is_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memalign_graph.models._BATCH_WAIT_S", 0.2)
+    release, requests = asyncio.Event(), list[list[str]]()
+
+    class Waiting(DeterministicFakeEmbedding):
+        async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+            requests.append(texts)
+            if texts == ["First."]:
+                await release.wait()
+            return [[1.0]] * len(texts)
+
+    embeddings, asked = Embedder(Waiting(size=1)).embeddings, []
+    for text in ("First.", "Second.", "Third."):
+        asked.append(asyncio.ensure_future(embeddings.aembed_documents([text])))
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await asyncio.gather(*asked[1:])
+    release.set()
+    await asked[0]
+    assert requests == [["First."], ["Second.", "Third."]]
+
+
 async def test_cancelled_shared_request_releases_all_waiters() -> None:
     async def cancelled(_: Any) -> list[list[float]]:
         raise asyncio.CancelledError
