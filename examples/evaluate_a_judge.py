@@ -49,8 +49,9 @@ def main() -> None:
         embeddings=embeddings,
     )
     for judge in ("majority", "kNN", "evidence", "base", "aligned"):
-        it = report.metric(judge, "agreement")
-        print(f"{judge:8}  agreement {it.value:.2f} ({it.low:.2f} to {it.high:.2f})")
+        agreement = report.metric(judge, "agreement")
+        low, high = agreement.low, agreement.high
+        print(f"{judge:8}  agreement {agreement.value:.2f} ({low:.2f} to {high:.2f})")
     print("The report:", report.save(report_file))
 
 

@@ -34,7 +34,7 @@ def main() -> None:
     )
     reply = {"value": False, "rationale": "The reply must begin with an apology.", "author": "ann"}
     result = feedback.invoke({"judgment_id": judgment["id"], "reply": reply})
-    print("Learned:", [rule["text"] for rule in result["learned"]["guidelines"]])
+    print("Learned:", [change["text"] for change in result["learned"]["guidelines"]])
 
 
 if __name__ == "__main__":

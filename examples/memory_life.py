@@ -41,12 +41,12 @@ def main(folder: Path) -> None:
         change = memory.diff(learned)
         print(f"forgotten: {len(change.episodes.removed)} episode(s)")
         memory.rollback(learned)
-        print("rolled back, byte for byte:", memory.version() == learned)
+        print("rolled back, the same version:", memory.version() == learned)
 
         erased = memory.forget(author="bob", purge=True, by="the privacy officer")
         print("purged:", len(erased.episode_ids), "episode(s)")
         left = memory.rollback(learned)
-        print("rolled back again: what was purged stays away:", len(left.missing), "item(s)")
+        print("rolled back again; not restored, since purged:", len(left.missing), "item(s)")
         in_file = b"555-0199" in (folder / "memory.sqlite").read_bytes()
         print("still in the file:", in_file)
 

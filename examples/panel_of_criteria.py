@@ -38,8 +38,10 @@ def main() -> None:
     """Grade one notebook, and let an expert correct two of the grades."""
     model, embeddings = models_from_environment()
     scale = Numeric(minimum=1, maximum=3, integer=True)
-    criteria = [Criterion(name=name, instructions=f"{asked} From 1 (no) to 3 (yes).", scale=scale)
-                for name, asked in ASPECTS.items()]  # fmt: skip
+    criteria = [
+        Criterion(name=name, instructions=f"{question} From 1 (no) to 3 (yes).", scale=scale)
+        for name, question in ASPECTS.items()
+    ]
     graph = create_panel_graph(
         criteria,
         model=model,
@@ -59,7 +61,7 @@ def main() -> None:
     result = graph.invoke(Command(resume=corrected), thread)
     print("\nLearned:")
     for name, learned in result["learned"].items():
-        print(f"- {name}: {[rule['text'] for rule in learned['guidelines']]}")
+        print(f"- {name}: {[change['text'] for change in learned['guidelines']]}")
     whole = result["aggregate"]
     print(f"\nScore {whole['score']:.2f}, passed: {whole['passed']}, veto: {whole['vetoed_by']}")
 

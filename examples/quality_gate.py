@@ -30,8 +30,8 @@ def write(state: MessagesState) -> dict[str, Any]:
 
 def call_a_person(state: MessagesState) -> dict[str, Any]:
     """Hand over to a person, if no revision passes."""
-    asked = state["messages"][0].text
-    return {"messages": [AIMessage(f"A colleague will write to you today about: {asked}")]}
+    request = state["messages"][0].text
+    return {"messages": [AIMessage(f"A colleague will write to you today about: {request}")]}
 
 
 def main() -> None:
@@ -53,8 +53,8 @@ def main() -> None:
         embeddings=embeddings,
     )
     graph = builder.compile(store=InMemoryStore())
-    given: Any = {"messages": [("human", "My order 4711 never came.")]}
-    events: Any = graph.stream(given, stream_mode=["custom", "values"])
+    request: Any = {"messages": [("human", "My order 4711 never came.")]}
+    events: Any = graph.stream(request, stream_mode=["custom", "values"])
     for mode, event in events:
         if mode == "custom" and event["type"] == "quality_gate" and event["critique"]:
             print(f"{event['status']}: {event['critique']}\n")

@@ -42,7 +42,7 @@ def main() -> None:
     except ValidationError as error:
         if not is_invalid_resume(error):
             raise
-        print("\nNot taken:", error.errors()[0]["msg"])
+        print("\nRefused:", error.errors()[0]["msg"])
 
     reply = {
         "value": "poor",
@@ -50,7 +50,7 @@ def main() -> None:
         "author": "ann",
     }
     result = graph.invoke(Command(resume=reply), thread)
-    print("\nLearned:", [rule["text"] for rule in result["learned"]["guidelines"]])
+    print("\nLearned:", [change["text"] for change in result["learned"]["guidelines"]])
 
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
     for guideline in memory.guidelines():

@@ -50,13 +50,13 @@ def main() -> None:
     memory = JudgeMemory(store, CRITERION, embeddings=embeddings)
 
     def write(state: State) -> dict[str, str]:
-        asked = state["question"]
-        rules = "\n".join(f"- {rule.text}" for rule in memory.guidelines())
-        if rules:
-            asked += f"\n\nOur experts say:\n{rules}"
+        prompt = state["question"]
+        guidelines = "\n".join(f"- {guideline.text}" for guideline in memory.guidelines())
+        if guidelines:
+            prompt += f"\n\nOur experts say:\n{guidelines}"
         if state.get("critique"):
-            asked += f"\n\nYour last query was {state['query']}\n{state['critique']}"
-        query = writer.invoke([SystemMessage(WRITER), HumanMessage(asked)]).text.strip()
+            prompt += f"\n\nYour last query was {state['query']}\n{state['critique']}"
+        query = writer.invoke([SystemMessage(WRITER), HumanMessage(prompt)]).text.strip()
         print(f"\nwrites: {query}")
         return {"query": query}
 
@@ -80,7 +80,7 @@ def main() -> None:
     for question in QUESTIONS:
         print(f"\n== {question}")
         answer(agent, question)
-    print("\nGuidelines:", *(f"\n- {rule.text}" for rule in memory.guidelines()))
+    print("\nGuidelines:", *(f"\n- {guideline.text}" for guideline in memory.guidelines()))
 
 
 def answer(agent: Any, question: str) -> None:

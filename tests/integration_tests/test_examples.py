@@ -43,7 +43,7 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
     ),
     "review_in_the_loop": (
         [],
-        ["Not taken:", "'awful' is not on the scale", "Learned:", "names the next step"],
+        ["Refused:", "'awful' is not on the scale", "Learned:", "names the next step"],
     ),
     "use_any_store": (
         [],
@@ -72,8 +72,8 @@ EXAMPLES: dict[str, tuple[list[Rule], list[str]]] = {
         [],
         [
             "commits: ['align', 'remember']\n",
-            "rolled back, byte for byte: True",
-            "what was purged stays away: 2",
+            "rolled back, the same version: True",
+            "not restored, since purged: 2",
             "still in the file: False",
             "moved, the same: True",
         ],
