@@ -170,7 +170,7 @@ def _occurs_in(value: str, texts: Sequence[str]) -> bool:
 
 class _CallState(schemas.ReviewRunState):
     forced: list[str]
-    """Why a person is asked, whatever the judge's verdict is."""
+    """Why a person is asked, for every verdict of the judge."""
     decided: list[dict[str, Any]]
     """What a decision teaches: the arguments of `make_feedback`, for the call that was shown and
     for an edited call."""

@@ -290,7 +290,7 @@ class Judgment(FrozenModel):
 
     @property
     def verdict(self) -> Value:
-        """The judge's own value, whatever decided."""
+        """The judge's own value, which the evidence may overrule."""
         return self.value if self.evidence is None else self.evidence.verdict
 
 

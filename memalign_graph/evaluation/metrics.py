@@ -22,7 +22,7 @@ from memalign_graph.types import FrozenModel
 _MOST_LABELS = 11
 _BINS = 10
 _QUANTILES = (0.025, 0.975)
-_SAME = 1e-12  # draws that differ less are the same but for rounding
+_SAME = 1e-12  # draws that differ less are equal up to rounding
 
 Array = NDArray[np.float64]
 Measure = Callable[["PredictionColumn", Array], Array]

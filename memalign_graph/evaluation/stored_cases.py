@@ -131,7 +131,7 @@ async def _migrate(
     """Compare a judge with the same one on another model, on the cases in memory.
 
     Each case is judged without its own feedback and without guidelines that come from it alone. The
-    judges' own verdicts are compared, whatever the evidence would decide.
+    judges' own verdicts are compared, also where the evidence would decide.
 
     Args:
         memory: The memory.

@@ -8,7 +8,7 @@ the ends of the scale: a sample without an error does not prove that there is no
 
 Drift: whether agreement has fallen since the beginning, by a test that is valid after each answer.
 Each answer is ranked among those so far, ties at random. While nothing changes, these ranks are
-independent and uniform, whatever the agreement is. The test bets that from some answer on
+independent and uniform, for any agreement. The test bets that from some answer on
 disagreement is more frequent than before. The capital of the bets is a martingale, which Ville's
 inequality bounds at all times at once.
 

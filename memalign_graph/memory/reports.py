@@ -65,7 +65,7 @@ class ReviewCounts(FrozenModel):
     """The share that no expert was asked about; None if there are no judgments."""
     reasons: dict[ReviewReason, int]
     """The number of judgments by reason; one can have several. With `no_budget` no expert was
-    asked, whatever the other reasons."""
+    asked, in spite of other reasons."""
     asked: ReviewAgreement
     """All judgments that an expert was asked about, most of them uncertain."""
     unasked: int
@@ -96,7 +96,7 @@ class ReviewReport(ReviewCounts):
     """The counts by day; days without judgments are left out."""
     drift: Drift = Drift(answers=0, evidence=1.0, has_fallen=False)
     """Whether the agreement on judgments sampled at random has fallen over time, from the first to
-    the last in memory, whatever `since` and `until` are."""
+    the last in memory, independent of `since` and `until`."""
 
 
 async def review_report(

@@ -49,7 +49,7 @@ _QUESTION = clarify.clarify_schema()
 
 
 async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) -> StateUpdate:
-    """Decide whether an expert is asked; `forced` are reasons that hold whatever the judge says."""
+    """Decide whether an expert is asked; `forced` are reasons that hold for every verdict."""
     from memalign_graph.evidence.deciding import make_review_choice
 
     io, access, judge, at = step.io, step.access, step.resources.judge, utc_now()
