@@ -171,7 +171,8 @@ def read_answers(paths: Iterable[str | Path]) -> dict[str, Row]:
     answers: dict[str, Row] = {}
     for path in paths:
         for number, answer in _read_rows(path, "answers"):
-            if not isinstance(key := answer.get("custom_id"), str):
+            is_answer = not {"response", "error"}.isdisjoint(answer)
+            if not (isinstance(key := answer.get("custom_id"), str) and is_answer):
                 logger.warning("%s, line %d: not an answer of a batch API; ignored.", path, number)
             elif _reply(answers.get(key, {})) is None:
                 answers[key] = answer
@@ -214,10 +215,11 @@ class _OfflineIO(IO):
     def offline_model(self, chat: BaseChatModel) -> BaseChatModel:
         """Return a copy of a chat model whose requests are answered here."""
         client = getattr(chat, "root_client", None)
-        if client is None:
+        # The embedded model is not serializable: no other process has it.
+        if client is None or not chat.is_lc_serializable():
             raise InvalidInputError(
-                f"model: {type(chat).__name__} sends no requests in OpenAI's format, which batch "
-                "APIs need. Use a ChatOpenAI with any key, or judge without a batch."
+                f"model: {model_name_of(chat)} cannot be called by a batch API, which takes "
+                "requests in OpenAI's format. Use a ChatOpenAI with any key, or no batch."
             )
         import openai
 

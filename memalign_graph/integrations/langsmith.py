@@ -352,7 +352,8 @@ class _LangSmithFeedback:
     """One feedback record on a run."""
 
     def __init__(self, fields: Fields, sources: Collection[str] | None) -> None:
-        source = dict(fields.get("feedback_source") or {})
+        source = fields.get("feedback_source") or {}
+        source = dict(source) if isinstance(source, Mapping | BaseModel) else {"type": source}
         self.get = fields.get
         self.source = source.get("type")
         self.from_human = sources is None or self.source in sources

@@ -184,7 +184,7 @@ def _span(trace: Fields, span_id: str | None) -> Fields:
 
 def _iter_traces(traces: Any) -> Iterator[Fields]:
     """Yield the fields of traces in any of MLflow's forms: objects, JSON, a table."""
-    rows = traces["trace"] if hasattr(traces, "columns") else traces
+    rows = traces["trace"] if "trace" in getattr(traces, "columns", ()) else traces
     for trace in rows if isinstance(rows, Iterable) else [rows]:
         fields = _maybe_json(trace.to_dict() if hasattr(trace, "to_dict") else trace)
         if not isinstance(fields, Mapping) or not isinstance(fields.get("info"), Mapping):

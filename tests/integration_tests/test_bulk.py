@@ -19,7 +19,7 @@ from memalign_graph import (
     Judgment,
     ModelAnswerError,
 )
-from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch
+from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch, read_answers
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.memory.access import MemoryAccess
@@ -294,7 +294,7 @@ async def test_interrupted_prepare_leaves_no_file(bench: Bench, tmp_path: Path) 
 
 
 async def test_unusable_arguments_are_refused_before_any_request(
-    bench: Bench, tmp_path: Path
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = Batch(bench, tmp_path)
     batch.prepare(CASES)
@@ -316,13 +316,16 @@ async def test_unusable_arguments_are_refused_before_any_request(
     collecting = collect_batch(batch.judge, cut, [], store=bench.store)
     with pytest.raises(InvalidInputError, match=r"cut.cases.jsonl is damaged in line 5"):
         list(collecting)
+    assert read_answers([tmp_path / "batch0.jsonl"]) == {}  # it has the requests
     batch.answers = [tmp_path / "none.jsonl"]
     with pytest.raises(InvalidInputError, match=r"answers: .*none.jsonl can't be read: No such"):
         batch.collect(again=None)
-    batch.judge = batch.judge.but(model=FakeListChatModel(responses=["yes"]))
+    monkeypatch.setattr("memalign_graph.local.chat.start_server", None)
     batch.rounds = 5
-    with pytest.raises(InvalidInputError, match="model: FakeListChatModel sends no requests in"):
-        batch.prepare(CASES)
+    for model, name in ((FakeListChatModel(responses=["yes"]), "FakeList"), ("local", "qwen")):
+        batch.judge = batch.judge.but(model=model)
+        with pytest.raises(InvalidInputError, match=f"model: {name}.* cannot be called by a batch"):
+            batch.prepare(CASES)
     assert bench.server.chats == []
     assert not (tmp_path / "batch5.jsonl").exists()
 

@@ -164,6 +164,14 @@ def test_only_feedback_from_people_is_imported() -> None:
     )
 
 
+def test_source_of_a_table_in_csv_is_not_a_person() -> None:
+    app, source = {"id": "1", "inputs": "Hi", "outputs": "Ho"}, "{'type': 'app'}"
+    record = {"run_id": "1", "key": "support_tone", "score": 1, "feedback_source": source}
+    imported = feedback_from_langsmith([app], [record], criterion=CRITERION)
+    [(reason, count)] = imported.passed_over.items()
+    assert (imported.feedback, count, source in reason) == ([], 1, True)
+
+
 def test_correction_is_feedback_of_its_author() -> None:
     app = run()
     better = {"answer": "We are sorry."}

@@ -93,7 +93,9 @@ def test_every_format_of_a_trace_is_accepted() -> None:
     assert (nothing.feedback, nothing.rejected, nothing.passed_over) == ([], [], {})
 
 
-@pytest.mark.parametrize("wrong", ["text", [1], [{"data": {}}], ["{"]])
+@pytest.mark.parametrize(
+    "wrong", ["text", [1], [{"data": {}}], ["{"], pd.DataFrame({"request": ["Hi"]})]
+)
 def test_objects_that_are_not_traces_are_named(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^traces"):
         feedback_from_mlflow(wrong, CRITERION)
