@@ -321,13 +321,11 @@ def review(
 
         async with open_store_async(location.memory) as store:
             queue = ReviewQueue([judge], **location.context, store=store)
-            with option_errors():
-                app = create_review_app(
-                    queue, name=author or "", user_header=user_header, proxy=proxy
-                )
+            app = create_review_app(queue, name=author or "", user_header=user_header, proxy=proxy)
             await serve_page(app, host, port, terminal.note)
 
-    asyncio.run(serve())
+    with option_errors():
+        asyncio.run(serve())
     return Status.DONE
 
 

@@ -27,8 +27,8 @@ async def serve_page(app: Starlette, host: str, port: int, announce: Callable[[s
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise InvalidInputError(
-            f"port: {port} cannot be used on {host} ({error.strerror or error}). Use another "
-            "--port, or 0 for any."
+            f"port: {port} cannot be used on {host} ({error.strerror or error}). Use another port, "
+            "0 for any, or an address of this machine as the host."
         ) from error
     with listener:
         # Without `proxy_headers`, so that the address of a request stays the proxy's own.

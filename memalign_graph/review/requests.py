@@ -23,6 +23,8 @@ _MAX_NAME_CHARS = 100
 _MAX_BODY_BYTES = 262_144
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK = ("127.0.0.0/8", "::1")
+_FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+"""Headers of a proxy, which may replace the header Host by this machine's."""
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'",
@@ -56,7 +58,12 @@ class SignIn:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.proxy is not None and not self.user_header:
+        if self.user_header is not None and not re.fullmatch(r"[\w-]+", self.user_header, re.ASCII):
+            raise InvalidInputError(
+                f"user_header: {self.user_header!r} is not the name of a header. Use one such as "
+                "X-Forwarded-User."
+            )
+        if self.proxy is not None and self.user_header is None:
             raise InvalidInputError("proxy: it needs user_header, the header that names the user.")
         try:
             self._is_from_proxy("127.0.0.1")
@@ -75,8 +82,11 @@ class SignIn:
         host = re.sub(r":\d+$", "", request.headers.get("host", ""))
         # Any client can send this header. A client without an address uses a Unix socket.
         is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
-        if host not in _LOCAL_HOSTS or not is_local:
-            raise _refusal("This page answers its own machine only: open it as 127.0.0.1.")
+        if host not in _LOCAL_HOSTS or not is_local or not _FORWARDED.isdisjoint(request.headers):
+            raise _refusal(
+                "This page answers its own machine only: open it as 127.0.0.1. (Behind a reverse "
+                "proxy it needs --user-header.)"
+            )
         return Reviewer(self._name_of_cookie(request), may_roll_back=True)
 
     def _user_of_proxy(self, request: Request, header: str) -> str:

@@ -56,6 +56,8 @@ def test_proxy_header_names_the_expert(waiting: Shell) -> None:
         (["--host", "10.0.0.1"], "--host: on 10.0.0.1 others could answer without signing in"),
         (["--user-header", "X-User", "--proxy", "nginx"], "--proxy: 'nginx' is not an IP address"),
         (["--proxy", "10.0.0.7"], "--proxy: it needs user_header"),
+        (["--user-header", ""], "--user-header: '' is not the name of a header."),
+        (["--user-header", "X User:"], "--user-header: 'X User:' is not the name of a header."),
     ],
 )
 def test_unauthenticated_public_page_is_refused(
@@ -70,7 +72,7 @@ def test_port_in_use_is_named(waiting: Shell) -> None:
         port = taken.getsockname()[1]
         ran = waiting.run("review", "-c", "tone.yaml", "--port", str(port))
     assert ran.status == 2
-    assert ran.error.startswith(f"port: {port} cannot be used")
+    assert ran.error.startswith(f"--port: {port} cannot be used")
     assert f":{port}/review" not in ran.err
 
 

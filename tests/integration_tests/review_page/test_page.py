@@ -13,7 +13,7 @@ from memalign_graph.review import create_review_app, tasks
 from memalign_graph.review.forms import fields_of, parse_form
 from memalign_graph.review.tasks import Reviewer
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office
-from tests.loopback import error
+from tests.loopback import Rule, error
 
 
 async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> None:
@@ -185,6 +185,13 @@ async def test_judged_text_is_escaped(office: Office) -> None:
     assert "<img" not in ann.page.text
     assert ann.page.headers["content-security-policy"].startswith("default-src 'self'")
     assert "&lt;script&gt;alert(1)" in (await ann.get("/review")).page.text
+
+
+async def test_characters_that_reorder_a_rationale_are_spelled_out(office: Office) -> None:
+    office.server.rules = [Rule(lambda _: True, value=True, rationale="It says \u202eon.")]
+    await office.judged("Wait.")
+    _, ann = await office.begin()
+    assert r"It says \u202eon." in (await ann.get(f"{ann.here}?show=verdict")).text
 
 
 async def test_preview_shows_conflicting_labels_and_the_proposed_guideline(office: Office) -> None:

@@ -118,22 +118,25 @@ async def test_users_with_a_common_long_name_prefix_are_distinct(office: Office)
 
 
 @pytest.mark.parametrize(
-    ("client", "host", "status"),
+    ("client", "host", "headers", "status"),
     [
-        (("127.0.0.1", 1), "localhost", 200),
-        (("::1", 1), "[::1]:8765", 200),
-        (None, "localhost", 200),  # a Unix socket
-        (("10.0.0.9", 1), "localhost", 403),
-        (("127.0.0.1", 1), "reviews.example.com", 403),
+        (("127.0.0.1", 1), "localhost", [], 200),
+        (("::1", 1), "[::1]:8765", [], 200),
+        (None, "localhost", [], 200),  # a Unix socket
+        (("10.0.0.9", 1), "localhost", [], 403),
+        (("127.0.0.1", 1), "reviews.example.com", [], 403),
+        # Apache replaces the header Host unless it is told not to.
+        (("127.0.0.1", 1), "127.0.0.1:8765", [("X-Forwarded-For", "10.0.0.9")], 403),
     ],
 )
 async def test_without_sign_in_only_local_requests_are_served(
-    office: Office, client: Any, host: str, status: int
+    office: Office, client: Any, host: str, headers: Any, status: int
 ) -> None:
     app = create_review_app(office.queue(), name="ann")
     transport = httpx.ASGITransport(app=app, client=client)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
-        assert (await http.get("/review")).status_code == status
+        page = await http.get("/review", headers=headers)
+    assert (page.status_code, "--user-header" in page.text) == (status, status == 403)
 
 
 @pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
