@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from memalign_graph import Boolean, Categorical, Criterion, Episode, Feedback, Numeric, Pairwise
-from memalign_graph.agreement import Level, consensus_value, expert_agreement, krippendorff_alpha
+from memalign_graph.agreement import (
+    Level,
+    consensus_value,
+    expert_agreement,
+    krippendorff_alpha,
+    values_agree,
+)
 from memalign_graph.alignment.replay import replay_cases_from
 from memalign_graph.evaluation.dataset import knn_prediction, labelled_cases
 from memalign_graph.integrations import few_shot_examples
@@ -116,6 +122,22 @@ def test_majority_or_median_counts_regardless_of_order(
         assert counts is None or type(value) is type(scale.validate_value(value))
         for disagreement in expert_agreement(feedback, scale).disagreements:
             assert disagreement.majority == counts
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "other", "agree"),
+    [
+        (SHARES, 0.3, 0.2, True),
+        (SHARES, 0.31, 0.2, False),
+        (SHARE, 9, 8, True),
+        (WHOLE, 4, 5, False),
+        (GRADES, "fair", "good", False),
+    ],
+)
+def test_numbers_agree_within_a_tenth_of_the_range(
+    scale: Scale, value: Value, other: Value, *, agree: bool
+) -> None:
+    assert values_agree(scale, value, other) is values_agree(scale, other, value) is agree
 
 
 def test_newest_feedback_breaks_a_tie_and_then_the_id() -> None:

@@ -27,6 +27,8 @@ def test_list_prints_guidelines_and_episodes(shell: Shell) -> None:
 def test_show_finds_a_guideline_or_episode_by_id_prefix(shell: Shell) -> None:
     shell.align(ANN)
     [guideline], [episode], _ = shell.opened()
+    ran = shell.memory("show", guideline.id[:3])
+    assert (ran.status, "give 4 characters or more" in ran.error) == (2, True)
     ran = shell.memory("show", guideline.id[:4].upper())
     assert ran.status == 0
     for text in (guideline.id, guideline.text, episode.id[:8], ANN["rationale"]):

@@ -2,14 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import ChatModelError, Example, Guideline, JudgeMemory
+from memalign_graph import ChatModelError, Episode, Example, Guideline, JudgeMemory
 from memalign_graph.alignment.replay import _is_beyond_chance, replay, select_cases
+from memalign_graph.alignment.report import Replay
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.tracing import MeteredIO
 from tests.unit_tests.alignment.alignment_cases import CRITERION, add
 
@@ -35,50 +38,74 @@ def test_only_a_loss_beyond_chance_drops_a_guideline(
     assert _is_beyond_chance(lost, won) is is_dropped
 
 
-def test_a_lost_case_that_can_not_be_judged_again_is_not_counted() -> None:
-    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=on_arc)
-    cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(6)]
-    episodes = memory.remember(cases)
-    judged = Counter[str]()
-
-    async def judge(
-        example: Example, guidelines: Sequence[Guideline], _excluded: frozenset[str]
-    ) -> bool:
-        judged[str(example.inputs)] += 1
-        if judged["Case 0"] == 3 and example.inputs == "Case 0":
-            refused = ChatModelError("Refused.")
-            refused.is_refusal = True
-            raise refused
-        return example.inputs != "Case 0" or not guidelines
-
-    operations = [add("Be kind.", episodes[0].id)]
-    _, outcome = run_sync(
-        replay(
-            MeteredIO(SYNC),
-            memory.access,
-            judge,
-            operations,
-            before=[],
-            new_episodes=[],
-            max_cases=6,
-            limit=1,
-            report=lambda _done, _all: None,
-        )
-    )
-    assert (outcome.agreed_before, outcome.agree_after, len(outcome.failed)) == (5, 5, 1)
-    assert outcome.turned_by_episodes == []
-
-
 def on_arc(texts: Sequence[str]) -> list[list[float]]:
     """Embeddings of cases by their numbers: the nearer the numbers, the more similar."""
     angles = [int(text.split()[1].rstrip(".")) / 100 for text in texts]
     return [[math.cos(angle), math.sin(angle)] for angle in angles]
 
 
-def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
+def remembered(count: int) -> tuple[JudgeMemory, list[Episode]]:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=on_arc)
-    cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(100)]
-    episodes = memory.remember(cases)
+    cases = [{"inputs": f"Case {number}", "outputs": ".", "value": True} for number in range(count)]
+    return memory, memory.remember(cases)
+
+
+def replayed(
+    memory: JudgeMemory,
+    judge: Callable[[int, set[str]], bool],
+    operations: Sequence[GuidelineOperation],
+) -> tuple[list[GuidelineOperation], Replay]:
+    """Replay with a judge that is told a case's number and the guidelines' texts."""
+
+    async def judge_case(example: Example, guidelines: Sequence[Guideline], _: Any) -> bool:
+        return judge(int(str(example.inputs).split()[1]), {each.text for each in guidelines})
+
+    return run_sync(
+        replay(
+            MeteredIO(SYNC),
+            memory.access,
+            judge_case,
+            operations,
+            before=[],
+            new_episodes=[],
+            max_cases=20,
+            limit=1,
+            report=lambda _done, _all: None,
+        )
+    )
+
+
+def test_a_lost_case_that_can_not_be_judged_again_is_not_counted() -> None:
+    memory, episodes = remembered(6)
+    judged = Counter[int]()
+
+    def judge(number: int, texts: set[str]) -> bool:
+        judged[number] += 1
+        if judged[0] == 3 and number == 0:
+            refused = ChatModelError("Refused.")
+            refused.is_refusal = True
+            raise refused
+        return number != 0 or not texts
+
+    _, outcome = replayed(memory, judge, [add("Be kind.", episodes[0].id)])
+    assert (outcome.agreed_before, outcome.agree_after, len(outcome.failed)) == (5, 5, 1)
+    assert outcome.turned_by_episodes == []
+
+
+@pytest.mark.parametrize(("count", "retained"), [(2, ["A.", "B."]), (3, [])])
+def test_a_guideline_is_dropped_if_three_lost_cases_agree_without_it(
+    count: int, retained: list[str]
+) -> None:
+    """Of two guidelines, each loses so many cases."""
+    memory, episodes = remembered(12)
+    loser_of = dict.fromkeys(range(count), "A.") | dict.fromkeys(range(count, 2 * count), "B.")
+    operations = [add("A.", episodes[0].id), add("B.", episodes[1].id)]
+    kept, _ = replayed(memory, lambda number, texts: loser_of.get(number) not in texts, operations)
+    assert [operation.text for operation in kept] == retained
+
+
+def test_one_in_four_of_the_cases_judged_again_is_a_sample_of_all() -> None:
+    memory, episodes = remembered(100)
     choosing = select_cases(SYNC, memory.access, [add("Be kind.", episodes[0].id)], 20)
     chosen = [int(str(case.example.inputs).split()[1]) for case in run_sync(choosing)]
     assert chosen[:15] == list(range(15))

@@ -54,6 +54,8 @@ def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
         feedback_row(number, author="cy", value=None, rationale="Hm.") for number in range(4)
     ]
     feedback.append(feedback_row(40, value=None, rationale="Say why."))
+    # Of an item that has values.
+    feedback.append(feedback_row(1, outputs="Another.", value=None, rationale="Hm."))
     for seed in range(5):
         made = folds_of(feedback, group_by, seed)
         judged = Counter(case.example.id for fold in made for case in fold.test)
@@ -62,9 +64,11 @@ def test_no_item_is_in_both_training_and_test(group_by: Any) -> None:
             items = {case.group for case in fold.test}
             assert items
             assert not items & {group_of(item.example, group_by) for item in fold.train}
-            held = [feedback for case in fold.test for feedback in case.feedback]
             # All feedback outside the test items is used for training.
-            assert len(fold.train) + len(held) == len(feedback)
+            left = [
+                item for item in read(feedback) if group_of(item.example, group_by) not in items
+            ]
+            assert len(fold.train) == len(left)
     assert folds_of(feedback, group_by, 1) == folds_of(feedback, group_by, 1)
     assert folds_of(feedback, group_by, 1) != folds_of(feedback, group_by, 2)
 
@@ -138,6 +142,8 @@ def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
         assert case.expected is True
         [one] = read(twice[::turn])
         assert one.value is False
+    at_once = [feedback_row(0, value=True), feedback_row(0, value=False)]
+    assert [read(at_once[::turn])[0].value for turn in (1, -1)] == [False, True]
 
 
 def recalled(*values: Any) -> list[RecalledExample]:

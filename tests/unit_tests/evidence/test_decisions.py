@@ -72,6 +72,8 @@ def test_each_class_counts_alike_and_none_may_lose() -> None:
     # A class that the evidence loses, however many others it wins.
     loses = np.where(np.arange(30) < 2, -1.0, 1.0)
     assert not is_better(loses, np.minimum(np.arange(30) // 3, 1), alone, kinds)
+    loses_one_in_ten = np.repeat([1.0, 0.0, -1.0], [20, 9, 1])
+    assert not is_better(loses_one_in_ten, np.repeat([0, 1], [20, 10]), alone, kinds)
     # Nor is anything known of a class without a case, or by one case in thirty wordings.
     rare = np.append(np.ones(3), np.zeros(27))
     assert not is_better(rare, np.zeros(30, int), alone, kinds)
