@@ -34,7 +34,7 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.dev  ## put the code into shape
+format: $(VENV)/.dev  ## format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -44,7 +44,7 @@ docs: $(VENV)/.docs  ## build the documentation in build/docs, offline; a link t
 studio: $(VENV)/.dev  ## serve the graphs to LangGraph Studio
 	$(BIN)/langgraph dev $(ARGS)
 
-benchmark: $(VENV)/.dev  ## ours beside MLflow's MemAlign; ARGS="--quick" shows that it runs
+benchmark: $(VENV)/.dev  ## compare with MLflow's MemAlign; ARGS="--quick" only shows that it runs
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:

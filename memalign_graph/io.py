@@ -208,13 +208,13 @@ _PROGRAMMING_ERRORS = (AssertionError, AttributeError, NameError, TypeError)
 
 # What to do, by the name of an exception of psycopg, sqlite3 or Python.
 _STORE_HINTS = {
-    "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or do less at once.",
+    "PoolTimeout": "is the database up? If it is: raise the pool's max_size, or lower concurrency.",
     "ReadOnlySqlTransaction": "LangGraph's store writes to read by key: give it the primary.",
     "UndefinedTable": "make its tables: call the store's setup().",
     "InsufficientPrivilege": "grant the role what it needs on the store's tables.",
-    "DiskFull": "make room in the database.",
-    "OperationalError": "is the database up, its URL or path right, and held by nobody else? A "
-    "store on a single connection that was cut has to be opened again.",
+    "DiskFull": "free space on the database's disk.",
+    "OperationalError": "is the database up, its URL or path right, and not locked by another "
+    "process? If a store's only connection broke, open the store again.",
     "ConnectionError": "is the database up, and its URL right?",
 }
 
@@ -227,7 +227,7 @@ def store_errors(store: object) -> Iterator[None]:
     except (MemAlignError, *_PROGRAMMING_ERRORS):
         raise
     except Exception as error:
-        again = "doing the same again is safe, nothing is stored twice"
+        again = "a retry is safe, nothing is stored twice"
         reason = describe_error(error, _STORE_HINTS).rstrip(".")
         raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
 

@@ -256,9 +256,9 @@ class Uncertain(Settings):
     """When `review="uncertain"` asks an expert; `"uncertain"` alone means `Uncertain()`.
 
     It asks if the judge's confidence is below the threshold that keeps agreement at the target for
-    this verdict, if the memory has no similar case, or if experts disagree on similar cases; and
-    always while there is too little feedback on this verdict. The target holds for each verdict at
-    a level of 95 %, whenever you look, for cases like those in memory; near-duplicates count once.
+    this verdict, or if the memory has no similar case; and always while there is too little
+    feedback on this verdict. The target holds for each verdict at a level of 95 %, whenever you
+    look, for cases like those in memory; near-duplicates count once.
 
     Raises:
         InvalidInputError: If an option is invalid.
