@@ -100,12 +100,15 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _decide(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
         """Judge the answer, and send it back if it does not pass."""
-        turn = conversation.read_turn(state[MESSAGES], state.get(self._turn_key) or {})
-        structured, turn_state = state.get("structured_response"), turn.state
+        turn = conversation.read_turn(
+            state[MESSAGES],
+            state.get(self._turn_key) or {},
+            structured=state.get("structured_response"),
+        )
+        turn_state = turn.state
         verdict: Any = {}
         if self._model_answered(state, turn):
-            tools = turn.state.get("tools", "")
-            example = self._gate.example_in(state, turn, MESSAGES, structured, tools)
+            example = self._gate.example_in(state, turn, MESSAGES)
             verdict, turn_state = await self._gate.decide(io, example, turn)
         elif turn.is_revised and turn.is_last_question:
             verdict = {**(state.get(self.name) or {}), "status": "exhausted"}
@@ -113,7 +116,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         messages = self._gate.messages_after(verdict, turn) if verdict else []
         if verdict.get("status") == "revise":
             update |= {self._turn_key: {**turn_state, "spoke": False}, "jump_to": "model"}
-        elif messages and structured is not None:
+        elif messages and turn.structured is not None:
             update["structured_response"] = None
         return update | ({MESSAGES: messages} if messages else {})
 

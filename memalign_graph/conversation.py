@@ -59,6 +59,8 @@ class Turn:
     state: TurnState = field(default_factory=dict)
     has_unmarked_drafts: bool = False
     """Whether critiques go to a key of their own, so that no message marks a draft."""
+    structured: Any = None
+    """An agent's structured response, which replaces its text."""
 
     @property
     def all_messages(self) -> list[Any]:
@@ -84,7 +86,9 @@ def _id(message: Any) -> str | None:
     return getattr(message, "id", None)
 
 
-def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False) -> Turn:
+def read_turn(
+    messages: Any, state: TurnState, *, has_unmarked_drafts: bool = False, structured: Any = None
+) -> Turn:
     """Return the current turn, without the state of another one."""
     messages = messages if isinstance(messages, list | tuple) else ()
     begun = state.get("asked_id")
@@ -93,7 +97,7 @@ def read_turn(messages: Any, state: TurnState, *, has_unmarked_drafts: bool = Fa
     if state.get("turn", asked_id) != asked_id:
         state = {}
     is_last = questions[-1:] == [asked_id]
-    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts)
+    return Turn(messages, asked_id, is_last, state, has_unmarked_drafts, structured)
 
 
 def is_question(message: Any, asked_id: str | None = None) -> bool:
@@ -185,14 +189,25 @@ def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
 def before_answer(turn: Turn) -> list[Any]:
     """Return the messages before a turn's last answer, without drafts and their critiques."""
     messages = turn.all_messages
-    answers = _answers(messages, turn)
-    return [message for place, message in enumerate(messages) if place not in answers]
+    hidden = _without_steps(_answers(messages, turn), messages, turn)
+    return [message for place, message in enumerate(messages) if place not in hidden]
 
 
 def _answers(messages: Sequence[Any], turn: Turn) -> set[int]:
     """Return the places of the last answer, of drafts, and of their critiques."""
     last = range(len(messages) - len(last_answer(messages)), len(messages))
     return _drafts(messages, turn) | {*last}
+
+
+def _without_steps(places: set[int], messages: Sequence[Any], turn: Turn) -> set[int]:
+    """Leave out what a tool did: it stays a step, also if its result was an answer."""
+    if turn.structured is not None:  # its tool does nothing
+        return places
+    return {
+        place
+        for place in places
+        if not (isinstance(messages[place], ToolMessage) or _calls(messages[place]))
+    }
 
 
 def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
@@ -248,14 +263,9 @@ def parse_seen(fields: Any) -> Example | str:
         raise
 
 
-def what_gate_sees(
-    turn: Turn, messages_key: str, sees: Sees, structured: Any = None, tools: str = ""
-) -> dict[str, Any] | None:
-    """Return the inputs and outputs to judge; None if there is no answer.
-
-    `structured` is an agent's structured response, which replaces its text; `tools` describes what
-    the agent could have called.
-    """
+def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] | None:
+    """Return the inputs and outputs to judge; None if there is no answer."""
+    structured, tools = turn.structured, turn.state.get("tools")
     kinds = HumanMessage | AIMessage | ToolMessage
     # Other middleware may have replaced messages by a summary.
     messages = [each for each in convert_to_messages(turn.all_messages) if isinstance(each, kinds)]
@@ -281,7 +291,7 @@ def what_gate_sees(
     asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state.get("asked")
     request = request or "(no text)"
-    end, shown = len(messages) - len(replaced), _shown(messages, turn, structured)
+    end, shown = len(messages) - len(replaced), _shown(messages, turn)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
     calls_tools = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
@@ -325,19 +335,14 @@ def _content(message: BaseMessage) -> str:
     return str(_as_json([message])[0]["content"])
 
 
-def _shown(
-    messages: Sequence[BaseMessage], turn: Turn, structured: Any
-) -> list[tuple[int, BaseMessage]]:
+def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
-    drafts = _drafts(messages, turn)
+    drafts = _without_steps(_drafts(messages, turn), messages, turn)
     shown: list[tuple[int, BaseMessage]] = []
     for place, message in enumerate(messages):
         visible, calls = message, _calls(message)
         is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
-        # What a tool did stays a step, also if its result was sent back.
-        is_done = structured is None and (calls or isinstance(message, ToolMessage))
-        is_draft = place in drafts and not is_done
-        if is_note or is_draft or _hands_back(message) or _is_gates(message):
+        if is_note or place in drafts or _hands_back(message) or _is_gates(message):
             continue
         if calls:
             # An agent that calls a gate as a tool passes a draft to it.

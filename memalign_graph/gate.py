@@ -134,14 +134,12 @@ class QualityGate:
         # Keeps the judge's tokens out of the application's stream of messages.
         self.graph = graph.compile().with_config(tags=[TAG_NOSTREAM])
 
-    def example_in(
-        self, state: Any, turn: Turn, messages_key: str, *answered: Any
-    ) -> Example | str:
+    def example_in(self, state: Any, turn: Turn, messages_key: str) -> Example | str:
         """Return the example to judge, or a text for the writer if there is none."""
         settings = self.settings
         if settings.example is not None:
             return conversation.parse_seen(settings.example(state))
-        seen = conversation.what_gate_sees(turn, messages_key, settings.sees, *answered)
+        seen = conversation.what_gate_sees(turn, messages_key, settings.sees)
         return conversation.parse_seen(seen)
 
     async def decide(

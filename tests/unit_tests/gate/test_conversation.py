@@ -1,7 +1,8 @@
 """How a gate extracts the example from a conversation, and its critiques."""
 
+import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
@@ -274,7 +275,7 @@ def test_a_tools_result_that_was_sent_back_is_a_step_unless_it_is_structured(
     """A structured response may be the call of a tool that does nothing."""
     messages = [ASKED, CALLING, FOUND, CRITIQUE, CALLING, FOUND]
     structured = {"city": "Kiel"} if is_structured else None
-    seen = what_gate_sees(read_turn(messages, {}), "messages", "turn", structured)
+    seen = what_gate_sees(read_turn(messages, {}, structured=structured), "messages", "turn")
     assert seen is not None
     assert seen["outputs"] == ({"city": "Kiel"} if is_structured else [*STEPS, *STEPS])
     unmarked = read_turn([*messages[:3], *messages[4:]], {}, has_unmarked_drafts=True)
@@ -306,20 +307,36 @@ def test_a_removed_draft_is_not_a_step_of_the_turn() -> None:
     assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
 
 
-def test_a_step_that_was_removed_between_others_keeps_its_place() -> None:
-    calling = AIMessage("", tool_calls=[{**CALL, "name": "see", "id": "2"}])
-    steps = [CALLING, FOUND, calling, ToolMessage("Blue.", tool_call_id="2")]
-    first: list[Any] = [HumanMessage("Hi"), AIMessage("Hello."), ASKED, *steps, AIMessage("a")]
-    draft: Any = add_messages([], first)
-    begun = {"asked_id": draft[2].id}
-    judged = before_answer(read_turn(draft, begun))
-    later = [*draft[:3], *draft[5:], CRITIQUE, AIMessage("b")]
-    seen = [
-        what_gate_sees(read_turn(messages, {**begun, **more}), "messages", "turn")
-        for messages, more in ((draft, {}), (later, {"before_answer": judged}))
-    ]
-    assert isinstance(seen[0], dict)
-    assert seen[1] == {**seen[0], "outputs": [*seen[0]["outputs"][:-1], assistant("b")]}
+def random_steps(random_: random.Random, name: str) -> list[Any]:
+    """Return calls with results, some after a note of middleware; ids of calls may repeat."""
+    steps: list[Any] = []
+    for number in range(random_.randrange(3)):
+        call = {**CALL, "name": name, "args": {"n": number}, "id": random_.choice("12")}
+        steps += [SUMMARY] if random_.random() < 0.2 else []
+        steps += [AIMessage("", tool_calls=[call])]
+        steps += [ToolMessage(f"{name} {number}", tool_call_id=call["id"])]
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_messages_that_are_removed_between_drafts_are_judged_in_their_places(seed: int) -> None:
+    random_ = random.Random(seed)  # noqa: S311 - a simulation
+    first = [HumanMessage("Hi"), *random_steps(random_, "greet"), AIMessage("Hello.")]
+    every: list[Any] = add_messages([], [*first, ASKED, *random_steps(random_, "find")])  # type: ignore[assignment] # a list
+    left, begun = list(every), {"asked_id": every[len(first)].id}
+    state: dict[str, Any] = begun
+    for number in range(3):
+        draft = AIMessage(f"Draft {number}.", id=f"draft {number}")
+        every, left = [*every, draft], [*left, draft]
+        for sees in get_args(Sees):
+            seen = what_gate_sees(read_turn(left, state), "messages", sees)
+            assert seen == what_gate_sees(read_turn(every, begun), "messages", sees)
+        state = {**begun, "before_answer": before_answer(read_turn(left, state))}
+        share = random_.choice([0, 0.4, 1])
+        left = [each for each in left if is_from_gate(each) or random_.random() >= share]
+        critique = critique_message("Too cold.", "quality_gate")
+        later = add_messages([], [critique, *random_steps(random_, f"again{number}")])
+        every, left = [*every, *later], [SUMMARY, *left, *later]
 
 
 def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
@@ -340,11 +357,11 @@ class Form(BaseModel):
 
 @pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
 def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
-    turn = read_turn([ASKED, CALLING], {})
-    turn_view = what_gate_sees(turn, "messages", "turn", structured)
+    turn = read_turn([ASKED, CALLING], {}, structured=structured)
+    turn_view = what_gate_sees(turn, "messages", "turn")
     assert turn_view == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
-    turn = read_turn([ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')], {})
-    turn_view = what_gate_sees(turn, "messages", "turn", structured)
+    messages = [ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')]
+    turn_view = what_gate_sees(read_turn(messages, {}, structured=structured), "messages", "turn")
     assert turn_view == {
         "inputs": "Where is it?",
         "outputs": [*STEPS, assistant('{"city": "Kiel"}')],
@@ -352,13 +369,12 @@ def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
 
 
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
-    turn = read_turn([ASKED, AIMessage("Kiel.")], {})
-    turn_view = what_gate_sees(
-        turn, "messages", "turn", tools="The assistant's tools:\n- find: finds"
-    )
+    tools = "The assistant's tools:\n- find: finds"
+    turn = read_turn([ASKED, AIMessage("Kiel.")], {"tools": tools})
+    turn_view = what_gate_sees(turn, "messages", "turn")
     assert turn_view is not None
     assert turn_view["inputs"] == [
-        {"role": "system", "content": "The assistant's tools:\n- find: finds"},
+        {"role": "system", "content": tools},
         user("Where is it?"),
     ]
     assert "finds" not in retrieval_text(Example(**turn_view))[0]
