@@ -57,7 +57,10 @@ def read_text(path: str, option: str) -> str:
 def check_database(location: str | Path, option: str, *, holds: str | None = None) -> None:
     """Check a database without creating or changing it; `holds` names a required table."""
     problem, path = None, Path(location)
-    is_file = not is_postgres(location)
+    try:
+        is_file = not is_postgres(location)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{option}: {str(error).removeprefix('store: ')}") from error
     if str(location) == ":memory:":
         problem = "would be lost when the command ends: name a file"
     elif is_file and path.is_dir():

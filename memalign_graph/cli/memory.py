@@ -71,7 +71,7 @@ def show(
     with location.open() as memory:
         guidelines = {guideline.id: guideline for guideline in memory.guidelines()}
         episodes = {episode.id: episode for episode in memory.episodes()}
-    key = find_id(key, [*guidelines, *episodes], "guideline or episode")
+    key = find_id(key, [*guidelines, *episodes], "guidelines or episodes")
     if key in guidelines:
         sources = [episodes[source] for source in guidelines[key].episode_ids if source in episodes]
         terminal.result({"type": "guideline", **dict(guidelines[key]), "episodes": sources})
@@ -149,7 +149,7 @@ def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> N
     with location.open() as memory:
         versions = {commit.version for commit in memory.history()} | {_EMPTY_VERSION}
         before = memory.version()
-        missing = memory.rollback(find_id(version, versions, "version")).missing
+        missing = memory.rollback(find_id(version, versions, "versions")).missing
         version = memory.version()
         changed = vars(memory.diff(before, version))
     terminal.result({"version_before": before, "version": version, "missing": missing, **changed})
@@ -190,7 +190,7 @@ def forget(
         ids = {
             key
             if purge and len(key) == len(_EMPTY_VERSION)
-            else find_id(key, [*episodes, *guidelines], "guideline or episode")
+            else find_id(key, [*episodes, *guidelines], "guidelines or episodes")
             for key in (typed.strip().lower() for typed in keys or ())
         }
         removed = [guidelines[key] for key in ids if key in guidelines]

@@ -149,7 +149,8 @@ class MemoryLocation:
         """Check that it can be opened, without creating or changing it."""
         from memalign_graph.memory.facts import check_namespace
 
-        check_namespace(self.context["namespace"])
+        with option_errors():
+            check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
     @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from memalign_graph.errors import require_extra
+from memalign_graph.errors import InvalidInputError, require_extra
 
 if TYPE_CHECKING:  # lazily, so that `memalign --help` stays fast
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -44,7 +44,13 @@ _SETUP_LOCK_ID = 0x6D656D61
 
 def is_postgres(place: object) -> bool:
     """Return whether this is the URL of a Postgres database, and not a path."""
-    return str(place).startswith(("postgres://", "postgresql://"))
+    scheme, is_url, _ = str(place).partition("://")
+    if is_url and scheme not in ("postgres", "postgresql"):  # it would become folders
+        raise InvalidInputError(
+            f"store: {without_secrets(str(place))} is not the URL of a Postgres database. Use the "
+            "path of a file, or a URL that begins with postgresql://."
+        )
+    return bool(is_url)
 
 
 def without_secrets(url: str) -> str:

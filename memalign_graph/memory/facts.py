@@ -71,9 +71,9 @@ def check_namespace(namespace: Sequence[str] | str) -> Namespace:
         if not isinstance(label, str):
             raise InvalidInputError(f"namespace: the label {label!r} is not a string.")
         try:
-            check_label(label, "a label of the namespace")
+            check_label(label, "a label")
         except ValueError as error:
-            raise InvalidInputError(str(error)) from error
+            raise InvalidInputError(f"namespace: {error}") from error
     if namespace[0] == _RESERVED_ROOT:
         raise InvalidInputError(
             "namespace: LangGraph reserves the first label 'langgraph'. Use another one."

@@ -55,7 +55,13 @@ def test_files_that_cannot_be_read(
         (["--memory", "tone.yaml"], "--memory: tone.yaml is not an SQLite file and is left as"),
         (["--memory", "tone.yaml/x.db"], "tone.yaml: File exists"),
         (["--memory", ":memory:"], "--memory: :memory: would be lost when the command"),
-        (["--namespace", "langgraph"], ""),
+        (
+            ["--memory", "mysql://u:secret@h/x"],
+            "--memory: mysql://h/x is not the URL of a Postgres",
+        ),
+        (["--memory", "sqlite:///x.db"], "--memory: sqlite:///x.db is not the URL of a Postgres"),
+        (["--namespace", "langgraph"], "--namespace: LangGraph reserves the first label"),
+        (["--namespace", "shop."], "--namespace: a label must not be empty."),
         (["--model", "nobody:x"], "--model: 'nobody:x' "),
     ],
 )

@@ -92,7 +92,7 @@ def test_purge_accepts_an_uppercase_id(shell: Shell) -> None:
         ([], "ID: give the ids to forget"),
         (["--author", "carol"], "ID: no feedback in the memory matches"),
         (["--author", ""], "ID: give the ids to forget"),
-        (["zzzz"], "ID: 'zzzz' names no guideline or episode"),
+        (["zzzz"], "ID: 'zzzz' names no guidelines or episodes"),
     ],
 )
 def test_unusable_arguments(shell: Shell, arguments: list[str], says: str) -> None:

@@ -126,7 +126,7 @@ def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
         ([], "--examples: give either a file"),
         (["-e", "e.jsonl", "--outputs", "y"], "--examples: give either a file"),
         (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
-        (["-e", "e.jsonl", "--namespace", "a..b"], "a label of the namespace must not be"),
+        (["-e", "e.jsonl", "--namespace", "a..b"], "--namespace: a label must not be empty."),
     ],
 )
 def test_unusable_arguments_are_reported_before_any_model_call(

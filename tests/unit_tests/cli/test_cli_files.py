@@ -143,14 +143,14 @@ def test_id_prefixes() -> None:
     for typed, result in (("abcd1", ids[0]), (" BEEF0000 ", "beef0000")):
         assert find_id(typed, ids, "episode") == result
     for typed, says in (
-        ("abcd", "'abcd' names 2 version: give 4 characters or more of one id"),
-        ("abc", "'abc' names 2 version: give 4"),
-        ("bee", "'bee' names 2 version: give 4"),
-        ("", "names 4 version"),
-        ("ffff", "'ffff' names no version"),
+        ("abcd", "'abcd' names 2 versions: give 4 characters or more of one id"),
+        ("abc", "'abc' names 2 versions: give 4"),
+        ("bee", "'bee' names 2 versions: give 4"),
+        ("", "names 4 versions"),
+        ("ffff", "'ffff' names no versions"),
     ):
         with pytest.raises(InvalidInputError, match=says):
-            find_id(typed, ids, "version")
+            find_id(typed, ids, "versions")
 
 
 def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

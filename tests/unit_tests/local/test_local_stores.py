@@ -15,12 +15,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import PutOp
 
+from memalign_graph import InvalidInputError
 from memalign_graph.local import stores
 from memalign_graph.local.stores import (
     open_local_checkpointer,
     open_local_checkpointer_async,
     open_local_store,
     open_local_store_async,
+    open_store,
 )
 
 SPACE = ("memalign", "tone", "episodes")
@@ -168,3 +170,14 @@ def test_concurrent_processes_can_create_the_same_file(tmp_path: Path) -> None:
     for path in tmp_path.glob("*.db"):
         with open_local_store(path) as store:
             assert len(store.search(SPACE)) == 3
+
+
+def test_url_of_another_database_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///x.db", "mysql://u:secret@h/x"):
+        with pytest.raises(InvalidInputError, match="is not the URL of a Postgres") as caught:
+            open_store(url)
+        assert "secret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
