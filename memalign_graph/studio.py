@@ -2,10 +2,11 @@
 
 The criteria are `support_tone` and `support_answer`, or those in the file `MEMALIGN_CRITERION`, as
 for the command line: one criterion or a list, in JSON or YAML, with the judge's settings under
-`judge:`. The panel judges by all criteria, the other graphs by the first. Models that the file does
-not name come from the environment (see `models.models_from_environment`). `MEMALIGN_MODELS` lists
-other chat models that a run's context may choose, separated by commas. The graphs are compiled
-without a store and a checkpointer, since the server has its own.
+`judge:`. The panel judges by all criteria with the settings of the first, the other graphs by the
+first. Models that the file does not name come from the environment (see
+`models.models_from_environment`). `MEMALIGN_MODELS` lists other chat models that a run's context
+may choose, separated by commas. The graphs are compiled without a store and a checkpointer, since
+the server has its own.
 """
 
 import os
@@ -71,6 +72,6 @@ align = graphs.create_alignment_graph(_criterion, **_files[0].learn, **_unkept).
 """`{feedback: [...]}` -> `{report}`."""
 
 panel = create_panel_graph(
-    [file.criterion for file in _files], review="always", **_options
+    [file.criterion for file in _files], review="always", **_unkept
 ).compile()
 """`{inputs, outputs, reference_outputs?}` -> `{judgments, ...}`, with an interrupt for all."""

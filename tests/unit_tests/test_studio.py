@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, InvalidInputError, Numeric
+from memalign_graph import Boolean, InvalidInputError, Numeric, create_panel_graph
 
 TONE = "name: tone\ninstructions: Is it kind?\nscale: boolean\n"
 
@@ -31,10 +31,16 @@ def test_criterion_file_is_served_with_its_settings(
 ) -> None:
     path = tmp_path / "tone.yaml"
     path.write_text(TONE + "judge: {k: 7, keep_judgments: 2}\nlearn: {guard: replay}\n")
+    options, create = dict[str, Any](), create_panel_graph
+    monkeypatch.setattr(
+        "memalign_graph.panel.create_panel_graph",
+        lambda *args, **given: options.update(given) or create(*args, **given),
+    )
     [judge] = studio(monkeypatch, path).judges
     assert judge.criterion.scale == Boolean()
     assert (judge.k, judge.keep_judgments) == (7, timedelta(days=2))
     assert str(judge.model).startswith("openai:")
+    assert (options["k"], options["keep_judgments"]) == (7, None)
 
 
 def test_list_of_criteria_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
