@@ -41,9 +41,9 @@ _MIN_SUPPORT, _SUPPORT_SHARE = 0.3, 0.5
 """A comment supports an active guideline whose question has at least this contrast, and this share
 of the best new question's. On the development scenarios, questions of other rules have less."""
 _SAME_FAULT = 0.7
-"""A comment repeats an active guideline if the model says so with this probability, and does not
-say with as much that the case meets it. Of 44 pairs of comments on one fault, development and
-training scenarios, 40 reach it, and 3 of 34 pairs on two."""
+"""A comment repeats an active guideline that the case fails if the model says so with this
+probability. Of 44 pairs of comments on one fault, development and training scenarios, 40 reach it,
+and 3 of 34 pairs on two."""
 _MIN_CONTRAST = 0.15
 """Least difference in log-odds between accepted outputs and the case; less is noise."""
 
@@ -74,7 +74,7 @@ async def distill_comments(
         active = await _answers(io, chat, episode.example, [*texts]) or {}
         question = None
         if is_accepted is False:
-            failed = {key: texts[key] for key, answer in active.items() if answer < _SAME_FAULT}
+            failed = {key: texts[key] for key, answer in active.items() if answer < YES_THRESHOLD}
             question = await _repeated(io, chat, access.criterion, comment, failed)
         if question is None:
             wordings = await _wordings(io, access, chat, comment)
@@ -101,7 +101,7 @@ async def _repeated(
 ) -> str | None:
     """Return the question of the guideline that asks for what the comment asks for, if any.
 
-    `failed` are the texts of guidelines that the commented case may break, by question.
+    `failed` are the texts of guidelines that the commented case fails, by question.
     """
     messages = [prompts.same_fault_prompt(criterion, text, comment) for text in failed.values()]
     answers = await ask_yes_or_no(io, chat, messages, limit=1) if messages else None

@@ -280,12 +280,12 @@ async def test_a_comment_about_another_rule_is_a_guideline_of_its_own(
 
 @pytest.mark.parametrize(
     ("repeats", "met", "status", "rules"),
-    [(0.71, 0.69, 200, 1), (0.69, 0.69, 200, 2), (0.71, 0.71, 200, 2), (0.71, 0.69, 400, 2)],
+    [(0.71, 0.49, 200, 1), (0.69, 0.49, 200, 2), (0.71, 0.51, 200, 2), (0.71, 0.49, 400, 2)],
 )
 async def test_a_comment_that_repeats_a_guideline_supports_it(
     bench: Bench, repeats: float, met: float, status: int, rules: int
 ) -> None:
-    """As the model compares both comments, if the case may break the guideline; else it is new."""
+    """As the model compares both comments, if the case fails the guideline; else it is new."""
     yes: dict[str, Any] = {
         SORRY: {CASE["outputs"]: 0.1, OTHER["outputs"]: met},
         REFUND: (0.1, 0.1),
@@ -304,7 +304,7 @@ async def test_a_comment_that_repeats_a_guideline_supports_it(
     await bench.review(graph, again, OTHER, "second")
     assert len(await bench.guidelines()) == rules
     compared = [chat for chat in bench.server.chats if "Comment 2" in chat.text]
-    assert len(compared) == (met < 0.7)
+    assert len(compared) == (met < 0.5)
     assert all(
         f"Comment 1: {COLD['rationale']}\nComment 2: No apology, again." in chat.text
         for chat in compared
