@@ -227,8 +227,8 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         LangGraph matches the answers and the subgraphs of one task by their order, which threads do
         not keep. So a second call in a task does not run.
         """
-        while len(self._first_calls) > _MAX_TASKS:
-            self._first_calls.pop(next(iter(self._first_calls)), None)
+        for oldest in [*self._first_calls][:-_MAX_TASKS]:  # a copy: other threads add tasks
+            self._first_calls.pop(oldest, None)
         return self._first_calls.setdefault(task, key) == key
 
 

@@ -16,7 +16,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from memalign_graph import create_approval_wrapper
+from memalign_graph import approvals, create_approval_wrapper
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
@@ -274,6 +274,14 @@ async def test_of_calls_that_share_a_task_one_is_decided_on(bench: Bench, route:
     assert len(judgings(bench.server)) == 1
     [episode] = await bench.episodes(criterion=CRITERION)
     assert (episode.example.outputs, episode.value) == (question, True)
+
+
+def test_tasks_are_remembered_up_to_a_number(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "_MAX_TASKS", 2)
+    made = middleware(bench)
+    assert all(made._is_first("first", f"task {number}") for number in range(9))
+    assert not made._is_first("second", "task 8")
+    assert list(made._first_calls) == ["task 7", "task 8"]
 
 
 @IN_MEMORY
