@@ -180,7 +180,8 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     del lines[lost]
     text = "".join(json.dumps(line) + "\n" for line in lines.values())
     hostile = ['{"custom_id": ["a"]}', f'{{"custom_id": "{late}", "response": "x"}}', "[" * 99_999]
-    whole = "\n".join(["\ufeff", *hostile, text]) + '{"custom_id": "cut'
+    later = json.dumps({"custom_id": fine, "response": None, "error": expired})  # counts less
+    whole = "\n".join(["\ufeff", *hostile, f"{text}{later}", '{"custom_id": "cut'])
     batch.answers[0].write_text(whole, "utf-8")
     made = batch.collect()
     errors = dict(zip(ids_of(requests), made, strict=True))

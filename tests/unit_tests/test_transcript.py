@@ -269,6 +269,17 @@ def test_tool_results_are_truncated_before_messages() -> None:
     assert max(map(len, results)) <= max(cut) + 30
 
 
+def test_messages_and_calls_keep_four_times_as_much_as_results() -> None:
+    messages = [
+        called("look_up", "1", json.dumps({"note": "c" * 9_000})),
+        returned("r" * 9_000, "1"),
+    ]
+    example = Example(inputs="q", outputs=[*messages, message("assistant", "m" * 9_000)])
+    text = render({"": steps_of(example.outputs)}, 5_000)
+    assert text.count("m") == pytest.approx(text.count("c"), rel=0.02)
+    assert text.count("m") == pytest.approx(4 * text.count("r"), rel=0.05)
+
+
 @pytest.mark.parametrize("result", ["退款已经处理", "12345 ", "ab\n", "😀", "<|", "<case"])
 def test_every_step_is_named_whatever_the_results_are_written_in(result: str) -> None:
     run = [message for number in range(150) for message in pair_of(number, result * 700)]

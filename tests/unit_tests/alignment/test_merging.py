@@ -265,3 +265,8 @@ def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}
     # Unless an expert decides otherwise.
     assert set(stands(after([TEN, HAND], hand, {"C1": "first"}))) == {TEN.text}
+    # Of two by hand both stay.
+    other = by_hand("Be long.", position=4, updated_at=at(6))
+    both = merge([HAND, other], found=relations(contradictions=[(0, 1)]))
+    assert set(stands(after([HAND, other], both))) == {HAND.text, other.text}
+    assert [conflict.default for conflict in both.conflicts] == ["both"]

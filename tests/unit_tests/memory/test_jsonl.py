@@ -205,6 +205,15 @@ async def test_purged_feedback_can_be_imported_again(bench: Bench) -> None:
     assert await bench.do("version") == version
 
 
+def test_export_has_hashes_of_replaced_feedback_and_none_of_purged(memory: JudgeMemory) -> None:
+    revised, purged = memory.remember([comment("one"), comment("two")])
+    for episode in (revised, purged):
+        memory.revise(episode.id, {"rationale": "Too long."})
+    memory.forget(purged.id, purge=True)
+    lines = [json.loads(line) for line in memory.export_jsonl().splitlines()]
+    assert [[*line["hashes"]] for line in lines if line["type"] == "repeated"] == [[revised.id]]
+
+
 @cache
 def exported() -> str:
     """An export of one guideline (line 2), two episodes (3, 4) and their vectors (5, 6)."""
