@@ -16,6 +16,7 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
+    flag_of,
     option_errors,
 )
 from memalign_graph.cli.records import read_records
@@ -168,11 +169,11 @@ def evaluate(
     for name, limit in limits.items():
         if name[4:] not in measures_of(criterion.criterion.scale):
             raise InvalidInputError(
-                f"{_flag(name)}: the criterion's scale has no {name[4:]}. Leave it out."
+                f"{flag_of(name)}: the criterion's scale has no {name[4:]}. Leave it out."
             )
         if not (limit >= 0 if name == "max_mae" else -1 <= limit <= 1):
             most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
-            raise InvalidInputError(f"{_flag(name)}: {limit:g} is out of range. Use {most}.")
+            raise InvalidInputError(f"{flag_of(name)}: {limit:g} is out of range. Use {most}.")
     if report:
         check_output_path(report, "--report", feedback, test, criterion.path)
         if report.suffix.lower() not in (".html", ".md", ".json"):
@@ -214,10 +215,6 @@ def evaluate(
         return Status.THRESHOLD_MISSED
     failed = rejected + more + measured.of("aligned").failed
     return Status.PARTIAL if failed else Status.DONE
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _read(
@@ -268,7 +265,7 @@ def _check_threshold(report: "Report", name: str, limit: float, terminal: Termin
         interval = "" if metric.low is None else f" [{metric.low:.2f}, {metric.high:.2f}]"
         value = f" of {metric.value:.2f}{interval}"
     write, outcome = (terminal.note, "met") if is_met else (terminal.error, "missed")
-    write(f"{_flag(name)} {limit:g}: {outcome} by the aligned judge's {name[4:]}{value}.")
+    write(f"{flag_of(name)} {limit:g}: {outcome} by the aligned judge's {name[4:]}{value}.")
     return is_met
 
 

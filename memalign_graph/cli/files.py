@@ -148,10 +148,23 @@ def _load(path: str, option: str) -> Any:
     with require_extra("cli", f"{option}: {path}: reading YAML"):
         yaml = import_module("yaml")
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _unique_keys(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise InvalidInputError(f"{option}: {path} is neither YAML nor JSON: {problem}.") from error
+
+
+def _unique_keys(yaml: Any) -> Any:
+    """Return YAML's safe loader, but one that refuses a key given twice; the last would count."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+            keys = [key.value for key, _ in node.value]
+            if repeated := [key for key in keys if keys.count(key) > 1]:
+                raise yaml.YAMLError(f"{repeated[0]} is given twice")
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _parse(path: str, option: str, content: Any) -> CriterionFile:

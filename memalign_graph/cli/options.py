@@ -48,8 +48,11 @@ def option_errors(**options: str) -> Iterator[None]:
         field, _, problem = str(error).partition(":")
         if not field.isidentifier():
             raise
-        option = options.get(field, f"--{field.replace('_', '-')}")
-        raise InvalidInputError(f"{option}:{problem}") from error
+        raise InvalidInputError(f"{options.get(field, flag_of(field))}:{problem}") from error
+
+
+def flag_of(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:

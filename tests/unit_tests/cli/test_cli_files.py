@@ -80,6 +80,8 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
         ("!!python/object/apply:os.system [ls]", "is neither YAML nor JSON: "),
         (HEAD + "model: x", "model: is not a known field"),
         ("name: tone", "instructions: is missing."),
+        ("name: a\ninstructions: b\njudge: {k: 1}\njudge: {swap: true}", "judge is given twice"),
+        ("name: a\ninstructions: b\njudge: {k: 1, k: 2}", "k is given twice"),
         ("name: 1\ninstructions: b", "name: 1 is not text. Put it in quotes."),
         ("name: a\ninstructions: b\nscale: bool", "scale: 'bool' is not known: give one of 'bool"),
         ("name: a\ninstructions: b\nscale: [1, 2]", "choices.0: 1 is not text. Put it in quotes"),
