@@ -105,9 +105,9 @@ class Expert:
             self.go()
         raise AssertionError(f"nothing is told: {self.text}")
 
-    def _note(self, told: str, *, is_bad: object = True) -> None:
+    def _note(self, message: str, *, is_bad: object = True) -> None:
         if is_bad:
-            self.trouble.append(told)
+            self.trouble.append(message)
 
 
 def _is_known(message: Any) -> bool:

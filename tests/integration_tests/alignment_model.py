@@ -36,7 +36,7 @@ def feedback_in(request: ChatRequest) -> dict[str, str]:
         for pattern in (_LABEL, _REASON):
             for item in pattern.finditer(block):
                 result[item[1] or handles[0]] = " ".join(item[2].split())
-    return dict(sorted(result.items(), key=lambda one: int(one[0][1:])))
+    return dict(sorted(result.items(), key=lambda item: int(item[0][1:])))
 
 
 def guidelines_in(request: ChatRequest) -> list[str]:

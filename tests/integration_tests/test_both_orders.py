@@ -72,7 +72,7 @@ async def test_second_prompt_shows_the_outputs_swapped_and_nothing_else(bench: B
     await bench.add_guideline("Sorry comes first.", criterion=PAIR)
     case = {"inputs": "Where is it?", "outputs": outputs, "reference_outputs": "A kind word."}
     judgment = await judge(bench, case)
-    first, second = sorted(map(parts, judgings(bench.server)), key=lambda one: one[0] != outputs)
+    first, second = sorted(map(parts, judgings(bench.server)), key=lambda item: item[0] != outputs)
     assert (first[0], second[0]) == (outputs, swapped)
     assert first[1] == second[1]
     assert "Sorry comes first." in first[1]

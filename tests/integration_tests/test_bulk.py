@@ -252,9 +252,9 @@ async def test_purge_names_the_files_and_the_cases_are_requested_again(
     assert gone.purged is not None
     [warning] = [warning for warning in gone.purged.warnings if "Prompts were written" in warning]
     assert str(tmp_path / "batch0.jsonl") in warning
-    *anew, made = batch.collect()
+    *again, made = batch.collect()
     assert "were purged since" in caplog.text
-    assert {type(error) for error in anew} == {UnansweredError}
+    assert {type(error) for error in again} == {UnansweredError}
     assert isinstance(made, Judgment)
     requests = batch.round()
     assert "Too cold" not in json.dumps(requests)

@@ -77,15 +77,15 @@ def check_same_content(*memories: JudgeMemory) -> None:
 
 
 @contextmanager
-def failing(mend: str) -> Iterator[None]:
+def failing(fix: str) -> Iterator[None]:
     """Expect an error with one sentence that names the fix, and its cause."""
     with pytest.raises(StoreError) as failed:
         yield
-    error_message(failed.value, mend)
+    error_message(failed.value, fix)
 
 
-def error_message(error: StoreError, mend: str) -> None:
-    sentence = rf"The (Async)?PostgresStore failed: .*{mend}.*; .*nothing is stored twice\."
+def error_message(error: StoreError, fix: str) -> None:
+    sentence = rf"The (Async)?PostgresStore failed: .*{fix}.*; .*nothing is stored twice\."
     assert re.fullmatch(sentence, str(error))
     assert error.__cause__ is not None
 

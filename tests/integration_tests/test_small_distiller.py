@@ -29,24 +29,24 @@ def small(bench: Bench) -> Any:
 
 
 async def test_questions_come_from_comments_alone_and_know_their_sources(bench: Bench) -> None:
-    told = [
+    comments = [
         "The tasks of both planes are wrong.",
         "No applications of the controller.\nSo it is incomplete.",
         "It does state the tasks of one of both planes.",
         *(f"Something else, number {number}." for number in range(3, 16)),
         "Planes: the tasks of both are missing.",
     ]
-    feedback = [comment(number, text) for number, text in enumerate(told)]
+    feedback = [comment(number, text) for number, text in enumerate(comments)]
     feedback.append(record(17, rationale=None))
     by_comment = {
         True: wrote(PLANES, "Does the ...?", APPLICATIONS, "Is it one question too many?"),
         False: wrote(PLANES.upper(), f"Is {'x' * 160}?", "Is there a zorp in the reply?"),
     }
     bench.server.responder = lambda chat: answer(
-        by_comment[told[0] in chat.text] if chat.schema_name == QUESTIONS else {}
+        by_comment[comments[0] in chat.text] if chat.schema_name == QUESTIONS else {}
     )
     report = await align(bench, feedback, alignment(bench, model=small(bench), checks=False))
-    first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: told[0] not in chat.text)
+    first, second = sorted(asked(bench, QUESTIONS), key=lambda chat: comments[0] not in chat.text)
     others = [chat for chat in bench.server.chats if chat not in (first, second)]
     assert not any(chat.schema for chat in others)  # none compares
     assert "- (false) The tasks of both planes are wrong.\n- (true) No applications" in first.text
@@ -56,10 +56,13 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
     assert "- (true) <outputs>\nAnswer 17: it is on its way" in second.text
     assert "Question" not in second.text
     words = {episode.id: episode.rationale for episode in await bench.episodes()}
-    found = {
+    sources = {
         rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
     }
-    assert found == {PLANES: {told[0], told[2], told[-1]}, APPLICATIONS: {told[1]}}
+    assert sources == {
+        PLANES: {comments[0], comments[2], comments[-1]},
+        APPLICATIONS: {comments[1]},
+    }
     assert (len(report["warnings"]), report["batches"]) == (3, 2)
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 

@@ -177,7 +177,7 @@ def test_approval_and_unchanged_edit_confirm_the_judges_value(scale: str) -> Non
 def test_panel_accepts_edits_of_its_form(scale: str, *, as_text: bool) -> None:
     value, text = EXPERTS[scale]
     [action] = PANEL.payload["action_requests"]
-    args = {name: as_shown(one) if as_text else one for name, one in action["args"].items()}
+    args = {name: as_shown(field) if as_text else field for name, field in action["args"].items()}
     args |= {scale: text, f"{scale}_rationale": WORDS}
     replies = [{"decisions": [edited_by_chat_ui(args)]}]
     replies += forms(edited_by_agent_inbox(args))

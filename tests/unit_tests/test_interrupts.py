@@ -60,7 +60,7 @@ CRITERION, JUDGMENT = CRITERIA["grade"], JUDGMENTS["grade"]
 
 
 def panel_without(*names: str) -> Form[Any]:
-    judgments = {name: one for name, one in JUDGMENTS.items() if name not in names}
+    judgments = {name: item for name, item in JUDGMENTS.items() if name not in names}
     return panel_form(CRITERIA, EXAMPLE, judgments, errors={}, guidelines={})
 
 

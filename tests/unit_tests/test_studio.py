@@ -34,7 +34,7 @@ def test_criterion_file_is_served_with_its_settings(
     options, create = dict[str, Any](), create_panel_graph
     monkeypatch.setattr(
         "memalign_graph.panel.create_panel_graph",
-        lambda *args, **given: options.update(given) or create(*args, **given),
+        lambda *args, **kwargs: options.update(kwargs) or create(*args, **kwargs),
     )
     [judge] = studio(monkeypatch, path).judges
     assert judge.criterion.scale == Boolean()

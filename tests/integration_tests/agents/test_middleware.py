@@ -170,7 +170,7 @@ async def test_concurrent_threads_are_judged_separately(bench: Bench) -> None:
     graph = agent(bench, gate(bench))
     questions = [f"{number} {'cold' if number % 2 else 'kind'}" for number in range(12)]
     with ThreadPoolExecutor(12) as executor:
-        results = list(executor.map(lambda one: graph.invoke(ask(one), thread(one)), questions))
+        results = list(executor.map(lambda item: graph.invoke(ask(item), thread(item)), questions))
     for question, values in zip(questions, results, strict=True):
         assert values["messages"][-1].text == f"Kind answer to {question}."
         assert values["quality_gate"]["revisions"] == int(question.endswith("cold"))

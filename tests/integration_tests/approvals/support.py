@@ -113,7 +113,7 @@ def answers(result: dict[str, Any], *decisions: dict[str, Any]) -> Any:
     asked = _interrupts(result)
     if "action_requests" in asked[0].value:
         return {"decisions": list(decisions)}
-    return {one.id: decision for one, decision in zip(asked, decisions, strict=True)}
+    return {question.id: decision for question, decision in zip(asked, decisions, strict=True)}
 
 
 def _interrupts(result: dict[str, Any]) -> list[Any]:
@@ -124,7 +124,7 @@ def _interrupts(result: dict[str, Any]) -> list[Any]:
 
 def results(result: dict[str, Any]) -> list[tuple[str, str]]:
     """What the model got for its calls."""
-    messages = [one for one in result["messages"] if isinstance(one, ToolMessage)]
+    messages = [message for message in result["messages"] if isinstance(message, ToolMessage)]
     return [(message.status, message.text) for message in messages]
 
 

@@ -126,13 +126,13 @@ def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -
         if asked and "action_requests" in asked[0].value:
             result = graph.invoke(Command(resume={"decisions": decisions}), thread("t"))
         elif asked:
-            reply = {one.id: each for one, each in zip(asked, decisions, strict=True)}
+            reply = {question.id: each for question, each in zip(asked, decisions, strict=True)}
             result = graph.invoke(Command(resume=reply), thread("t"))
         outcome = [(message.type, message.text) for message in result["messages"]]
     except ValueError as error:
         outcome = [(type(error).__name__, str(error))]
-    schemas = [getattr(one, "response_schema", None) for one in asked]
-    return [one.value for one in asked], schemas, sorted(map(str, shop.ran)), outcome
+    schemas = [getattr(question, "response_schema", None) for question in asked]
+    return [question.value for question in asked], schemas, sorted(map(str, shop.ran)), outcome
 
 
 @BOTH_MODES

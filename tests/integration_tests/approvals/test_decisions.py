@@ -115,8 +115,10 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
     assert [question["name"] for question in questions(asked)] == ["send_email"]
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     assert shop.ran == [("A7", 20)]
-    rejected = [one for one in await bench.episodes(criterion=CRITERION) if one.value is False]
-    assert [(one.example.outputs["name"], one.rationale) for one in rejected] == [
+    rejected = [
+        episode for episode in await bench.episodes(criterion=CRITERION) if episode.value is False
+    ]
+    assert [(item.example.outputs["name"], item.rationale) for item in rejected] == [
         ("send_email", None)
     ]
 

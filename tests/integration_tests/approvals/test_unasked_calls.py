@@ -366,7 +366,7 @@ async def test_a_decision_does_not_hold_for_the_same_call_in_a_later_message(ben
 
 @BOTH_MODES
 @IN_MEMORY
-@pytest.mark.parametrize("decision", [APPROVE, REJECT], ids=lambda given: given["type"])
+@pytest.mark.parametrize("decision", [APPROVE, REJECT], ids=lambda decision: decision["type"])
 async def test_a_store_that_is_down_has_a_person_asked_and_the_decision_holds(
     bench: Bench, mode: str, decision: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

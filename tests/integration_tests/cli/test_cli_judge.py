@@ -86,7 +86,7 @@ def test_json_lines_come_in_the_order_of_the_file(shell: Shell) -> None:
 
 def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
     shell.align(ANN)
-    shell.server.rules = [Rule(lambda one: "poison" in one.text, reply=error(400, "No poison."))]
+    shell.server.rules = [Rule(lambda item: "poison" in item.text, reply=error(400, "No poison."))]
     ran = shell.judge(CASE, {**CASE, "inputs": "poison"}, CASE, options=["--json"])
     assert ran.status == 4
     assert [line["judgment"] is None for line in ran.lines] == [False, True, False]

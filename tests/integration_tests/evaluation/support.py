@@ -162,21 +162,23 @@ _OWN = ("id", "episode_ids", "guideline_ids", "memory_version", "given_at", "cre
 _TIMES = ("updated_at", "position", "usage", "seconds")
 
 
-def plain(found: Any) -> Any:
+def plain(result: Any) -> Any:
     """Results without ids, times and kept data, which differ between runs."""
-    if hasattr(found, "model_dump"):
-        found = found.model_dump(mode="json")
-    if isinstance(found, dict):
-        return {name: plain(value) for name, value in found.items() if name not in (*_OWN, *_TIMES)}
-    return [plain(item) for item in found] if isinstance(found, list) else found
+    if hasattr(result, "model_dump"):
+        result = result.model_dump(mode="json")
+    if isinstance(result, dict):
+        return {
+            name: plain(value) for name, value in result.items() if name not in (*_OWN, *_TIMES)
+        }
+    return [plain(item) for item in result] if isinstance(result, list) else result
 
 
-def calls(found: Any, *kinds: str, **of: str) -> int:
+def calls(report: Any, *kinds: str, **of: str) -> int:
     """The number of chat calls in a report, by judge, stage or purpose."""
-    rows = [row for row in found.usage if all(getattr(row, k) == v for k, v in of.items())]
+    rows = [row for row in report.usage if all(getattr(row, k) == v for k, v in of.items())]
     return sum(getattr(row, kind) for row in rows for kind in kinds or ["chat_calls"])
 
 
-def answers(found: Any, **of: str) -> int:
+def answers(report: Any, **of: str) -> int:
     """The number of answers in a report, including cached ones."""
-    return calls(found, "chat_calls", "cached_calls", **of)
+    return calls(report, "chat_calls", "cached_calls", **of)

@@ -151,8 +151,8 @@ async def test_only_changed_prompts_are_sent_again(call: Caller, server: Loopbac
     assert sorted(judged_case(chat) for chat in judgings(server)) == others
     other = CRITERION.model_copy(update={"instructions": "Is it polite?"})
     asked(server)
-    anew = await call.evaluate(other, RECORDS, cache=store, k=2)
-    assert calls(anew) == calls(first)
+    repeated = await call.evaluate(other, RECORDS, cache=store, k=2)
+    assert calls(repeated) == calls(first)
     referenced = [record(n, reference_outputs="Late.") for n in range(9)]
     assert calls(await call.evaluate(CRITERION, referenced, cache=store), judge="base") == 9
     reseeded = await call.evaluate(CRITERION, RECORDS, cache=store, k=2, seed=1)

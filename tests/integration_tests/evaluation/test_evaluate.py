@@ -253,7 +253,7 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert (base.cases, base.failed, aligned.cases, aligned.failed) == (6, 2, 7, 1)
     assert base.confusion is not None
     assert sum(map(sum, base.confusion)) == 6
-    right = [one["value"] for n, one in enumerate(GIVEN) if n not in (3, 5)]
+    right = [item["value"] for n, item in enumerate(GIVEN) if n not in (3, 5)]
     assert base.metrics["agreement"].value == pytest.approx(sum(right) / 6)
     compared = report.comparison("aligned", "base")
     assert compared is not None

@@ -47,9 +47,9 @@ async def test_flip_by_a_guideline(call: Caller, server: LoopbackServer) -> None
     assert all(judged_case(chat) in shown(chat) for chat in judgings(server))
 
 
-@pytest.mark.parametrize("besides", [False, True])
+@pytest.mark.parametrize("adds_another", [False, True])
 async def test_flip_by_a_retired_guideline(
-    call: Caller, server: LoopbackServer, *, besides: bool
+    call: Caller, server: LoopbackServer, *, adds_another: bool
 ) -> None:
     server.responder = Model(judge=judge_by_guidelines(wrong=(2,)))
     guideline = "On #keep it is true of cases 2, which look false."
@@ -57,11 +57,11 @@ async def test_flip_by_a_retired_guideline(
     guideline_kept = memory.add_guideline(guideline)
     since = memory.version()
     memory.remove_guideline(guideline_kept.id)
-    if besides:
+    if adds_another:
         memory.add_guideline("On #good thank them; true if they are thanked.")
     (flip,) = await call("flips", memory, since=since)
     assert [item.text for item in flip.removed] == [guideline]
-    assert len(flip.guidelines) == besides
+    assert len(flip.guidelines) == adds_another
 
 
 async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:

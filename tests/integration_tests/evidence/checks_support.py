@@ -28,7 +28,9 @@ class Model:
     def __call__(self, chat: ChatRequest) -> Reply:
         last = said_last(chat)
         if chat.schema_name == "answers":
-            return answer({str(n): self.yes[one] >= 0.5 for n, one in enumerate(listed(chat), 1)})
+            return answer(
+                {str(n): self.yes[question] >= 0.5 for n, question in enumerate(listed(chat), 1)}
+            )
         if chat.schema_name is not None:
             return answer({"rationale": "Seen.", "value": self.value})
         odds = self.letters

@@ -58,7 +58,7 @@ def number_of(chat: ChatRequest) -> int:
 
 def earlier(chat: ChatRequest) -> list[int]:
     """The numbers of the earlier cases in a judge's prompt."""
-    return [int(one) for one in _CASE.findall(chat.text.rpartition("<case>")[0])]
+    return [int(number) for number in _CASE.findall(chat.text.rpartition("<case>")[0])]
 
 
 def asks_for_value(chat: ChatRequest) -> bool:
@@ -118,4 +118,4 @@ async def learn(bench: Bench, feedback: Iterable[Any], on: str | None = "t", **o
 
 def by_number(episodes: Iterable[Episode]) -> dict[int, Episode]:
     """Episodes by the number of their case."""
-    return {int(_CASE.findall(str(one.example.inputs))[0]): one for one in episodes}
+    return {int(_CASE.findall(str(episode.example.inputs))[0]): episode for episode in episodes}

@@ -55,16 +55,16 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
         for chat in asked
     }
     assert prefix[1].startswith("<case>\n<inputs>")
-    assert not any(one in "".join(prefix) for one in (SORRY, BRIEF, DATE))
-    names = [asked_id(one, "gpt-4.1-mini") for one in (SORRY, BRIEF, DATE)]
+    assert not any(question in "".join(prefix) for question in (SORRY, BRIEF, DATE))
+    names = [asked_id(question, "gpt-4.1-mini") for question in (SORRY, BRIEF, DATE)]
     low, high = pytest.approx(0.2), pytest.approx(0.75)
-    found = [(False, low), (True, high), (None, None)]
+    expected = [(False, low), (True, high), (None, None)]
     assert judgment["checks"] == [
         {"guideline_id": rule.id, "asked": name, "held": held, "probability": share}
-        for rule, name, (held, share) in zip(guidelines, names, found, strict=True)
+        for rule, name, (held, share) in zip(guidelines, names, expected, strict=True)
     ]
     assert judgment["warnings"] == ["1 of 3 checks were answered with neither yes nor no."]
-    assert not any(one in json.dumps(judgment) for one in (SORRY, BRIEF, DATE))
+    assert not any(question in json.dumps(judgment) for question in (SORRY, BRIEF, DATE))
 
 
 @pytest.mark.parametrize("refused", [SORRY, BRIEF])
@@ -95,9 +95,9 @@ async def test_without_log_probabilities_all_are_asked_at_once(
         judgment = await judge(bench, model=model)
         kinds = [chat.schema_name for chat in bench.server.chats]
         assert sorted(map(str, kinds)) == [*["None"] * tokens, "answers", "judgment"]
-        found = [(one["guideline_id"], one["held"]) for one in judgment["checks"]]
-        assert found == [(guidelines[0].id, False), (guidelines[1].id, True)]
-        assert {one["probability"] for one in judgment["checks"]} == {None}
+        answers = [(check["guideline_id"], check["held"]) for check in judgment["checks"]]
+        assert answers == [(guidelines[0].id, False), (guidelines[1].id, True)]
+        assert {check["probability"] for check in judgment["checks"]} == {None}
         assert not judgment["warnings"]
     assert caplog.text.count("tells-checks-nothing gives no log-probabilities") == 1
 
@@ -117,17 +117,17 @@ async def test_a_gate_quotes_the_checks_that_failed(bench: Bench) -> None:
     bench.server.responder = lambda chat: Model(
         {SORRY: float("Pardon" in chat.text), BRIEF: 0.9, DATE: -1}, value="Pardon" in chat.text
     )(chat)
-    told: list[str] = []
+    requests: list[str] = []
 
     def write(state: Any) -> dict[str, Any]:
-        told.append(state["messages"][-1].text)
-        return {"messages": [AIMessage("Pardon us." if len(told) > 1 else "Check the page.")]}
+        requests.append(state["messages"][-1].text)
+        return {"messages": [AIMessage("Pardon us." if len(requests) > 1 else "Check the page.")]}
 
     graph = gated(bench, write, checks=True)
     result = await bench.invoke(graph, {"messages": [("human", "Where is it?")]})
-    assert (result["quality_gate"]["passed"], len(told)) == (True, 2)
-    assert f"The answer must follow these guidelines:\n- Rule: {SORRY}\n" in told[1]
-    assert not any(one in told[1] for one in (BRIEF, DATE))
+    assert (result["quality_gate"]["passed"], len(requests)) == (True, 2)
+    assert f"The answer must follow these guidelines:\n- Rule: {SORRY}\n" in requests[1]
+    assert not any(item in requests[1] for item in (BRIEF, DATE))
     schemas = [chat.schema or {} for chat in judgings(bench.server)]
     assert [set(schema["properties"]) for schema in schemas] == [{"rationale", "value"}] * 2
 
@@ -146,7 +146,7 @@ async def test_judged_text_that_answers_checks_stays_data(bench: Bench, *, tells
         assert "<|" not in text
         assert outside.strip().splitlines()[0].removeprefix("1. ") in (SORRY, BRIEF)
     assert "never follow them" in str(asked[0].messages[0]["content"])
-    assert [one["held"] for one in judgment["checks"]] == [False, False]
+    assert [check["held"] for check in judgment["checks"]] == [False, False]
 
 
 def small_model(bench: Bench, **options: Any) -> Any:

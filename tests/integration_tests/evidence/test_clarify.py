@@ -58,8 +58,8 @@ def answers(reply: ReplyLike) -> list[Rule]:
 def action(result: dict[str, Any]) -> dict[str, Any]:
     """The one action that a run waits for."""
     [interrupt] = result["__interrupt__"]
-    [one] = interrupt.value["action_requests"]
-    return dict(one)
+    [request] = interrupt.value["action_requests"]
+    return dict(request)
 
 
 def clarifying_graph(bench: Bench, **options: Any) -> Graph:
@@ -128,7 +128,7 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
     rules = await bench.guidelines()
     done = await bench.review(graph, VAGUE, on="again")
     assert (done["feedback"]["rationale"], done["learned"]["guidelines"]) == (JOINED, [])
-    assert [one.word for one in await bench.episodes()] == [episode.word]
+    assert [stored.word for stored in await bench.episodes()] == [episode.word]
     assert (await bench.guidelines(), called(bench)) == (rules, (2, 1))
 
 
@@ -233,7 +233,7 @@ async def test_model_that_distils_is_the_one_that_asks(
     await bench.invoke(graph, OTHER, "none")
     warnings = (await bench.resume(graph, VAGUE, "none"))["learned"]["warnings"]
     assert ["needs a key" in warning for warning in warnings] == [True, True]  # ask back, distil
-    assert {one.status for one in await bench.episodes()} == {"distilled", "pending"}
+    assert {episode.status for episode in await bench.episodes()} == {"distilled", "pending"}
 
 
 async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> None:
@@ -244,13 +244,13 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
     assert action(result)["name"] == "clarify_feedback"
     assert "Wait." in action(result)["description"]
     result = await bench.resume(graph, ANSWER)
-    told = writer.seen[1]["messages"][-1].text
-    assert "Too cold." in told
-    assert ANSWER in told
+    request = writer.seen[1]["messages"][-1].text
+    assert "Too cold." in request
+    assert ANSWER in request
     assert action(result)["name"] == "review_judgment"  # of the second draft
     verdict = (await bench.resume(graph, APPROVE))["quality_gate"]
     assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
-    assert {one.rationale for one in await bench.episodes()} == {JOINED, None}
+    assert {episode.rationale for episode in await bench.episodes()} == {JOINED, None}
     assert called(bench) == (2, 1)
 
 
@@ -283,7 +283,7 @@ async def test_agents_tool_asks_back(bench: Bench) -> None:
     assert len(model.requests) == 1
     await bench.resume(graph, ANSWER)
     assert ANSWER in str(model.requests[1].messages[-1]["content"])
-    assert [one.rationale for one in await bench.episodes()] == [JOINED]
+    assert [episode.rationale for episode in await bench.episodes()] == [JOINED]
     assert len(questions(bench.server)) == 1
 
 
@@ -294,7 +294,7 @@ QUOTING = {"operations": [{"text": "Never be zqxask, nor zqxyes.", "action": "ad
 
 async def checkpoints(bench: Bench) -> str:
     if bench.awaits:
-        return repr([one async for one in bench.saver.alist(None)])
+        return repr([checkpoint async for checkpoint in bench.saver.alist(None)])
     return repr(list(bench.saver.list(None)))
 
 
@@ -308,7 +308,9 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     bench.server.script(QUOTING)
     done = await bench.resume(graph, "Yes, zqxyes it is.", "of ann")
     assert "zqxyes" in done["feedback"]["rationale"]
-    assert [one.text for one in await bench.guidelines()] == ["Never be zqxask, nor zqxyes."]
+    assert [guideline.text for guideline in await bench.guidelines()] == [
+        "Never be zqxask, nor zqxyes."
+    ]
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
     await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     # A thread goes that waits for the answer, though all else on it is another expert's, too.
@@ -325,6 +327,6 @@ async def test_words_the_question_and_the_answer_go_from_everywhere(
     assert holding(tmp_path) == []
     assert bench.awaits or left_in(everything_in(bench.store)) == []
     assert await bench.guidelines() == []
-    assert [one.author for one in await bench.episodes()] == ["bob"]
+    assert [episode.author for episode in await bench.episodes()] == ["bob"]
     done = await bench.resume(waiting, "Say more.", "other")
     assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")

@@ -58,13 +58,13 @@ class TellingJudge:
         if not asks_for_value(chat):
             value = self.verdict(chat) if callable(self.verdict) else self.verdict
             return as_reply({"rationale": "Seen.", "value": value, "broken_guidelines": []})
-        told = self.odds(chat) if callable(self.odds) else self.odds
-        if not isinstance(told, Mapping) or "value" in told:
-            return as_reply(told)  # type: ignore[arg-type] # no odds
+        odds = self.odds(chat) if callable(self.odds) else self.odds
+        if not isinstance(odds, Mapping) or "value" in odds:
+            return as_reply(odds)  # type: ignore[arg-type] # no odds
         names = {
-            str(value).lower() if value in (True, False) else str(value): value for value in told
+            str(value).lower() if value in (True, False) else str(value): value for value in odds
         }
-        return with_letters(chat.text, {name: told[value] for name, value in names.items()})
+        return with_letters(chat.text, {name: odds[value] for name, value in names.items()})
 
 
 def saying(*values: Any) -> TellingJudge:
@@ -81,8 +81,8 @@ async def judged(
     bench: Bench, *args: Any, case: Any = CASE, at_once: int = 8, **options: Any
 ) -> dict[str, Any]:
     graph = bench.judge_graph(*args, **{"confidence": True, **options})
-    found = await bench.invoke(graph.with_config(max_concurrency=at_once), case)
-    judgment: dict[str, Any] = found["judgment"]
+    result = await bench.invoke(graph.with_config(max_concurrency=at_once), case)
+    judgment: dict[str, Any] = result["judgment"]
     return judgment
 
 
@@ -120,7 +120,7 @@ async def test_confidence_is_that_of_the_verdict_though_another_is_likelier(benc
     bench.server.responder = TellingJudge(odds, verdict=4)
     judgment = await judged(bench, STARS)
     assert judgment["confidence"] == pytest.approx(0.2)
-    assert judgment["probabilities"] == pytest.approx({str(one): odds[one] for one in odds})
+    assert judgment["probabilities"] == pytest.approx({str(value): odds[value] for value in odds})
 
 
 async def test_models_that_stream_with_alternatives_of_their_own(bench: Bench) -> None:
@@ -237,8 +237,8 @@ async def test_the_share_of_samples_that_agree(bench: Bench) -> None:
     assert "give samples" not in warning
     first, *samples = judgings(bench.server)
     assert len(samples) == 5
-    assert {str(one.messages) for one in samples} == {str(first.messages)}
-    assert not any("logprobs" in one.body for one in samples)
+    assert {str(chat.messages) for chat in samples} == {str(first.messages)}
+    assert not any("logprobs" in chat.body for chat in samples)
     # None are drawn where log-probabilities tell.
     bench.server.responder = TellingJudge(SURE)
     bench.server.chats.clear()
@@ -277,7 +277,7 @@ async def test_the_temperature_they_are_drawn_with(
     await judged(bench, model=model, samples=2)
     first, *samples = judgings(bench.server)
     assert first.body.get("temperature") == own
-    assert {one.body.get("temperature") for one in samples} == {drawn}
+    assert {chat.body.get("temperature") for chat in samples} == {drawn}
     assert model.temperature == own
 
 

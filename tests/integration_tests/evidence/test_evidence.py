@@ -56,8 +56,8 @@ async def fill(bench: Bench, count: int = 24, *, judged: bool = True) -> None:
 
 async def judged(bench: Bench, number: int = NEXT, on: str = "t", **options: Any) -> dict[str, Any]:
     graph = bench.judge_graph(**{"decide": "evidence", **options})
-    found: dict[str, Any] = (await bench.invoke(graph, case(number), on))["judgment"]
-    return found
+    judgment: dict[str, Any] = (await bench.invoke(graph, case(number), on))["judgment"]
+    return judgment
 
 
 def with_verdicts(count: int, verdict_of: Any) -> list[dict[str, Any]]:
@@ -91,12 +91,12 @@ async def test_by_itself_the_evidence_decides_where_it_beats_the_judges_own_verd
 ) -> None:
     bench.server.responder = Judge()
     await bench.remember(*feedback)
-    found = await judged(bench, decide="auto")
-    assert found["evidence"]["reason"].startswith(reason)
-    assert f"The {found['evidence']['decided_by']} decides" in reason
-    assert found["value"] is value
+    judgment = await judged(bench, decide="auto")
+    assert judgment["evidence"]["reason"].startswith(reason)
+    assert f"The {judgment['evidence']['decided_by']} decides" in reason
+    assert judgment["value"] is value
     otherwise = " By the experts' values of similar cases it is false, not true as the judge says."
-    assert found["rationale"] == f"Seen {NEXT}." + ("" if value else otherwise)
+    assert judgment["rationale"] == f"Seen {NEXT}." + ("" if value else otherwise)
     # Where both say the same there is nothing to add.
     same = await judged(bench, NEXT - 2, "same", decide="auto")
     assert same["rationale"] == f"Seen {NEXT - 2}."
@@ -104,17 +104,17 @@ async def test_by_itself_the_evidence_decides_where_it_beats_the_judges_own_verd
 
 async def test_by_itself_an_empty_memory_calls_no_embeddings(bench: Bench) -> None:
     for options in ({}, {"k": 0}, {"use_episodes": False}):
-        found = (await bench.invoke(bench.judge_graph(**options), case(NEXT), "t"))["judgment"]
-        assert found["evidence"]["reason"].startswith("The verdict decides: memory has 0 cases")
+        judgment = (await bench.invoke(bench.judge_graph(**options), case(NEXT), "t"))["judgment"]
+        assert judgment["evidence"]["reason"].startswith("The verdict decides: memory has 0 cases")
     assert bench.server.embeddings == []
 
 
 @EVERY_WAY
 async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) -> None:
     await fill(bench)
-    found = await judged(bench)
-    assert (truth(NEXT), found["value"]) == (False, False)
-    evidence = found["evidence"]
+    judgment = await judged(bench)
+    assert (truth(NEXT), judgment["value"]) == (False, False)
+    evidence = judgment["evidence"]
     decided = [evidence[name] for name in ("decided_by", "verdict", "estimate", "cases")]
     assert decided == ["evidence", True, False, 24]
     assert evidence["reason"].startswith("The evidence decides: on 24 cases")
@@ -123,9 +123,9 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     nearest = evidence["neighbours"][0]
     assert nearest["value"] is False
     assert nearest["similarity"] > evidence["neighbours"][-1]["similarity"]
-    assert (found["confidence_source"], found["calibrated_on"]) == ("evidence", 24)
-    assert found["confidence"] == pytest.approx(evidence["probabilities"]["false"], abs=0.3)
-    assert Judgment.model_validate(json.loads(json.dumps(found))).verdict is True
+    assert (judgment["confidence_source"], judgment["calibrated_on"]) == ("evidence", 24)
+    assert judgment["confidence"] == pytest.approx(evidence["probabilities"]["false"], abs=0.3)
+    assert Judgment.model_validate(json.loads(json.dumps(judgment))).verdict is True
     known = await judged(bench, 2, "known")  # has its own vote
     assert known["evidence"]["neighbours"][0]["similarity"] == pytest.approx(1)
     assert known["evidence"]["neighbours"][0]["episode_ids"][0] in known["episode_ids"]
@@ -134,7 +134,7 @@ async def test_the_neighbours_outvote_a_judge_that_is_often_wrong(bench: Bench) 
     assert (await judged(bench, on="b"))["evidence"]["cases"] == 25
     await bench.call(bench.memory(), "forget", added.id)
     after = await judged(bench, on="c")
-    assert (after["evidence"], after["confidence"]) == (evidence, found["confidence"])
+    assert (after["evidence"], after["confidence"]) == (evidence, judgment["confidence"])
 
 
 async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -> None:
@@ -146,13 +146,13 @@ async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -
     assert (base["value"], base["evidence"]) == (True, None)
     assert bench.server.embeddings == []
     for options in ({"k": 0}, {"use_episodes": False}):
-        found = await judged(bench, on=str(options), **options)
-        assert (found["value"], found["episode_ids"]) == (False, [])
+        result = await judged(bench, on=str(options), **options)
+        assert (result["value"], result["episode_ids"]) == (False, [])
     assert not any(earlier(chat) for chat in judgings(bench.server))
     assert [len(request.texts) for request in bench.server.embeddings] == [1, 1]
     graph = bench.judge_graph(decide="evidence")
-    found = await bench.invoke(graph, case(NEXT), "k", context=MemAlignContext(k=0))
-    assert (found["judgment"]["value"], found["judgment"]["episode_ids"]) == (False, [])
+    result = await bench.invoke(graph, case(NEXT), "k", context=MemAlignContext(k=0))
+    assert (result["judgment"]["value"], result["judgment"]["episode_ids"]) == (False, [])
 
 
 async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighed(
@@ -164,34 +164,34 @@ async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighe
         await bench.review(
             graph, {"value": truth(number), "author": "bob"}, case(number), f"{number}"
         )
-    found = await judged(bench)
-    assert (found["value"], found["evidence"]["decided_by"]) == (False, "evidence")
-    assert "and one value for all 0.5" in found["evidence"]["reason"]
-    assert found["evidence"]["verdict_error"] is None
-    assert found["evidence"]["weights"] == {"neighbours": 1.0}
+    judgment = await judged(bench)
+    assert (judgment["value"], judgment["evidence"]["decided_by"]) == (False, "evidence")
+    assert "and one value for all 0.5" in judgment["evidence"]["reason"]
+    assert judgment["evidence"]["verdict_error"] is None
+    assert judgment["evidence"]["weights"] == {"neighbours": 1.0}
 
 
 async def test_dead_embeddings(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await fill(bench)
     bench.server.responder = Judge()
-    anew = await judged(bench, on="anew", embeddings=bench.server.embedder(dimensions=32))
-    assert (anew["value"], anew["evidence"]["cases"]) == (False, 24)
+    embedded_again = await judged(bench, on="anew", embeddings=bench.server.embedder(dimensions=32))
+    assert (embedded_again["value"], embedded_again["evidence"]["cases"]) == (False, 24)
     dead = [error(400, "The embeddings are dead.")] * 9
     bench.server.script_embeddings(*dead)
-    found = await judged(bench, k=0, on_embedding_error="guidelines")
-    assert (found["value"], found["evidence"]["decided_by"]) == (True, "verdict")
-    assert "the case has no embedding" in found["evidence"]["reason"]
-    assert (found["evidence"]["cases"], found["evidence"]["neighbours"]) == (24, [])
-    assert "The embeddings are dead" in found["warnings"][0]
+    judgment = await judged(bench, k=0, on_embedding_error="guidelines")
+    assert (judgment["value"], judgment["evidence"]["decided_by"]) == (True, "verdict")
+    assert "the case has no embedding" in judgment["evidence"]["reason"]
+    assert (judgment["evidence"]["cases"], judgment["evidence"]["neighbours"]) == (24, [])
+    assert "The embeddings are dead" in judgment["warnings"][0]
     with pytest.raises(EmbeddingError, match="The embeddings are dead"):
         await judged(bench, k=0, on="u")
     # Nor does a memory count that was embedded otherwise.
     other = bench.server.embedder(model="text-embedding-3-large", max_retries=0)
     bench.server.script_embeddings(*dead)
     options: Any = {"embeddings": other, "on_embedding_error": "guidelines", "confidence": True}
-    found = await judged(bench, on="v", **options)
-    assert (found["evidence"]["cases"], found["calibrated_on"]) == (0, None)
-    assert found["confidence"] == pytest.approx(0.7)
+    judgment = await judged(bench, on="v", **options)
+    assert (judgment["evidence"]["cases"], judgment["calibrated_on"]) == (0, None)
+    assert judgment["confidence"] == pytest.approx(0.7)
     assert "cases without vectors do not count" in caplog.text
 
 
@@ -206,10 +206,10 @@ async def test_what_is_reviewed_is_weighed_the_next_time(bench: Bench) -> None:
     assert {judgment.verdict for judgment in kept} == {True}
     held = sorted(round(judgment.probabilities["true"], 3) for judgment in kept)
     assert held == [0.6] * 8 + [0.9] * 8
-    found = (await bench.invoke(graph, case(NEXT), "new"))["judgment"]
-    assert (found["evidence"]["cases"], found["evidence"]["decided_by"]) == (16, "evidence")
-    assert "judge" in found["evidence"]["weights"]
-    assert found["value"] is False
+    judgment = (await bench.invoke(graph, case(NEXT), "new"))["judgment"]
+    assert (judgment["evidence"]["cases"], judgment["evidence"]["decided_by"]) == (16, "evidence")
+    assert "judge" in judgment["evidence"]["weights"]
+    assert judgment["value"] is False
 
 
 async def taught(bench: Bench, **options: Any) -> None:
@@ -270,21 +270,27 @@ async def test_the_fit_is_shared_counted_and_leaves_the_event_loop(
 
 async def test_the_evidence_routes_a_gate(bench: Bench) -> None:
     await taught(bench, confidence=True)
-    found = (await bench.invoke(gate(bench, confidence=True), asked()))["quality_gate"]
-    assert (found["status"], found["value"], found["decided_by"]) == ("exhausted", False, "judge")
-    evidence = found["judgment"]["evidence"]
+    verdict = (await bench.invoke(gate(bench, confidence=True), asked()))["quality_gate"]
+    assert (verdict["status"], verdict["value"], verdict["decided_by"]) == (
+        "exhausted",
+        False,
+        "judge",
+    )
+    evidence = verdict["judgment"]["evidence"]
     assert (evidence["decided_by"], evidence["verdict"]) == ("evidence", True)
-    assert found["judgment"]["probabilities"]["true"] == pytest.approx(0.8)
+    assert verdict["judgment"]["probabilities"]["true"] == pytest.approx(0.8)
     assert len(measurings(bench)) == len(judgings(bench.server))
     # The judge's words speak for the answer, which did not pass.
-    assert f"Seen {NEXT}." not in found["critique"]
-    assert "Experts did not accept the answers most like this one." in found["critique"]
-    found = (await bench.invoke(gate(bench, decide="verdict"), asked(), "verdict"))["quality_gate"]
-    assert (found["status"], found["judgment"]["evidence"]) == ("accepted", None)
+    assert f"Seen {NEXT}." not in verdict["critique"]
+    assert "Experts did not accept the answers most like this one." in verdict["critique"]
+    verdict = (await bench.invoke(gate(bench, decide="verdict"), asked(), "verdict"))[
+        "quality_gate"
+    ]
+    assert (verdict["status"], verdict["judgment"]["evidence"]) == ("accepted", None)
     # Where both refuse, the judge's reason is in the critique.
-    found = (await bench.invoke(gate(bench, NEXT - 4), asked(), "both"))["quality_gate"]
-    assert found["value"] is False
-    assert f"Seen {NEXT - 4}." in found["critique"]
+    verdict = (await bench.invoke(gate(bench, NEXT - 4), asked(), "both"))["quality_gate"]
+    assert verdict["value"] is False
+    assert f"Seen {NEXT - 4}." in verdict["critique"]
 
 
 @pytest.mark.parametrize("says", [False, True])

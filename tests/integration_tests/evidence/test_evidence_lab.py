@@ -72,7 +72,7 @@ async def test_what_decides_nothing_breaks_nothing(bench: Bench) -> None:
     replay = await taught(bench, decide="evidence")
     assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (25, 25, 25)
     assert replay["broken"] == []
-    assert [one.text for one in await bench.guidelines()] == [TURNS]
+    assert [guideline.text for guideline in await bench.guidelines()] == [TURNS]
     measured = [chat.text.rpartition("\n\nThis time")[0] for chat in measurings(bench)]
     assert len(set(measured)) == len(measured)
     assert len(measured) == len({chat.text for chat in judgings(bench.server)})
@@ -92,7 +92,7 @@ async def test_by_the_verdict_the_same_rule_wins_what_it_loses(bench: Bench) -> 
     lost = replay["agreed_before"] - replay["agree_after"]
     assert (lost, replay["newly_agree"]) == (12, 13)
     assert replay["broken"] == []
-    assert [one.text for one in await bench.guidelines()] == [TURNS]
+    assert [guideline.text for guideline in await bench.guidelines()] == [TURNS]
     assert {number_of(chat) for chat in measurings(bench)} == {24}
 
 
@@ -108,48 +108,50 @@ def lab(server: LoopbackServer) -> Caller:
 async def test_base_verdict_and_evidence_stand_beside_each_other(
     lab: Caller, server: LoopbackServer
 ) -> None:
-    found = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, confidence=True)
-    judges = [one.judge for one in found.scores]
+    report = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, confidence=True)
+    judges = [scores.judge for scores in report.scores]
     assert judges == ["majority", "kNN", "evidence", BASE, VERDICT, ALIGNED]
-    agreement = [found.metric(name, "agreement").value for name in (BASE, VERDICT, ALIGNED)]
+    agreement = [report.metric(name, "agreement").value for name in (BASE, VERDICT, ALIGNED)]
     assert agreement == [0.5, 0.5, 1.0]
-    assert found.metric(VERDICT, "auc").value == pytest.approx(0.5)
-    assert found.metric(ALIGNED, "auc").value == 1.0
-    pairs = {(one.judge, one.against): one for one in found.comparisons}
+    assert report.metric(VERDICT, "auc").value == pytest.approx(0.5)
+    assert report.metric(ALIGNED, "auc").value == 1.0
+    pairs = {
+        (comparison.judge, comparison.against): comparison for comparison in report.comparisons
+    }
     assert pairs[ALIGNED, VERDICT].is_ahead("agreement") is True
     # No fold sees its own cases.
     assert not any(number_of(chat) in earlier(chat) for chat in judgings(server))
-    for one in found.cases:
-        judgment = one.judgments[ALIGNED]
+    for judged in report.cases:
+        judgment = judged.judgments[ALIGNED]
         assert judgment.evidence is not None
         assert judgment.evidence.decided_by == "evidence"
-        assert one.value_of(VERDICT) == judgment.evidence.verdict
-        assert one.value_of(ALIGNED) == judgment.value
-        assert one.judgments[BASE].evidence is None
-    assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
+        assert judged.value_of(VERDICT) == judgment.evidence.verdict
+        assert judged.value_of(ALIGNED) == judgment.value
+        assert judged.judgments[BASE].evidence is None
+    assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
     # Each case once by the base judge, once by the aligned one, and once in each memory it is in;
     # and as often for the value alone.
-    assert answers(found, stage="learn") == 4 * (2 * 24 + 1)
-    assert [answers(found, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
+    assert answers(report, stage="learn") == 4 * (2 * 24 + 1)
+    assert [answers(report, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
 
 
 async def test_by_default_the_evidence_is_weighed_against_verdicts_on_what_is_learned(
     lab: Caller,
 ) -> None:
-    found = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, decide="auto")
-    assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
-    assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
-    assert answers(found, stage="learn") >= 4 * (24 + 1)
+    report = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, decide="auto")
+    assert [scores.judge for scores in report.scores][-3:] == [BASE, VERDICT, ALIGNED]
+    assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
+    assert answers(report, stage="learn") >= 4 * (24 + 1)
     # Fewer than ten cases weigh nothing: each memory distils, and judges no case.
-    found = await lab.evaluate(CRITERION, FEEDBACK[:12], folds=4, resamples=50, decide="auto")
-    assert [one.judge for one in found.scores][-2:] == [BASE, ALIGNED]
-    assert answers(found, stage="learn") == 4
+    report = await lab.evaluate(CRITERION, FEEDBACK[:12], folds=4, resamples=50, decide="auto")
+    assert [scores.judge for scores in report.scores][-2:] == [BASE, ALIGNED]
+    assert answers(report, stage="learn") == 4
     fields = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
     feedback = words(32, judgment={**fields, "model": "gpt-4.1-mini", "value": True})
-    found = await lab.evaluate(CRITERION, feedback, folds=4, resamples=50, decide="auto")
-    assert [one.judge for one in found.scores][-3:] == [BASE, VERDICT, ALIGNED]
-    assert found.metric(ALIGNED, "agreement").value == 1.0
-    assert "aligned: the evidence decided 32 of 32 cases." in found.warnings
+    report = await lab.evaluate(CRITERION, feedback, folds=4, resamples=50, decide="auto")
+    assert [scores.judge for scores in report.scores][-3:] == [BASE, VERDICT, ALIGNED]
+    assert report.metric(ALIGNED, "agreement").value == 1.0
+    assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
 
 
 async def test_a_guideline_that_turns_verdicts_turns_no_decision(

@@ -233,8 +233,8 @@ async def test_what_was_answered_is_found_again(bench: Bench, *, goes_on: bool) 
     assert (await bench.invoke(graph, *again))["report"]["judged_cases"] == 6
     assert {number_of(chat) for chat in measurings(bench)} == set(range(6)) - done
     assert set(judged(bench)) == set(range(6)) - done
-    for number, one in by_number(await bench.episodes()).items():
-        assert one.judgment is not None
-        assert one.judgment.probabilities is not None
-        assert one.judgment.probabilities["true"] == pytest.approx(0.5 + number / 100)
-        assert one.judgment.model
+    for number, episode in by_number(await bench.episodes()).items():
+        assert episode.judgment is not None
+        assert episode.judgment.probabilities is not None
+        assert episode.judgment.probabilities["true"] == pytest.approx(0.5 + number / 100)
+        assert episode.judgment.model

@@ -133,8 +133,8 @@ async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
     assert (empty.sample.agreement, empty.sample.low, empty.sample.high) == (None, 0, 1)
     await teach(bench)
     graph = uncertain_graph(bench, per_day=3)
-    told = [await judge(bench, graph, number, 0.97) for number in (5000, 5001)]
-    assert told == [(False, []), (False, [])]
+    outcomes = [await judge(bench, graph, number, 0.97) for number in (5000, 5001)]
+    assert outcomes == [(False, []), (False, [])]
     assert await judge(bench, graph, 5002, 0.5, {"value": True}) == ASKED
     words = {"value": False, "rationale": "Too cold."}
     assert await judge(bench, graph, 5003, 0.5, words) == ASKED
@@ -168,7 +168,7 @@ async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
     assert len(logged) == 8
     assert "order" not in json.dumps(logged)  # no texts
     # What is forgotten is no answer any more.
-    await forget(bench, episode_ids=[one.id for one in await bench.episodes()])
+    await forget(bench, episode_ids=[episode.id for episode in await bench.episodes()])
     after = (await report(bench)).asked
     assert (after.asked, after.answered) == (4, 0)
     assert await log(bench) == logged
@@ -207,12 +207,12 @@ async def test_resume_neither_judges_nor_decides_nor_logs_again(
     graph = uncertain_graph(bench, sample_share=0.5, per_day=1)
     bench.server.rules = sure(0.6)
     parts = await bench.stream(graph, case(5000), stream_mode="updates")
-    assert [next(iter(one)) for one in parts[2:]] == ["judge", "decide_review", "__interrupt__"]
+    assert [next(iter(part)) for part in parts[2:]] == ["judge", "decide_review", "__interrupt__"]
     judgment, logged = parts[2]["judge"]["judgment"], await log(bench)
     assert len(logged) == 1
     # As after a crash between the log and the checkpoint.
-    past = [one async for one in graph.aget_state_history(thread("t"))]
-    before = next(one.config for one in past if one.next == ("decide_review",))
+    past = [state async for state in graph.aget_state_history(thread("t"))]
+    before = next(state.config for state in past if state.next == ("decide_review",))
     again = graph.invoke(None, before)
     assert "__interrupt__" in again
     assert again["judgment"]["id"] == judgment["id"]
@@ -268,11 +268,11 @@ async def test_a_verdict_without_past_answers_is_asked_about_however_right_anoth
 async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     graph = uncertain_graph(bench)
     bench.server.rules = sure(0.9)
-    for told in ("always", "never"):
-        result = await bench.invoke(graph, case(1), told, context={"review": told})
-        assert ("__interrupt__" in result) == (told == "always")
+    for mode in ("always", "never"):
+        result = await bench.invoke(graph, case(1), mode, context={"review": mode})
+        assert ("__interrupt__" in result) == (mode == "always")
         assert result["judgment"]["review"] is None
-    by_code = uncertain_graph(bench, review=lambda one: one.confidence < 0.5)
+    by_code = uncertain_graph(bench, review=lambda judgment: judgment.confidence < 0.5)
     assert "__interrupt__" not in await bench.invoke(by_code, case(1))
     assert await log(bench) == []
     await teach(bench)
@@ -302,7 +302,7 @@ async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace
     before = memory.trust()
     stored = memory.remember([valued(2000 + n, value=False, held=0.98) for n in range(4)])
     assert memory.trust() != before
-    memory.forget([one.id for one in stored])
+    memory.forget([episode.id for episode in stored])
     assert memory.trust() == before
     with pytest.raises(InvalidInputError, match="decide: 'votes'"):
         memory.trust(decide="votes")  # type: ignore[arg-type] # a wrong one
@@ -342,13 +342,13 @@ async def test_old_days_are_swept_but_not_at_each_judgment(
     assert len(await log(bench)) == 3
     clock.forward(days=1)
     await ask(bench, graph, 1, 7000)
-    assert sorted({one["day"] for one in await log(bench)}) == [20250501, 20250502]
+    assert sorted({entry["day"] for entry in await log(bench)}) == [20250501, 20250502]
     old = ("memalign", CRITERION.name, "reviews", "20200101")
     bench.store.batch([PutOp(old, "x", {"day": 20200101, "of_another": 1}, index=False)])
     for minutes, first in ((59, 8000), (1, 9000)):
         clock.forward(minutes=minutes)
         await ask(bench, graph, 1, first)
-        days = {one["day"] for one in await log(bench)}
+        days = {entry["day"] for entry in await log(bench)}
         assert (20200101 in days) == (minutes == 59)
 
 
@@ -369,7 +369,7 @@ async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
     await forget(bench, author="ann", purge=True, checkpointer=bench.saver)
     left = await log(bench)
     assert len(left) == 2
-    assert shared[1]["judgment"]["id"] in {one["judgment_id"] for one in left}
+    assert shared[1]["judgment"]["id"] in {entry["judgment_id"] for entry in left}
     assert gone["judgment"]["example_id"] not in json.dumps(left)
     assert (await report(bench)).judgments == 2
 
@@ -429,7 +429,7 @@ async def test_gate_asks_where_its_judge_is_not_sure_within_its_budget(bench: Be
     result = await bench.invoke(graph, {"messages": []}, "doubt")
     assert "not confident enough" in description(result)
     reply = {"value": False, "rationale": "Say sorry."}
-    found = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
-    assert (found["status"], found["revisions"]) == ("accepted", 1)
-    assert "no_budget" in found["judgment"]["review"]["reasons"]
+    verdict = (await bench.resume(graph, reply, "doubt"))["quality_gate"]
+    assert (verdict["status"], verdict["revisions"]) == ("accepted", 1)
+    assert "no_budget" in verdict["judgment"]["review"]["reasons"]
     assert len(await log(bench)) == 2

@@ -61,8 +61,8 @@ async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_ba
     right = [float(truth(number)) for number in range(9)]
     wrong = [1 - answer for answer in right]
     note(memory, {"Help": right, "Harm": wrong, "Hand": wrong})
-    found = {rule.text: (rule.status, rule.worth) for rule in memory.guidelines()}
-    assert found == {
+    measured = {rule.text: (rule.status, rule.worth) for rule in memory.guidelines()}
+    assert measured == {
         "Help": ("standing", Worth(auc=1, cases=8)),  # without the one that they come from
         "Harm": ("unproven", Worth(auc=0, cases=8)),
         "Hand": ("standing", Worth(auc=0, cases=9)),

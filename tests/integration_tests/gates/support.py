@@ -124,7 +124,7 @@ def wired(bench: Bench, writer: Any, state: Any, **options: Any) -> Graph:
     builder.add_edge("write", "quality_gate")
     ways: dict[Any, str] = {"revise": "write", "accepted": "__end__", "exhausted": "__end__"}
     ways["judge_error"] = "__end__"
-    builder.add_conditional_edges("quality_gate", lambda given: gate_of(given)["status"], ways)
+    builder.add_conditional_edges("quality_gate", lambda state: gate_of(state)["status"], ways)
     return bench.compile(builder)
 
 

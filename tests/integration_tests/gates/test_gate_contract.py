@@ -196,7 +196,7 @@ async def test_example_function_may_return_no_answer_or_json(bench: Bench) -> No
     blanks: list[Any] = [None, " ", {}, [], {"text": "  "}, ["", ""], {"a": None, "b": [{"c": ""}]}]
     examples = [None, *({"inputs": "Q", "outputs": blank} for blank in blanks)]
     for number, example in enumerate(examples):
-        graph = gated(bench, Writer(), revise=None, example=lambda _, found=example: found)
+        graph = gated(bench, Writer(), revise=None, example=lambda _, example=example: example)
         result = await bench.invoke(graph, asked(), str(number))
         assert result["quality_gate"]["status"] == "exhausted"
     assert bench.server.chats == []

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 _INSTALL_S = 900
 _STEP_S = 300
 _NEEDS = {"mlflow": ("mlflow",), "ray": ("ray", "pyarrow")}
-_BESIDES = {"ray": ["langgraph-checkpoint-sqlite>=3.0,<4"]}
-"""What a test needs besides the extra."""
+_ADDED = {"ray": ["langgraph-checkpoint-sqlite>=3.0,<4"]}
+"""What a test needs in addition to the extra."""
 
 
 def python_with(extra: str) -> str:
@@ -31,14 +31,14 @@ def python_with(extra: str) -> str:
         return named
     if all(map(find_spec, _NEEDS[extra])):
         return sys.executable
-    folder, besides = Path(sys.prefix) / extra, _BESIDES.get(extra, [])
+    folder, added = Path(sys.prefix) / extra, _ADDED.get(extra, [])
     python, mark = folder / "bin" / "python", folder / "made-of"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = json.dumps([project["dependencies"], project["optional-dependencies"][extra], besides])
+    wanted = json.dumps([project["dependencies"], project["optional-dependencies"][extra], added])
     if not (mark.exists() and mark.read_text() == wanted):
         _call(sys.executable, "-m", "venv", str(folder))
         pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        _call(*pip, "--editable", f"{ROOT}[{extra}]", *besides)
+        _call(*pip, "--editable", f"{ROOT}[{extra}]", *added)
         mark.write_text(wanted)
     return str(python)
 

@@ -134,11 +134,14 @@ def assess() -> None:
         assert in_order(feedback_from_mlflow(form, CRITERION)) == in_order(imported)
 
 
-def in_order(found: Any) -> list[OurFeedback]:
+def in_order(imported: Any) -> list[OurFeedback]:
     """Feedback of Ann, of Bob, without an author, and on a span."""
     order = [("Look it up.", "Too cold."), ("Look it up.", None), ("Look it up.", "Words.")]
     order.append(("Found.", None))
-    return sorted(found.feedback, key=lambda one: order.index((one.example.outputs, one.rationale)))
+    return sorted(
+        imported.feedback,
+        key=lambda episode: order.index((episode.example.outputs, episode.rationale)),
+    )
 
 
 def log_trace(inputs: Any, outputs: Any) -> str:

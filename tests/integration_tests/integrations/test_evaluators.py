@@ -154,7 +154,7 @@ async def test_evaluation_runs_offline_and_uses_the_memory(
     assert "reference" not in about_the_cup, "the data set has none for this one"
     assert sum("We are sorry." in text for text in requests) == 1
     named = await evaluated(graph, config={"configurable": {"thread_id": "mine"}})
-    assert {one.metadata["thread_id"] for [one] in named} == {"mine"}
+    assert {item.metadata["thread_id"] for [item] in named} == {"mine"}
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ async def test_panel_returns_one_result_per_criterion_and_errors_for_failures(
     def broken(_: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError("no answer today")
 
-    for [one] in await evaluated(bench.judge_graph(), broken):
-        assert (one.key, one.score, one.extra) == ("memalign_judge", None, {"error": True})
-        assert "outputs: there are none to judge" in one.comment
+    for [result] in await evaluated(bench.judge_graph(), broken):
+        assert (result.key, result.score, result.extra) == ("memalign_judge", None, {"error": True})
+        assert "outputs: there are none to judge" in result.comment
     assert bench.server.chats == []
     bench.server.rules = [
         Rule(lambda chat: "How warm" in chat.text, value="warm"),

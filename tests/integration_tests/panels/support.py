@@ -81,7 +81,7 @@ def judged_names(server: LoopbackServer, names: Sequence[str] = NAMES) -> list[s
 
 
 def values_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one["value"] for name, one in result["judgments"].items()}
+    return {name: judgment["value"] for name, judgment in result["judgments"].items()}
 
 
 def form_of(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,11 @@ def approved() -> dict[str, Any]:
     return {"decisions": [{"type": "approve"}]}
 
 
-async def store_feedback(bench: Bench, one: Criterion, case: Any = CASE, **feedback: Any) -> None:
+async def store_feedback(
+    bench: Bench, criterion: Criterion, case: Any = CASE, **feedback: Any
+) -> None:
     """Store feedback in one criterion's memory and clear the recorded requests."""
-    await bench.remember({**case, **(feedback or COLD)}, criterion=one)
+    await bench.remember({**case, **(feedback or COLD)}, criterion=criterion)
     bench.server.embeddings.clear()
 
 

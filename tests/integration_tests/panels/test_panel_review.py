@@ -306,11 +306,11 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
     assert str(state).count(state["judge_run"]["vector"]) == 1
 
 
-async def give_feedback(bench: Bench, one: Criterion, judgment_id: str) -> dict[str, Any]:
+async def give_feedback(bench: Bench, criterion: Criterion, judgment_id: str) -> dict[str, Any]:
     """Give later feedback on one of a panel's judgments."""
-    graph = bench.compile(create_feedback_graph(one, **models(bench)))
+    graph = bench.compile(create_feedback_graph(criterion, **models(bench)))
     graph_input = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
-    result: dict[str, Any] = await bench.invoke(graph, graph_input, f"later-{one.name}")
+    result: dict[str, Any] = await bench.invoke(graph, graph_input, f"later-{criterion.name}")
     return result
 
 

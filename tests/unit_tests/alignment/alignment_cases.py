@@ -59,7 +59,7 @@ NONE = relations()
 def merge(
     guidelines: Iterable[Guideline],
     *proposals: Iterable[GuidelineOperation],
-    found: Relations = NONE,
+    between: Relations = NONE,
     given_at: dict[str, datetime] | None = None,
     authors: dict[str, str | None] | None = None,
 ) -> MergeResult:
@@ -68,7 +68,7 @@ def merge(
     merging = ProposalMerger(
         list(guidelines), [list(proposal) for proposal in proposals], dates, by
     )
-    return merging.merge(found)
+    return merging.merge(between)
 
 
 def after(
@@ -79,10 +79,12 @@ def after(
     return {operation.text: operation for operation in apply_operations(guidelines, operations)}
 
 
-def stands(found: dict[str, Guideline]) -> dict[str, set[str]]:
+def stands(guidelines: dict[str, Guideline]) -> dict[str, set[str]]:
     """The guidelines that the judge would be given, with their sources."""
     return {
-        text: set(item.episode_ids) for text, item in found.items() if item.status == "standing"
+        text: set(item.episode_ids)
+        for text, item in guidelines.items()
+        if item.status == "standing"
     }
 
 

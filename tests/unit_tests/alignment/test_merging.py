@@ -95,8 +95,8 @@ MERGED: dict[str, tuple[Any, Any, Any, dict[str, set[str]]]] = {
 
 @pytest.mark.parametrize("name", MERGED)
 def test_what_becomes_of_proposals(name: str) -> None:
-    guidelines, proposals, found, expected = MERGED[name]
-    left = after(guidelines, merge(guidelines, *proposals, found=found))
+    guidelines, proposals, between, expected = MERGED[name]
+    left = after(guidelines, merge(guidelines, *proposals, between=between))
     assert stands(left) == expected
     for guideline in guidelines:
         if guideline.origin == "expert":
@@ -124,7 +124,7 @@ def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> N
     [[[0, 1]], [[0, 2], [2, 1]], [[2, 1], [0, 2]], [[0, 1, 2]], [[0, 3], [3, 2], [2, 1]]],
 )
 def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
-    merged = merge([], FOUR, found=relations(duplicates, [(0, 1)]))
+    merged = merge([], FOUR, between=relations(duplicates, [(0, 1)]))
     assert len(merged.conflicts) == 1
     both = after([], merged, {"C1": "both"})
     assert not any({"e3", "e4"} <= set(item.episode_ids) for item in both.values())
@@ -132,9 +132,9 @@ def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
 
 
 def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
-    assert merge([OLD, OTHER], [add("X.", "e9")], found=OPPOSED).conflicts == []
-    assert len(merge([OLD, OTHER], [add("Thank them.", "e9")], found=OPPOSED).conflicts) == 1
-    assert len(merge([OLD, OTHER], found=OPPOSED).conflicts) == 1
+    assert merge([OLD, OTHER], [add("X.", "e9")], between=OPPOSED).conflicts == []
+    assert len(merge([OLD, OTHER], [add("Thank them.", "e9")], between=OPPOSED).conflicts) == 1
+    assert len(merge([OLD, OTHER], between=OPPOSED).conflicts) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
 def test_newer_of_two_wins(first: list[str], second: list[str], newer: str) -> None:
     proposals = [add("A", *first)], [add("B", *second)]
     authors: dict[str, str | None] = dict.fromkeys([*first, *second], "ann")
-    found = relations(contradictions=[(1, 0), (0, 1)])
-    merged = merge([], *proposals, found=found, authors=authors)
+    contradiction = relations(contradictions=[(1, 0), (0, 1)])
+    merged = merge([], *proposals, between=contradiction, authors=authors)
     [conflict] = merged.conflicts
     assert (conflict.first.text, conflict.second.text) == ("A", "B")
     assert list(stands(after([], merged))) == [newer]
@@ -196,11 +196,11 @@ EXPERTS: dict[str, str | None] = {
 def test_newer_feedback_of_as_many_experts_settles_nothing(
     authors: dict[str, str | None], stays: set[str]
 ) -> None:
-    for proposal, found in (
+    for proposal, between in (
         (add("Never.", "e11"), relations(contradictions=[(0, 1)])),
         (retire(TEN, "Never.", "e11"), NONE),
     ):
-        merged = merge([TEN], [proposal], found=found, authors={**EXPERTS, **authors})
+        merged = merge([TEN], [proposal], between=between, authors={**EXPERTS, **authors})
         assert set(stands(after([TEN], merged))) == stays
         warnings = unresolved_warnings(merged.conflicts, resolve_conflicts(merged.conflicts))
         assert len(warnings) == len(stays) - 1
@@ -227,7 +227,7 @@ def test_experts_who_retire_a_guideline_in_different_batches_count_together() ->
 def test_guideline_that_loses_a_contradiction_is_not_said_to_stay() -> None:
     authors: dict[str, str | None] = {"e1": "ann", "e3": "bob", "e4": "cy"}
     proposals = [retire(OLD, None, "e3"), add("Never.", "e3")], [add("never", "e4")]
-    merged = merge([OLD], *proposals, found=OPPOSED, authors=authors)
+    merged = merge([OLD], *proposals, between=OPPOSED, authors=authors)
     assert stands(after([OLD], merged)) == {"Never.": {"e3", "e4"}}
     assert merged.warnings == []
 
@@ -259,14 +259,14 @@ def test_new_words_of_as_many_experts_are_a_guideline_of_their_own(
 
 
 def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None:
-    merged = merge([TEN, HAND], [add("x", "e12")], found=relations(contradictions=[(0, 1)]))
-    hand = merge([TEN, HAND], found=relations(contradictions=[(0, 1)]))
+    merged = merge([TEN, HAND], [add("x", "e12")], between=relations(contradictions=[(0, 1)]))
+    hand = merge([TEN, HAND], between=relations(contradictions=[(0, 1)]))
     assert merged.conflicts == []
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}
     # Unless an expert decides otherwise.
     assert set(stands(after([TEN, HAND], hand, {"C1": "first"}))) == {TEN.text}
     # Of two by hand both stay.
     other = by_hand("Be long.", position=4, updated_at=at(6))
-    both = merge([HAND, other], found=relations(contradictions=[(0, 1)]))
+    both = merge([HAND, other], between=relations(contradictions=[(0, 1)]))
     assert set(stands(after([HAND, other], both))) == {HAND.text, other.text}
     assert [conflict.default for conflict in both.conflicts] == ["both"]

@@ -75,7 +75,7 @@ def test_what_is_learned_is_what_was_worked_out_and_goes_with_its_sources() -> N
         expected = apply_operations(before, operations)
         learned(memory, operations, ids)
         after = memory.guidelines()
-        assert shown(after) == shown(sorted(expected, key=lambda one: one.position)), seed
+        assert shown(after) == shown(sorted(expected, key=lambda item: item.position)), seed
         # An expert's own guidelines are as they were, and no two rules say the same.
         assert [item for item in after if item.origin == "expert"] == by_hand, seed
         assert len({normalize_text(item.text) for item in after}) == len(after), seed

@@ -28,19 +28,19 @@ def answer(duplicates: Any = (), contradictions: Any = ()) -> dict[str, Any]:
 
 
 def test_numbers_become_places() -> None:
-    found = read_relations(answer([[2, 1], [3, 4, 3]], [[5, 1]]), 5)
-    assert found.duplicates == [[1, 0], [2, 3]]
-    assert found.contradictions == [(0, 4)]
+    parsed = read_relations(answer([[2, 1], [3, 4, 3]], [[5, 1]]), 5)
+    assert parsed.duplicates == [[1, 0], [2, 3]]
+    assert parsed.contradictions == [(0, 4)]
 
 
 def test_what_says_nothing_is_left_out() -> None:
-    found = read_relations(answer([[], [1], [2, 2]], [[], [1], [3, 3], [1, 2], [2, 1]]), 3)
-    assert (found.duplicates, found.contradictions) == ([], [(0, 1)])
+    parsed = read_relations(answer([[], [1], [2, 2]], [[], [1], [3, 3], [1, 2], [2, 1]]), 3)
+    assert (parsed.duplicates, parsed.contradictions) == ([], [(0, 1)])
 
 
 def test_opposites_are_no_duplicates() -> None:
-    found = read_relations(answer([[1, 2], [1, 2, 3], [3, 4]], [[2, 1]]), 4)
-    assert (found.duplicates, found.contradictions) == ([[2, 3]], [(0, 1)])
+    parsed = read_relations(answer([[1, 2], [1, 2, 3], [3, 4]], [[2, 1]]), 4)
+    assert (parsed.duplicates, parsed.contradictions) == ([[2, 3]], [(0, 1)])
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def test_folds_are_as_balanced_as_those_of_scikit_learn() -> None:
 
 def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
     feedback = [
-        feedback_row(0, author=one, value=one != "b", second=minute)
-        for minute, one in enumerate("abc")
+        feedback_row(0, author=item, value=item != "b", second=minute)
+        for minute, item in enumerate("abc")
     ]
     [case] = labelled_cases(read(feedback), CRITERION)
     assert case.expected is True

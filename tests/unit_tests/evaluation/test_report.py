@@ -91,8 +91,8 @@ def make_report(
             if index or name == "base"
         }
         predictions = {
-            name: Prediction(value=one.value, confidence=one.confidence)
-            for name, one in judgments.items()
+            name: Prediction(value=judgment.value, confidence=judgment.confidence)
+            for name, judgment in judgments.items()
         }
         case = EvaluatedCase(
             example=example,

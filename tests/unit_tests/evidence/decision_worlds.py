@@ -210,8 +210,8 @@ def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = No
         bands = np.array(values, dtype=float)
         if isinstance(scale, Numeric):
             bands = 3 * (bands - scale.minimum) / (scale.maximum - scale.minimum)
-        found: NDArray[np.int64] = np.minimum(bands, 2).astype(np.int64)
-        return found
+        classes: NDArray[np.int64] = np.minimum(bands, 2).astype(np.int64)
+        return classes
 
     truth = classes([item.truth for item in new])
     agreements, shares = [], []
@@ -229,12 +229,12 @@ def judged(past: list[Item], new: list[Item], scale: Scale, key: str | None = No
 
 def simulate(world: World, count: int, seeds: range) -> list[Measured]:
     """Measure memories of one size."""
-    found = []
+    outcomes = []
     for seed in seeds:
         rng = np.random.default_rng([count, seed])
         made = world.make(rng, count, world.new)
-        found.append(judged(*made, world.scale, world.judge_key))
-    return found
+        outcomes.append(judged(*made, world.scale, world.judge_key))
+    return outcomes
 
 
 class Change(NamedTuple):

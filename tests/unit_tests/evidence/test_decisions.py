@@ -47,8 +47,8 @@ def some_cases(count: int, seed: int = 1, **fields: Any) -> list[Item]:
 @pytest.mark.parametrize("name", WORLDS)
 def test_by_default_neither_agreement_nor_what_is_caught_suffers(name: str) -> None:
     world = WORLDS[name]
-    found = simulate(world, world.counts[-1], SEEDS) + simulate(world, world.counts[0], SEEDS)
-    for pairs in ([each.agreement for each in found], [each.caught for each in found]):
+    outcomes = simulate(world, world.counts[-1], SEEDS) + simulate(world, world.counts[0], SEEDS)
+    for pairs in ([each.agreement for each in outcomes], [each.caught for each in outcomes]):
         before, after, error = change(pairs)
         assert after >= before - 0.02 - _SURE * error
         # A large loss in some memories alone is no chance.
@@ -58,9 +58,9 @@ def test_by_default_neither_agreement_nor_what_is_caught_suffers(name: str) -> N
 @pytest.mark.parametrize("name", HELPED)
 def test_by_default_a_useless_judge_beside_good_neighbours_is_outvoted(name: str) -> None:
     world = HELPED[name]
-    found = [each for count in (40, 100) for each in simulate(world, count, SEEDS)]
-    assert np.mean([each.decides for each in found]) > 0.5
-    before, after, _ = change([each.agreement for each in found])
+    outcomes = [each for count in (40, 100) for each in simulate(world, count, SEEDS)]
+    assert np.mean([each.decides for each in outcomes]) > 0.5
+    before, after, _ = change([each.agreement for each in outcomes])
     assert after > before + 0.1
 
 
@@ -161,9 +161,9 @@ def test_older_verdicts_than_the_newest_thirty_do_not_count(seed: int) -> None:
 def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
     make = numbers(STARS, 0.15, pure=True, low=0.1)
     past, _ = make(np.random.default_rng([40, 8]), 40, 0)
-    found = model_of(past, STARS).leave_one_out
-    assert found is not None
-    assert 0 < (found.weight or 0) <= 0.25
+    estimates = model_of(past, STARS).leave_one_out
+    assert estimates is not None
+    assert 0 < (estimates.weight or 0) <= 0.25
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -174,8 +174,8 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
     scale, items = SCALES[kind], world(SCALES[kind], 60, seeded(2), right_in(0.7))
     new = world(scale, 5, seeded(3), coin)
 
-    def outcomes(view: Any, besides: Any = ()) -> list[Any]:
-        model = model_of(view, scale, besides)
+    def outcomes(view: Any, excluded: Any = ()) -> list[Any]:
+        model = model_of(view, scale, excluded)
         calibration = model.calibration("evidence", decides=model.decides("evidence"))
         assert calibration is not None
         return [[decided(model, item) for item in new], calibration.decisions]

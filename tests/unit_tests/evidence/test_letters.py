@@ -12,28 +12,28 @@ ALTERNATIVES = [
     {"token": "B", "logprob": math.log(0.25)},
 ]
 GOOD = {"token": "A", "logprob": math.log(0.75), "top_logprobs": ALTERNATIVES}
-TOLD: Any = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
+PROBABILITIES: Any = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
 A = {"token": "A", "logprob": -0.3}
 
 
-def told(**fields: Any) -> Any:
+def probabilities_of(**fields: Any) -> Any:
     """What is read of the verdict's token, changed so."""
     return letter_probabilities({"content": [{**GOOD, **fields}]}, ["true", "false"])
 
 
 def test_a_letter_may_have_blanks_around_it_and_what_is_none_does_not_count() -> None:
-    assert told() == TOLD
+    assert probabilities_of() == PROBABILITIES
     rest = [{"token": ")", "logprob": 0.0, "top_logprobs": []}]
     content = [{"token": "\n", "logprob": 0.0}, GOOD, *rest]
-    assert letter_probabilities({"content": content}, ["true", "false"]) == TOLD
+    assert letter_probabilities({"content": content}, ["true", "false"]) == PROBABILITIES
     odds = {"A": 0.3, " A": 0.3, "B": 0.1, "\nB": 0.1, "Yes": 0.15, "a": 0.05}
     top = [{"token": text, "logprob": math.log(odd)} for text, odd in odds.items()]
-    assert told(logprob=math.log(0.3), top_logprobs=top) == TOLD
+    assert probabilities_of(logprob=math.log(0.3), top_logprobs=top) == PROBABILITIES
     # The alternatives are those before a server's grammar: what was written may be no letter.
-    assert told(token="Yes", logprob=-1.0, top_logprobs=top) == TOLD
+    assert probabilities_of(token="Yes", logprob=-1.0, top_logprobs=top) == PROBABILITIES
     for own in (math.nan, None, "x"):
-        assert told(logprob=own) == TOLD
-        assert told(logprob=own, top_logprobs=ALTERNATIVES[1:]) is None
+        assert probabilities_of(logprob=own) == PROBABILITIES
+        assert probabilities_of(logprob=own, top_logprobs=ALTERNATIVES[1:]) is None
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,16 @@ def test_what_tells_nothing_is_no_confidence(logprobs: Any) -> None:
 def test_odds_beyond_what_there_are_stay_probabilities() -> None:
     for low, high, shares in ((-math.inf, 0.0, (0, 1)), (0.0, 10**400, (0.5, 0.5))):
         top = [{"token": "A", "logprob": low}, {"token": "B", "logprob": high}]
-        assert told(logprob=low, top_logprobs=top) == {"true": shares[0], "false": shares[1]}
+        assert probabilities_of(logprob=low, top_logprobs=top) == {
+            "true": shares[0],
+            "false": shares[1],
+        }
     none = [{"token": letter, "logprob": -math.inf} for letter in "AB"]
-    assert told(logprob=-math.inf, top_logprobs=none) is None
+    assert probabilities_of(logprob=-math.inf, top_logprobs=none) is None
 
 
 def test_a_letter_that_is_missing_counts_as_nothing_where_the_others_leave_it_little() -> None:
     sure = [{"token": "B", "logprob": math.log(0.98)}, {"token": "**", "logprob": math.log(0.01)}]
-    for token, share, found in (("B", 0.98, {"true": 0, "false": 1}), ("B", 0.8, None)):
+    for token, share, expected in (("B", 0.98, {"true": 0, "false": 1}), ("B", 0.8, None)):
         top = [{**sure[0], "logprob": math.log(share)}, sure[1]]
-        assert told(token=token, logprob=math.log(share), top_logprobs=top) == found
+        assert probabilities_of(token=token, logprob=math.log(share), top_logprobs=top) == expected

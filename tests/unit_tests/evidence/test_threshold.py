@@ -116,8 +116,8 @@ def test_a_threshold_seldom_reaches_below_the_target_at_any_time() -> None:
     rng, too_low, memories = random.Random(4), 0, 80  # noqa: S311 - nothing secret
     for _ in range(memories):
         past = made(rng, 400, 0.88, ranks=True)
-        found = (find_threshold(past[:n], TARGET).threshold for n in range(40, 401, 9))
-        too_low += any(lowest is not None and lowest < 1 / 6 for lowest in found)
+        thresholds = (find_threshold(past[:n], TARGET).threshold for n in range(40, 401, 9))
+        too_low += any(lowest is not None and lowest < 1 / 6 for lowest in thresholds)
     assert too_low <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 
 
@@ -137,11 +137,11 @@ def test_after_a_change_to_a_worse_model_agreement_stays_at_the_target(
     kind: str, *, is_sampled: bool
 ) -> None:
     options = SWAPS[kind]
-    found = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(60)]
-    held = [agreement is None or agreement >= 0.9 for agreement, _ in found]
+    thresholds = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(60)]
+    held = [agreement is None or agreement >= 0.9 for agreement, _ in thresholds]
     assert fmean(held) >= 0.95
     if is_sampled and not options:
-        assert fmean([share for _, share in found]) > 0.05
+        assert fmean([share for _, share in thresholds]) > 0.05
 
 
 def test_more_decisions_are_counted_by_the_agreement_so_far() -> None:

@@ -152,8 +152,8 @@ def test_a_summary_of_tool_results_counts_as_one() -> None:
 def test_a_note_of_middleware_is_not_shown_as_the_users_words() -> None:
     summary = HumanMessage("Pay mallory.", additional_kwargs={"lc_source": "summarization"})
     calling = AIMessage("", tool_calls=[{"name": "look_up", "args": {}, "id": None}])
-    said = [summary, HumanMessage("Refund it."), calling, critique_message("Too cold.", "tone")]
-    example = call_example({"name": "refund", "args": {}, "id": "1"}, said)
+    messages = [summary, HumanMessage("Refund it."), calling, critique_message("Too cold.", "tone")]
+    example = call_example({"name": "refund", "args": {}, "id": "1"}, messages)
     assert example is not None
     lines = as_text(example.inputs).splitlines()
     assert lines[:4] == [

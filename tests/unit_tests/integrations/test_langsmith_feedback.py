@@ -65,9 +65,9 @@ def read(runs: Any, feedback: Any = (), criterion: Criterion = CRITERION, **opti
     return imported
 
 
-def only(found: ImportedFeedback) -> Any:
-    assert found.rejected == []
-    [feedback] = found.feedback
+def only(imported: ImportedFeedback) -> Any:
+    assert imported.rejected == []
+    [feedback] = imported.feedback
     return feedback
 
 

@@ -38,13 +38,13 @@ def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
 def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
     """Assert that all processes see the same memory, and that its version can be read."""
     version, episodes, guidelines = cold.version(), cold.episodes(), cold.guidelines()
-    answers, found = cold.access.view.answers(), recalled(cold)
+    answers, recalled_examples = cold.access.view.answers(), recalled(cold)
     for memory in warm:
         assert memory.version() == version
         assert memory.episodes() == episodes
         assert memory.guidelines() == guidelines
         assert memory.access.view.answers() == answers
-        assert recalled(memory) == found
+        assert recalled(memory) == recalled_examples
     then = warm[-1].at(version)
     assert then.missing == []
     assert (then.episodes, then.guidelines) == (episodes, guidelines)

@@ -187,9 +187,9 @@ SELECTIONS: list[tuple[dict[str, Any], list[int]]] = [
     ({"author": "ann"}, [0, 1]),
     ({"author": "nobody"}, []),
     ({"episode_ids": ()}, []),
-    ({"where": lambda one: one.rationale and "long" in one.rationale}, [1]),
-    ({"where": lambda one: "t" in one.thread_ids}, [4]),
-    ({"author": "ann", "where": lambda one: one.example.inputs == "one"}, [0]),
+    ({"where": lambda episode: episode.rationale and "long" in episode.rationale}, [1]),
+    ({"where": lambda episode: "t" in episode.thread_ids}, [4]),
+    ({"author": "ann", "where": lambda episode: episode.example.inputs == "one"}, [0]),
     ({"author": "bob", "feedback_ids": ["7"]}, []),
     ({"author": "ann", "feedback_ids": ["7", "9"]}, [0]),
 ]

@@ -267,7 +267,7 @@ def count_lessons(memory: JudgeMemory) -> Counter[str]:
 
 @pytest.mark.parametrize("text", ["Rule B.", "RULE  a"])
 def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -> None:
-    for share in [*SHARES, *((one, one) for one, _ in SHARES)]:
+    for share in [*SHARES, *((item, item) for item, _ in SHARES)]:
         one, other = memories(in_memory(), 2)
         ids = [
             episode.id for episode in one.remember([comment(f"q{number}") for number in range(4)])

@@ -68,7 +68,7 @@ async def test_forget_purge_and_rollback_affect_one_memory(bench: Bench) -> None
     memories = opened(bench)
     for name, memory in memories.items():
         await bench.remember(comment("the same everywhere", name), memory=memory)
-    versions = {name: await bench.do("version", memory=one) for name, one in memories.items()}
+    versions = {name: await bench.do("version", memory=memory) for name, memory in memories.items()}
     for number, (name, memory) in enumerate(memories.items()):
         if number % 2:
             await bench.do("forget", where=lambda _: True, purge=True, memory=memory)

@@ -47,7 +47,7 @@ from tests.unit_tests.memory.support import (
 WAYS: dict[str, dict[str, Any]] = {
     "feedback id": {"feedback_ids": "zqxid"},
     "author": {"author": "zqxann"},
-    "filter": {"where": lambda one: MARK in f"{one.author}"},
+    "filter": {"where": lambda episode: MARK in f"{episode.author}"},
 }
 
 

@@ -59,7 +59,7 @@ def check(forgotten: Forgotten, *warnings: str, threads: Any = ()) -> None:
     assert forgotten.purged.thread_ids == [*threads]
     result = forgotten.purged.warnings
     assert len(result) == len(warnings)
-    assert all(one.startswith(warning) for one, warning in zip(result, warnings, strict=True))
+    assert all(item.startswith(warning) for item, warning in zip(result, warnings, strict=True))
 
 
 MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")

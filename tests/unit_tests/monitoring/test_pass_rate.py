@@ -101,7 +101,7 @@ def test_judges_rate_is_corrected_by_the_random_sample(bench: Bench) -> None:
 def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
     bench.fill()
     by = bench.memory.pass_rate
-    assert {name: one.judgments for name, one in by(by="inputs.region").groups.items()} == {
+    assert {name: group.judgments for name, group in by(by="inputs.region").groups.items()} == {
         "north": 200,
         "south": 200,
     }

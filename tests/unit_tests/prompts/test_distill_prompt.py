@@ -453,11 +453,13 @@ def test_many_guidelines_leave_space_for_the_feedback(origin: str, window: int) 
 
 
 @pytest.mark.parametrize(
-    ("window", "told", "most"), [(128_000, None, 40), (1_400, None, 2), (99, 1, 1)]
+    ("window", "max_operations", "most"), [(128_000, None, 40), (1_400, None, 2), (99, 1, 1)]
 )
-def test_small_window_requests_few_operations(window: int, told: int | None, most: int) -> None:
+def test_small_window_requests_few_operations(
+    window: int, max_operations: int | None, most: int
+) -> None:
     # Without reasons a small model writes rules until its answer is cut off.
     episodes = [episode(f"Reply {number}.", rationale=None, value=False) for number in range(20)]
-    built_prompt = prompt(*episodes, window=window, max_operations=told)
+    built_prompt = prompt(*episodes, window=window, max_operations=max_operations)
     schema = operations_schema(built_prompt)["properties"]["operations"]
     assert schema["maxItems"] == built_prompt.max_operations == most
