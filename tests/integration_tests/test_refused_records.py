@@ -14,7 +14,7 @@ from memalign_graph.io import ASYNC
 from tests.conftest import Bench, Graph, distillings, operations
 from tests.integration_tests.alignment_model import Model, guideline_per_topic
 from tests.integration_tests.alignment_support import align, alignment, comment, record, records
-from tests.loopback import ChatRequest, content_filter, error, refusal
+from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
 
 REFUSED = "GRUESOME"
 FILTERED = error(400, "The prompt triggered the content management policy.")
@@ -295,7 +295,9 @@ async def test_log_probabilities_are_requested_again_after_a_while(
     now = 1_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     bench.server.responder = lambda _: "Yes"
-    for _ in range(3):
+    # Three answers in a row count.
+    bench.server.script("Yes", "Yes", with_logprobs("A", [("A", {"A": 0.9, "B": 0.1})]))
+    for _ in range(6):
         assert confidence.usable_logprob_model(model) is not None
         await confidence.ask_with_logprobs(ASYNC, logprob_model, [HumanMessage("Well?")])
     assert confidence.usable_logprob_model(model) is None
