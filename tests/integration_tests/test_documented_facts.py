@@ -337,6 +337,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
     ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
     ("docs/checks.md", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
     ("docs/checks.md", r"of the (\d+) newest guidelines", [comment_questions._MAX_ACTIVE]),
+    ("docs/checks.md", r"of at least (\S+) counts as yes", [comment_questions._SAME_FAULT]),
     ("docs/checks.md", r"by at least ([\d.]+) in log-odds", [comment_questions._MIN_SUPPORT]),
     (
         "docs/checks.md",
