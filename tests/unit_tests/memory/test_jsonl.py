@@ -132,9 +132,7 @@ async def test_failed_export_keeps_the_earlier_file(near: Bench, tmp_path: Path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 10, before[1]))  # as a full disk
     try:
-        with pytest.raises(
-            InvalidInputError, match="^path: .*link can.t be written: File too large"
-        ):
+        with pytest.raises(InvalidInputError, match=r"link can.t be written: File too large"):
             await near.do("export_jsonl", link)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
