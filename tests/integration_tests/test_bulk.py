@@ -231,14 +231,17 @@ async def test_later_changes_of_the_memory_do_not_change_the_batch(
 
 async def test_judgments_are_kept_once(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
-    batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
-    batch.prepare(CASES)
-    batch.round()
-    for _ in range(2):
-        made = batch.collect(again=None)
+    made = []
+    for name in "ab":  # the same cases in two batches
+        (folder := tmp_path / name).mkdir()
+        batch = Batch(bench, folder, keep_judgments=timedelta(days=1))
+        batch.prepare(CASES)
+        batch.round()
+        batch.collect(again=None)
+        made += batch.collect(again=None)
     ids = {judgment.judgment.id for judgment in bench.memory().judgments()}
     assert ids == {judgment.id for judgment in made if isinstance(judgment, Judgment)}
-    assert len(ids) == 4
+    assert len(ids) == 2 * 4
 
 
 async def test_purge_names_the_files_and_the_cases_are_requested_again(
