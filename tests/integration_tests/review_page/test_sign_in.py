@@ -75,6 +75,17 @@ async def test_user_header_is_trusted_only_from_the_proxy(
 
 
 @pytest.mark.parametrize(
+    ("address", "proxy"),
+    [("::1", None), ("::ffff:10.0.0.7", "10.0.0.7"), ("10.9.9.9", "10.0.0.0/8")],
+)
+async def test_proxy_is_known_by_each_form_of_its_address(
+    office: Office, address: str, proxy: str | None
+) -> None:
+    ann = await through(office, address, proxy, headers={HEADER: "ann"}).get("/review")
+    assert ann.page.status_code == 200
+
+
+@pytest.mark.parametrize(
     ("headers", "problem"),
     [
         ([], "no name"),
