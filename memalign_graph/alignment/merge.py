@@ -7,7 +7,7 @@ contradictions. The code decides which guidelines are merged or retired.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import excerpt
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import LONG_AGO
 from memalign_graph.memory.guidelines import (
     GuidelineOperation,
     GuidelineTable,
@@ -46,7 +47,6 @@ _NEIGHBORS = 10
 
 _MAX_COMMENTS = 3
 _COMMENT_CHARS = 200
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _CONTRADICTED = "It contradicts newer feedback, or a guideline that an expert wrote by hand."
 
 
@@ -345,7 +345,7 @@ class ProposalMerger:
         return False, self._newest(guideline.episode_ids)
 
     def _newest(self, sources: Sequence[str]) -> datetime:
-        return max((self._given_at.get(key, _LONG_AGO) for key in sources), default=_LONG_AGO)
+        return max((self._given_at.get(key, LONG_AGO) for key in sources), default=LONG_AGO)
 
     def _side(self, guideline: Guideline) -> ConflictSide:
         return ConflictSide(

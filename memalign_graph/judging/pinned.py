@@ -52,9 +52,9 @@ async def pin_memory(io: IO, access: MemoryAccess, *, newest: str, version: str)
     view = vars(reader)["view"] = MemoryView(access.embedder.id)  # not the shared one
     await reader.refresh(io)
     if view.latest_fact_id != newest:
-        facts, records = view.facts()
+        facts, rows = view.facts()
         now, view = view.index, MemoryView(access.embedder.id)
-        view.add([fact for fact in facts if fact.id <= newest], records)
+        view.add([fact for fact in facts if fact.id <= newest], rows)
         missing = view.missing_texts()
         vectors = {key: vector for key in missing if (vector := now.get(key)) is not None}
         vectors |= await stored_vectors(io, access, missing.keys() - vectors.keys())

@@ -34,7 +34,7 @@ from memalign_graph.memory.facts import (
     unpacked,
 )
 from memalign_graph.memory.index import Vector, decode_vector
-from memalign_graph.memory.memory_state import ActiveGuidelines
+from memalign_graph.memory.memory_state import ActiveGuidelines, EpisodeRow
 from memalign_graph.memory.view import (
     CLOCK_SKEW_US,
     MemoryView,
@@ -156,13 +156,8 @@ class MemoryAccess:
         for key in missing:
             if key not in records:
                 raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
-        for record in records.values():
-            has_content = "episode" in record or record.get("purged")
-            if not has_content or not {"key", "content", "word"} <= record.keys():
-                raise MemAlignError(
-                    f"The feedback record {record.get('key')!r} in the store can't be read."
-                )
-        view.add(facts, records, vectors)
+        rows = {key: self.read_row(record) for key, record in records.items()}
+        view.add(facts, rows, vectors)
         view.is_loaded, view.head = True, head
         evict_views()
 
@@ -182,7 +177,8 @@ class MemoryAccess:
         it.
         """
         view = self.view
-        items = {each.id: view.feedback_record(each, replaces=replaces) for each in episodes}
+        rows = {each.id: view.row_of(each, replaces=replaces) for each in episodes}
+        by_key = {row.key: row for row in rows.values()}
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         fact = Fact(
@@ -191,18 +187,17 @@ class MemoryAccess:
             clock_us=now_us if at_us > now_us + CLOCK_SKEW_US else None,
             reason=reason,
             author=author,
-            said={episode_id: item["key"] for episode_id, item in items.items()},
+            said={episode_id: row.key for episode_id, row in rows.items()},
             **change,
         )
         written = item_of(fact)
-        for item in [*items.values(), written]:
+        records = {key: by_key[key].record() for key in view.unknown_records([fact])}
+        for item in [*records.values(), written]:
             try:
                 check_json(item, f"the item {item.get('id') or item['key']}")
             except ValueError as error:
                 raise InvalidInputError(f"{reason}: {error}") from error
-        by_key = {item["key"]: item for item in items.values()}
-        new = view.unknown_records([fact])
-        await self.put(io, self.layout.of("words"), {key: by_key[key] for key in new})
+        await self.put(io, self.layout.of("words"), records)
         # The head comes last: who reads it can read the fact.
         head = PutOp(self.layout.of("head"), HEAD, {"id": fact.id}, index=False)
         try:
@@ -212,6 +207,16 @@ class MemoryAccess:
             view.head = ""
         view.add([fact], by_key)
         return fact
+
+    def read_row(self, record: Item) -> EpisodeRow:
+        """Read a stored record of feedback."""
+        try:
+            return EpisodeRow.of(record, self.embedder.id)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MemAlignError(
+                f"The feedback record {record.get('key')!r} in the store can't be read: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     async def overwrite(self, io: IO, facts: Iterable[Fact]) -> None:
         """Overwrite facts, as a purge leaves them."""

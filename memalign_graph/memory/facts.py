@@ -117,6 +117,8 @@ def _is_changed(part: Any) -> bool:
 FeedbackHashes = dict[str, str]
 """Feedback hashes (`Episode.word`) by episode id."""
 
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
 FACT = "fact"
 """The `kind` of a fact's item: a memory of another criterion may be stored below this one."""
 

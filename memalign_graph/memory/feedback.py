@@ -127,10 +127,10 @@ def by_episode(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def feedback_in_log(view: MemoryView) -> set[tuple[str, str]]:
     """Return all feedback ever stored and not rolled back: episode ids and feedback hashes."""
-    facts, records = view.facts()
+    facts, rows = view.facts()
     logged: set[tuple[str, str]] = set()
     for fact in without_undone(facts):
-        logged |= {(key, records[record]["word"]) for key, record in fact.said.items()}
+        logged |= {(key, rows[record].feedback_hash) for key, record in fact.said.items()}
         logged |= {(key, each) for key, hashes in fact.repeated.items() for each in hashes}
     return logged
 

@@ -13,9 +13,14 @@ from typing import Generic, TypeVar
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import PURGE, Fact, Item, utc
+from memalign_graph.memory.facts import PURGE, Fact, utc
 from memalign_graph.memory.guidelines import check_name
-from memalign_graph.memory.memory_state import VERSION_SPACE, MemoryState, build_state
+from memalign_graph.memory.memory_state import (
+    VERSION_SPACE,
+    EpisodeRow,
+    MemoryState,
+    build_state,
+)
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -112,12 +117,12 @@ class MemoryDiff:
 
 
 async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) -> list[Commit]:
-    facts, words = (await access.refresh(io)).facts()
+    facts, rows_by_key = (await access.refresh(io)).facts()
     start = 0 if max_commits is None else max(len(facts) - max_commits, 0)
     commits: list[Commit] = []
     episodes: dict[str, object] = {}
     guidelines: dict[str, int] = {}
-    steps = _replay(facts, words, access.embedder.id, start)
+    steps = _replay(facts, rows_by_key, start)
     for number, (state, touched) in enumerate(steps, start):
         before = {key: episodes.pop(key) for key in touched & episodes.keys()}
         rows, pending = state.rows, state.pending
@@ -146,19 +151,19 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
 
 
 def _replay(
-    facts: list[Fact], words: Mapping[str, Item], embedder: str, start: int = 0
+    facts: list[Fact], rows: Mapping[str, EpisodeRow], start: int = 0
 ) -> Iterator[tuple[MemoryState, AbstractSet[str]]]:
     """Yield the state after the first facts and after each further one, before any purge.
 
     Each state comes with the episodes that may have changed. The same object is updated and yielded
     again.
     """
-    state = build_state(facts[:start], words, embedder, include_purged=True)
+    state = build_state(facts[:start], rows, include_purged=True)
     yield state, {*state.rows}
     for number, fact in enumerate(facts[start:], start + 1):
         if fact.undone:
             before = state.rows.keys()
-            state = build_state(facts[:number], words, embedder, include_purged=True)
+            state = build_state(facts[:number], rows, include_purged=True)
             state.changed = {*before, *state.rows}
         else:
             state.apply(fact)
@@ -201,10 +206,10 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
     view = await access.refresh(io)
     if version == view.version:
         return _current_snapshot(view, version, []), []
-    facts, words = view.facts()
+    facts, rows = view.facts()
     match: tuple[Snapshot, list[Fact]] | None = None
     versions: list[str] = []
-    for number, (state, _) in enumerate(_replay(facts, words, access.embedder.id)):
+    for number, (state, _) in enumerate(_replay(facts, rows)):
         versions.append(state.version)
         if version == versions[-1]:
             # The last match counts: feedback that was purged may have been given again.
@@ -212,7 +217,7 @@ async def _find_version(io: IO, access: MemoryAccess, version: str) -> tuple[Sna
     if match is not None:
         return match
     for seen, rest in _before_arrival(version, versions, facts):
-        state = build_state(seen, words, access.embedder.id, include_purged=True)
+        state = build_state(seen, rows, include_purged=True)
         if state.version == version:
             return _snapshot(state), rest
     raise InvalidInputError(
@@ -244,7 +249,7 @@ def _before_arrival(
 def _snapshot(state: MemoryState) -> Snapshot:
     episodes = filter(None, map(state.episode, state.rows))
     version, guidelines, _ = state.active_guidelines()
-    purged = [row.id for row in state.rows.values() if row.is_purged]
+    purged = [key for key, row in state.rows.items() if row.is_purged]
     return Snapshot(
         version=version,
         episodes=sorted(episodes, key=lambda episode: (episode.created_at, episode.id)),

@@ -81,7 +81,7 @@ async def import_jsonl(
     # The sources of an imported guideline are those that this memory has after the import.
     newer = {key for key, episode in merged.items() if episode.word != read.episodes[key].word}
     hashes = {key: each for key, each in view.feedback_hashes().items() if key not in merged}
-    hashes |= {key: view.feedback_record(merged[key])["word"] for key in merged.keys() - newer}
+    hashes |= {key: view.row_of(merged[key]).feedback_hash for key in merged.keys() - newer}
     _, active_guidelines, revisions = view.current
     active = {guideline.id: guideline for guideline in active_guidelines}
     guidelines: list[GuidelineRevision] = []

@@ -5,15 +5,15 @@ The fold is updated fact by fact.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from sys import intern
 from typing import Any, NamedTuple
 
-from memalign_graph.identity import digest
 from memalign_graph.memory.facts import (
     JUDGE_CASES,
+    LONG_AGO,
     Fact,
     FeedbackHashes,
     GuidelineRevision,
@@ -25,8 +25,6 @@ from memalign_graph.memory.index import text_of, vector_key
 from memalign_graph.types import Episode, Guideline
 
 VERSION_SPACE = 2**128
-
-_NOT_IN_KEY = {"status", "created_at", "updated_at"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +48,60 @@ class PastVerdict:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
-    """An active episode, not validated: thousands are read at once."""
+    """A record of feedback; the episode is not validated, because thousands are read at once."""
 
-    id: str
+    key: str
     content_hash: str
     feedback_hash: str
-    """The hash of value and rationale (`Episode.word`)."""
+    """The hash of value and rationale (`Episode.word`); lessons name the feedback by it."""
     content: Mapping[str, Any]
     """The episode as JSON; its status alone after a purge."""
-    starts_pending: bool
-    """Whether it is pending until a lesson reads it."""
-    vector_key: str
-    example_id: str
-    value: Any
+    id: str = ""
+    example_id: str = ""
+    vector_key: str = ""
+    value: Any = None
     """The expert's value as stored; None if there is none."""
-    given_at: datetime
-    past_verdict: PastVerdict | None
+    given_at: datetime = LONG_AGO
+    past_verdict: PastVerdict | None = None
+
+    @classmethod
+    def of(cls, record: Item, embedder: str) -> "EpisodeRow":
+        """Read a record; raises KeyError, TypeError, ValueError or AttributeError."""
+        names = record["key"], record["content"], record["word"]
+        if "episode" not in record:
+            return cls(*names, {"status": record["status"]})
+        content = record["episode"]
+        text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
+        return cls(
+            *names,
+            content,
+            id=content["id"],
+            example_id=content["example_id"],
+            vector_key=vector_key(embedder, text),
+            value=content.get("value"),
+            given_at=datetime.fromisoformat(content["given_at"]),
+            past_verdict=_past_verdict(content.get("judgment")),
+        )
+
+    def record(self) -> Item:
+        """Return the record as it is stored."""
+        names = {"key": self.key, "content": self.content_hash, "word": self.feedback_hash}
+        content = {**self.content, "purged": True} if self.is_purged else {"episode": self.content}
+        return {**names, **content}
+
+    def redacted(self) -> "EpisodeRow":
+        """Return the row without its content."""
+        status = {"status": self.content.get("status")}
+        return EpisodeRow(self.key, self.content_hash, self.feedback_hash, status)
 
     @property
     def is_purged(self) -> bool:
         return not self.example_id
+
+    @property
+    def starts_pending(self) -> bool:
+        """Whether it is pending until a lesson reads it."""
+        return self.content.get("status") == "pending"
 
     @property
     def verdicts(self) -> dict[str, Any]:
@@ -77,45 +109,6 @@ class EpisodeRow:
         judgment = self.content.get("judgment")
         own = {} if judgment is None else {judgment["id"]: judgment["value"]}
         return {**self.content.get("other_verdicts", {}), **own}
-
-
-def feedback_record(episode: Episode, feedback_hash: str, taken: Collection[str]) -> Item:
-    """Build the stored record of feedback; lessons name it by `feedback_hash`."""
-    content = episode.to_json()
-    key = content_hash = digest({name: content[name] for name in content.keys() - _NOT_IN_KEY})
-    while key in taken:
-        key = digest([key])
-    return {"key": key, "content": content_hash, "word": feedback_hash, "episode": content}
-
-
-def redacted_record(record: Mapping[str, Any]) -> Item:
-    """Return a stored record of feedback without its content."""
-    status = record["episode"]["status"] if "episode" in record else record["status"]
-    return {
-        **{name: record[name] for name in ("key", "content", "word")},
-        "status": status,
-        "purged": True,
-    }
-
-
-def row_of(episode_id: str, record: Item, embedder: str) -> EpisodeRow:
-    """Build a row from a stored record, without validating the episode."""
-    names = episode_id, record["content"], record["word"]
-    if "episode" not in record:
-        gone, never = {"status": record["status"]}, datetime.min.replace(tzinfo=UTC)
-        return EpisodeRow(*names, gone, record["status"] == "pending", "", "", None, never, None)
-    content = record["episode"]
-    text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
-    return EpisodeRow(
-        *names,
-        content=content,
-        starts_pending=content.get("status") == "pending",
-        vector_key=vector_key(embedder, text),
-        example_id=content["example_id"],
-        value=content.get("value"),
-        given_at=datetime.fromisoformat(content["given_at"]),
-        past_verdict=_past_verdict(content.get("judgment")),
-    )
 
 
 def _past_verdict(judgment: Any) -> PastVerdict | None:
@@ -185,10 +178,11 @@ class ActiveGuidelines(NamedTuple):
 class MemoryState:
     """The active episodes and guidelines after some facts, applied in order."""
 
-    def __init__(
-        self, records: Mapping[str, Item], embedder: str, *, include_purged: bool = False
-    ) -> None:
-        """Start empty; `include_purged` keeps purged episodes, without their content."""
+    def __init__(self, rows: Mapping[str, EpisodeRow], *, include_purged: bool = False) -> None:
+        """Start empty; takes the rows of all feedback by their keys.
+
+        `include_purged` keeps purged episodes, without their content.
+        """
         self.rows: dict[str, EpisodeRow] = {}
         self.guidelines: dict[str, GuidelineRevision] = {}
         self.pending: set[str] = set()
@@ -204,8 +198,7 @@ class MemoryState:
         """The episodes of each vector, by its key."""
         self.changed_vectors: set[str] = set()
         """The vector keys that got or lost an episode; callers empty it."""
-        self._records = records
-        self._embedder = embedder
+        self._rows_by_key = rows
         self._include_purged = include_purged
         self._lesson_facts: list[Fact] = []
         self._lesson_hashes: set[str] = set()
@@ -284,8 +277,7 @@ class MemoryState:
         for key in fact.forgotten:
             is_touched |= self._set(key, None)
         for episode_id, key in fact.said.items():
-            item = self._records[key]
-            row, before = row_of(episode_id, item, self._embedder), self.rows.get(episode_id)
+            row, before = self._rows_by_key[key], self.rows.get(episode_id)
             if before is None and fact.reason == JUDGE_CASES:
                 continue  # forgotten while the judge was asked
             if row.is_purged and not self._include_purged:
@@ -441,14 +433,10 @@ class MemoryState:
 
 
 def build_state(
-    facts: Iterable[Fact],
-    records: Mapping[str, Item],
-    embedder: str,
-    *,
-    include_purged: bool = False,
+    facts: Iterable[Fact], rows: Mapping[str, EpisodeRow], *, include_purged: bool = False
 ) -> MemoryState:
     """Fold facts, in any order, into a state."""
-    state = MemoryState(records, embedder, include_purged=include_purged)
+    state = MemoryState(rows, include_purged=include_purged)
     for fact in without_undone(facts):
         state.apply(fact)
     state.settle()

@@ -33,7 +33,7 @@ from memalign_graph.memory.facts import (
 )
 from memalign_graph.memory.index import past_texts, vector_key
 from memalign_graph.memory.judgments import delete_matching
-from memalign_graph.memory.memory_state import redacted_record
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import embedder_namespaces
 from memalign_graph.memory.view import MemoryView, discard_view
 from memalign_graph.types import Episode, Guideline
@@ -175,8 +175,8 @@ async def purge(
         named = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=named)
         redactions, late = await _purge_late(io, access, fact, traces.authors)
-        traces.records |= late
-        purged |= {key: _episode(item) for key, item in late.items()}
+        traces.rows |= late
+        purged |= {key: _episode(row) for key, row in late.items()}
     [items] = await access.search(io, access.layout.of("facts"))
     stored = {fact.id: fact for fact in map(read_fact, items)}
     changed = [fact for fact in view.facts()[0] if stored.get(fact.id, fact) != fact]
@@ -184,7 +184,7 @@ async def purge(
     # Again, for judgments that were made meanwhile.
     await delete_matching(io, access, traces.is_traced)
     guideline_ids = {revision.id for revision in redactions.revisions}
-    await _redact(io, access, traces.records, purged, traces.ids | guideline_ids)
+    await _redact(io, access, traces.rows, purged, traces.ids | guideline_ids)
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
         warnings += await vacuum(io, saver, "checkpointer")
@@ -226,12 +226,12 @@ class _Traces:
     def __init__(
         self,
         facts: list[Fact],
-        records: dict[str, Item],
+        rows: dict[str, EpisodeRow],
         active: Mapping[str, Episode],
         selection: Selection,
     ) -> None:
-        self.records = records
-        feedback = {key: _episode(item) for key, item in records.items() if "episode" in item}
+        self.rows = rows
+        feedback = {key: _episode(row) for key, row in rows.items() if not row.is_purged}
         by_update = sorted(feedback.values(), key=lambda episode: episode.updated_at)
         newest = {**{episode.id: episode for episode in by_update}, **active}
         self.selected = {key for key, episode in newest.items() if selection.matches(episode)}
@@ -276,8 +276,8 @@ async def _erase_threads(
         # From the store: after a purge that was cut off, the view lacks these records.
         facts, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
         active = (await access.refresh(io)).episodes()
-        by_key = {item["key"]: item for item in items}
-        traces = _Traces(list(map(read_fact, facts)), by_key, active, selection)
+        rows = {row.key: row for row in map(access.read_row, items)}
+        traces = _Traces(list(map(read_fact, facts)), rows, active, selection)
         if seen and traces.markers <= seen:
             return traces, list(threads), warnings
         known = sorted({key for each in traces.purged.values() for key in each.thread_ids})
@@ -288,8 +288,8 @@ async def _erase_threads(
             return traces, list(threads), warnings
 
 
-def _episode(item: Mapping[str, Any]) -> Episode:
-    return Episode.model_validate(item["episode"])
+def _episode(row: EpisodeRow) -> Episode:
+    return Episode.model_validate({**row.content})
 
 
 async def purge_meanwhile(io: IO, access: MemoryAccess, fact: Fact, before: set[str]) -> MemoryView:
@@ -298,7 +298,7 @@ async def purge_meanwhile(io: IO, access: MemoryAccess, fact: Fact, before: set[
     purges = sorted(view.purges() - before)
     for key in purges:
         _, late = await _purge_late(io, access, view.fact(key))
-        redacted = {key: redacted_record(item) for key, item in late.items()}
+        redacted = {key: row.redacted().record() for key, row in late.items()}
         await access.put(io, access.layout.of("words"), redacted)
     if purges:
         await access.overwrite(io, [view.fact(fact.id)])
@@ -307,19 +307,19 @@ async def purge_meanwhile(io: IO, access: MemoryAccess, fact: Fact, before: set[
 
 async def _purge_late(
     io: IO, access: MemoryAccess, purge: Fact, authors: Container[str | None] = ()
-) -> tuple[_Redactions, dict[str, Item]]:
-    """Purge what others wrote while a purge ran; returns all redactions, and their records."""
+) -> tuple[_Redactions, dict[str, EpisodeRow]]:
+    """Purge what others wrote while a purge ran; returns all redactions, and its rows."""
     view = await access.refresh(io)
-    facts, records = view.facts()
+    facts, rows = view.facts()
     redactions = _find_redactions(facts, {*purge.forgotten}, authors, purge.scrubbed)
     ids = redactions.guideline_ids
     again = purge.model_copy(update={"scrubbed": ids})
     changed = [fact.id for fact in facts if fact.after_purge(again, set()) != fact]
     late = {
-        key: records[key]
+        key: rows[key]
         for fact in facts
         for episode_id, key in fact.said.items()
-        if episode_id in purge.forgotten and "episode" in records[key]
+        if episode_id in purge.forgotten and not rows[key].is_purged
         # Feedback given after the purge stays.
         if fact.id < purge.id or (fact.reason == JUDGE_CASES and not view.holds(episode_id))
     }
@@ -384,22 +384,22 @@ def _ids(episodes: Iterable[Episode]) -> set[str]:
 async def _redact(
     io: IO,
     access: MemoryAccess,
-    records: Mapping[str, Item],
+    rows: Mapping[str, EpisodeRow],
     purged: Container[str],
     ids: set[str],
 ) -> None:
     """Redact feedback, and the judgments of other experts' feedback that may repeat it."""
-    redacted = {key: _without_traces(records[key], ids) for key in records if key not in purged}
+    redacted = {key: _without_traces(rows[key], ids) for key in rows if key not in purged}
     changes = {key: item for key, item in redacted.items() if item is not None}
     if changes:
         discard_view(access.store, access.view)  # it has these judgments, too
-    erased = {key: redacted_record(records[key]) for key in records if key in purged}
+    erased = {key: rows[key].redacted().record() for key in rows if key in purged}
     await access.put(io, access.layout.of("words"), {**changes, **erased})
 
 
-def _without_traces(item: Mapping[str, Any], ids: set[str]) -> Item | None:
+def _without_traces(row: EpisodeRow, ids: set[str]) -> Item | None:
     """Return a record without what its judgment may repeat; None if that is nothing."""
-    judgment = item.get("episode", {}).get("judgment")
+    judgment = row.content.get("judgment")
     if not isinstance(judgment, Mapping) or ids.isdisjoint(texts_in(judgment)):
         return None
     evidence = judgment.get("evidence") or {}
@@ -407,7 +407,7 @@ def _without_traces(item: Mapping[str, Any], ids: set[str]) -> Item | None:
     prompted = [key for key in judgment.get("episode_ids", []) if key not in ids]
     redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": prompted}
     redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}
-    return {**item, "episode": {**item["episode"], "judgment": redacted}}
+    return {**row.record(), "episode": {**row.content, "judgment": redacted}}
 
 
 async def _remove_vectors(

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
 from functools import reduce
 from itertools import count
 from typing import Any
@@ -16,15 +15,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.memory.facts import PURGE, Fact, Item, MemoryLayout, clock, timestamp_us
+from memalign_graph.identity import digest
+from memalign_graph.memory.facts import LONG_AGO, PURGE, Fact, MemoryLayout, clock, timestamp_us
 from memalign_graph.memory.index import Vector, VectorIndex
 from memalign_graph.memory.memory_state import (
     EpisodeRow,
     MemoryState,
     build_state,
-    feedback_record,
     merge_feedback,
-    redacted_record,
     withdraws_support,
 )
 from memalign_graph.types import Episode, Guideline
@@ -49,6 +47,9 @@ _BYTES_PER_CHARACTER = 4
 
 _SIZE_SAMPLE = 64
 
+_NOT_IN_KEY = {"status", "created_at", "updated_at"}
+"""The fields of an episode that its record's key does not cover."""
+
 
 class MemoryView:
     """One memory as last read; facts may be added in any order, and more than once."""
@@ -56,7 +57,7 @@ class MemoryView:
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
         """Vectors by vector key."""
-        self.swept_at = datetime.min.replace(tzinfo=UTC)
+        self.swept_at = LONG_AGO
         """When this process last deleted expired judgments."""
         self.sweep_offset = 0
         self.derived_cache: dict[Any, Any] = {}
@@ -75,11 +76,11 @@ class MemoryView:
         self._lock = threading.Lock()
         self._item_bytes = 0
         self._facts: dict[str, Fact] = {}
-        self._records: dict[str, Item] = {}
-        """Feedback records by their keys."""
+        self._rows: dict[str, EpisodeRow] = {}
+        """All feedback by the keys of its records."""
         self._purged: set[str] = set()
         self._purges: list[Fact] = []
-        self._state = MemoryState(self._records, embedder)
+        self._state = MemoryState(self._rows)
         self.current = self._state.active_guidelines()
         self._missing: set[str] = set()
 
@@ -159,28 +160,33 @@ class MemoryView:
             episodes.sort(key=lambda episode: (episode.created_at, episode.id))
         return {episode.id: episode for episode in episodes}
 
-    def feedback_record(self, feedback: Episode, *, replaces: bool = False) -> Item:
-        """Build the record of new feedback, merged with the same expert's earlier feedback."""
+    def row_of(self, feedback: Episode, *, replaces: bool = False) -> EpisodeRow:
+        """Return the row of new feedback, merged with the same expert's earlier feedback."""
         with self._lock:
-            row = self._state.rows.get(feedback.id)
-            if row is None:
-                item = feedback_record(feedback, feedback.word, self._purged)
-            else:
+            row, feedback_hash = self._state.rows.get(feedback.id), feedback.word
+            if row is not None:
                 before = Episode.model_validate({**row.content})
-                after = merge_feedback(before, feedback, replaces=replaces)
+                feedback = merge_feedback(before, feedback, replaces=replaces)
                 # With the same hash, guidelines of the earlier feedback rest on this one, too.
-                is_other = withdraws_support(before, after)
-                feedback_hash = after.word if is_other else row.feedback_hash
-                item = feedback_record(after, feedback_hash, self._purged)
-            return self._records.get(item["key"], item)
+                is_other = withdraws_support(before, feedback)
+                feedback_hash = feedback.word if is_other else row.feedback_hash
+            episode = feedback.to_json()
+            content = digest({name: episode[name] for name in episode.keys() - _NOT_IN_KEY})
+            key = content
+            while key in self._purged:
+                key = digest([key])
+            if key in self._rows:
+                return self._rows[key]
+        record = {"key": key, "content": content, "word": feedback_hash, "episode": episode}
+        return EpisodeRow.of(record, self._embedder)
 
     def fact(self, fact_id: str) -> Fact:
         return self._facts[fact_id]
 
-    def facts(self) -> tuple[list[Fact], Mapping[str, Item]]:
-        """Return all facts, oldest first, and all feedback records by their keys."""
+    def facts(self) -> tuple[list[Fact], Mapping[str, EpisodeRow]]:
+        """Return all facts, oldest first, and all feedback by the keys of its records."""
         with self._lock:
-            return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._records)
+            return sorted(self._facts.values(), key=lambda fact: fact.id), dict(self._rows)
 
     def unknown_facts(self, fact_ids: Iterable[str]) -> list[str]:
         with self._lock:
@@ -190,19 +196,20 @@ class MemoryView:
         """Return the keys of feedback records that some facts name and the view lacks."""
         with self._lock:
             keys = dict.fromkeys(key for fact in facts for key in fact.said.values())
-            return [key for key in keys if key not in self._records]
+            return [key for key in keys if key not in self._rows]
 
     def add(
         self,
         facts: Iterable[Fact],
-        records: Mapping[str, Item],
+        rows: Mapping[str, EpisodeRow],
         vectors: Mapping[str, Vector] | None = None,
     ) -> None:
+        """Add facts, and the rows of their feedback that the view lacks."""
         with self._lock:
-            for key, record in records.items():
-                if key not in self._records or "purged" in record:
-                    self._records[key] = record
-            self._item_bytes += _estimate_bytes(list(records.values()))
+            for key, row in rows.items():
+                if key not in self._rows or row.is_purged:
+                    self._rows[key] = row
+            self._item_bytes += _estimate_bytes([row.content for row in rows.values()])
             unknown = {fact.id: fact for fact in facts if fact.id not in self._facts}
             fresh = [unknown[key] for key in sorted(unknown)]
             self._item_bytes += _estimate_bytes(fresh)
@@ -225,7 +232,7 @@ class MemoryView:
                 changed = self._state.changed_vectors
             else:
                 changed = {*self._state.by_vector}
-                self._state = build_state(self._facts.values(), self._records, self._embedder)
+                self._state = build_state(self._facts.values(), self._rows)
                 changed |= self._state.by_vector.keys()
             self._state.changed, self._state.changed_vectors = set(), set()
             wanted = changed & self._state.by_vector.keys()
@@ -279,12 +286,12 @@ class MemoryView:
         erased: dict[str, set[str]] = {}
         names, scrubbed = set[str](), set[str]()
         for purge in purges:
-            purged = self._records.keys() & purge.purged
-            authors = _authors(self._records[key] for key in purged)
+            purged = self._rows.keys() & purge.purged
+            authors = _authors(self._rows[key] for key in purged)
             for key in purged:
-                self._records[key] = redacted_record(self._records[key])
+                self._rows[key] = self._rows[key].redacted()
             self._purged.update(purge.purged)
-            authors -= _authors(self._records.values()) if authors else authors
+            authors -= _authors(self._rows.values()) if authors else authors
             erased[purge.id] = authors
             names |= authors
             scrubbed |= purge.scrubbed.keys()
@@ -304,8 +311,8 @@ class MemoryView:
         self._missing -= wanted.keys()
 
 
-def _authors(records: Iterable[Item]) -> set[str]:
-    return {author for item in records if (author := item.get("episode", {}).get("author"))}
+def _authors(rows: Iterable[EpisodeRow]) -> set[str]:
+    return {author for row in rows if (author := row.content.get("author"))}
 
 
 def _estimate_bytes(items: Sequence[Any]) -> int:

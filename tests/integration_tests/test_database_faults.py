@@ -56,10 +56,8 @@ def pool_of(size: int) -> dict[str, Any]:
 def content_of(memory: JudgeMemory) -> Any:
     """The content of a memory; checks that the cached state equals the replayed log."""
     episodes, guidelines = memory.episodes(), memory.guidelines()
-    facts, feedback_records = memory.access.view.facts()
-    assert (
-        build_state(facts, feedback_records, memory.access.embedder.id).version == memory.version()
-    )
+    facts, rows = memory.access.view.facts()
+    assert build_state(facts, rows).version == memory.version()
     inputs = {episode.id: str(episode.example.inputs) for episode in episodes}
     return (
         sorted((inputs[episode.id], episode.rationale, episode.status) for episode in episodes),

@@ -9,6 +9,7 @@ import pytest
 from memalign_graph import Boolean
 from memalign_graph.evidence.comparison import blend_weight, is_better
 from memalign_graph.evidence.deciding import _trust
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
     HELPED,
@@ -120,7 +121,7 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     first, second = word(0, item, case=0), word(1, replace(item, truth=not item.truth), case=0)
     second["episode"]["example_id"] = "x0001"
     view = view_of([item], [first])
-    view.add([fact(view, said={"e0001": "e0001"})], {"e0001": second})
+    view.add([fact(view, said={"e0001": "e0001"})], {"e0001": EpisodeRow.of(second, "made up")})
     model = model_of(view)
     assert [(case.example_id, case.value) for case in model.cases] == [
         ("x0000", item.truth),

@@ -15,6 +15,7 @@ from memalign_graph.evidence.evidence_model import EvidenceModel
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.memory.facts import Fact, new_id, timestamp_us
 from memalign_graph.memory.index import text_of, vector_key
+from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale, Value
 
@@ -107,6 +108,7 @@ def word(at: int, item: Item, case: int | None = None) -> dict[str, Any]:
     judged: dict[str, Any] = {"value": item.verdict, "probabilities": item.probabilities}
     judged["judge_key"] = item.judge_key
     episode = {
+        "id": f"e{at:04d}",
         "example": {"inputs": f"Case {case}", "outputs": "a"},
         "example_id": f"x{case:04d}",
         "value": item.truth,
@@ -133,7 +135,7 @@ def put(view: MemoryView, words: Sequence[dict[str, Any]], items: Sequence[Item]
     """Bring words into a memory, with the vectors of their cases."""
     cases = [int(each["episode"]["example_id"][1:]) for each in words]
     vectors = {key_of(case): item.vector for case, item in zip(cases, items, strict=True)}
-    by_key = {each["key"]: each for each in words}
+    by_key = {each["key"]: EpisodeRow.of(each, "made up") for each in words}
     view.add([fact(view, said={key: key for key in by_key})], by_key, vectors)
 
 

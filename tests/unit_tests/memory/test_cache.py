@@ -405,10 +405,10 @@ def test_lessons_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
         memory.remember(comment(f"q{number}", "Cold.", value=False))
     for episode in memory.episodes()[:40]:
         memory.revise(episode.id, {"rationale": "Rude."})
-    facts, feedback_records = memory.access.view.facts()
+    facts, rows = memory.access.view.facts()
     reapply = Mock()
     monkeypatch.setattr(memory_state.MemoryState, "_reapply_lessons", reapply)
-    folded = memory_state.build_state(facts, feedback_records, memory.access.embedder.id)
+    folded = memory_state.build_state(facts, rows)
     assert folded.version == memory.version()
     assert reapply.call_count <= 1
 

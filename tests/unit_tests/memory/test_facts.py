@@ -13,14 +13,16 @@ from memalign_graph import (
     EmbeddingError,
     InvalidInputError,
     JudgeMemory,
+    MemAlignError,
     StoreError,
     create_judge_graph,
 )
 from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.facts import unpacked
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.driver import Actor
+from tests.unit_tests.memory.driver import Actor, memories
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.stores import WatchedStore
+from tests.unit_tests.memory.stores import WatchedStore, in_memory
 from tests.unit_tests.memory.support import CRITERION, QUERY, Bench, comment, hashed, learn, op
 
 
@@ -128,6 +130,17 @@ def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
     assert store.writes == []
     size = 64
     assert len(memory.recall(QUERY)) == 1
+
+
+def test_unreadable_feedback_is_refused_at_each_attempt() -> None:
+    here, there = memories(in_memory(InMemoryStore()), 2)
+    here.remember([comment("one"), comment("two")])
+    item = here.access.store.search(here.access.layout.of("words"))[0]
+    record = {**unpacked(item.value), "episode": {"value": True}}
+    here.access.store.put(item.namespace, item.key, record)
+    for _ in range(2):
+        with pytest.raises(MemAlignError, match=f"The feedback record '{item.key}' .* can't be"):
+            there.episodes()
 
 
 def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:

@@ -177,7 +177,7 @@ def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
         [cold] = memories(opener, 1)
         check_same(warm, cold)
 
-        facts, feedback_records = cold.access.view.facts()
+        facts, rows = cold.access.view.facts()
         assert len(facts) > 20
         for _ in range(3):
             view, arrived = MemoryView("test"), list[Fact]()
@@ -185,8 +185,8 @@ def test_cached_state_equals_replaying_all_facts_in_any_order() -> None:
             while len(arrived) < len(facts):
                 chunk = late[len(arrived) :][: order.randint(1, 6)]
                 arrived += chunk
-                view.add([*chunk, *order.sample(arrived, 1)], feedback_records)
-                check_in_step(view, build_state(arrived, feedback_records, "test"))
+                view.add([*chunk, *order.sample(arrived, 1)], rows)
+                check_in_step(view, build_state(arrived, rows))
             assert view.version == cold.version()
 
 

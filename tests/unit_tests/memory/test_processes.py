@@ -56,12 +56,10 @@ def test_random_processes_lose_nothing_and_see_the_same_memory(
 
     guidelines, episodes = memory.guidelines(), memory.episodes()
     assert seen == [(memory.version(), guidelines, episodes)] * COUNT
-    facts, feedback_records = memory.access.view.facts()
+    facts, rows = memory.access.view.facts()
     assert all(written)
     assert sorted(fact.id for fact in facts) == sorted(key for item in written for key in item)
-    assert (
-        build_state(facts, feedback_records, memory.access.embedder.id).version == memory.version()
-    )
+    assert build_state(facts, rows).version == memory.version()
     check_same([memory], cold)
 
 
