@@ -107,17 +107,7 @@ async def keep_judgment(
     """Keep a judgment for `keep_for`; returns it, with a warning if it cannot be kept."""
     if keep_for is None:
         return judgment
-    view = await access.refresh(io)
-    active_ids = {guideline.id for guideline in view.guidelines}
-    has_episodes = all(map(view.holds, judgment.episode_ids))
-    if not has_episodes or not active_ids.issuperset(judgment.guideline_ids):
-        warning = (
-            "Not stored for later feedback: an episode or guideline that this judgment used was "
-            "forgotten meanwhile."
-        )
-        logger.warning("The judgment %s: %s", judgment.id, warning)
-        return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
-    at = utc_now()
+    at, namespace = utc_now(), access.layout.of("judgments")
     until = at + min(keep_for, datetime.max.replace(tzinfo=UTC) - at)
     item = KeptJudgment(
         judgment=judgment,
@@ -127,7 +117,19 @@ async def keep_judgment(
         embedder=access.embedder.id,
         vector=vector,
     )
-    await _put(io, access, access.layout.of("judgments"), judgment.id, item, until - at)
+    await _put(io, access, namespace, judgment.id, item, until - at)
+    # Stored before it is checked: a purge that this does not see yet finds it in the store.
+    view = await access.refresh(io)
+    active_ids = {guideline.id for guideline in view.guidelines}
+    has_episodes = all(map(view.holds, judgment.episode_ids))
+    if not has_episodes or not active_ids.issuperset(judgment.guideline_ids):
+        await access.put(io, namespace, {judgment.id: None})
+        warning = (
+            "Not stored for later feedback: an episode or guideline that this judgment used was "
+            "forgotten meanwhile."
+        )
+        logger.warning("The judgment %s: %s", judgment.id, warning)
+        return judgment.model_copy(update={"warnings": [*judgment.warnings, warning]})
     await _sweep(io, access, at)
     return judgment
 

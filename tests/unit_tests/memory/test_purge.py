@@ -3,12 +3,14 @@
 import gc
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from time import process_time
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
@@ -17,7 +19,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.memory.facts import PURGE, Fact, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
-from memalign_graph.memory.judgments import delete_matching
+from memalign_graph.memory.judgments import delete_matching, keep_judgment
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
 from tests.loopback import ChatRequest
@@ -355,6 +357,25 @@ def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.Monk
     memory.forget(author="ann", purge=True)
     assert memory.episodes() == []
     assert left_in(everything_in(store), "zqxwhy") == []
+
+
+def test_judgment_kept_during_the_purge_is_deleted() -> None:
+    here, there = memories(in_memory(InMemoryStore()), 2)
+    episode = here.remember(said("one", "It is zqxwhy.", author="ann"))
+    judgment = Judgment(
+        criterion=CRITERION.name,
+        example_id="x",
+        value=True,
+        rationale="As said: zqxwhy.",
+        episode_ids=[episode.id],
+        memory_version=here.version(),
+    )
+    interleave(
+        lambda io: keep_judgment(io, here.access, judgment, QUERY, None, timedelta(days=1)),
+        lambda asked: isinstance(asked[0], PutOp),
+        lambda: there.forget(author="ann", purge=True),
+    )
+    assert left_in(everything_in(here.access.store)) == []
 
 
 def test_check_question_of_a_purged_guideline_is_removed() -> None:
