@@ -25,7 +25,9 @@ class CachedRepliesIO(IO):
         super().__init__(io)
         self._access = access
         self._prompt_counts: Counter[str] = Counter()
-        self._uncached: dict[int, tuple[str, ChatReply]] = {}
+        self._uncached: dict[int, tuple[str, set[str], ChatReply]] = {}
+        """New replies by their Python ids: the key, the purges before it, and the reply itself, so
+        that its id is not reused."""
         self._lock = threading.Lock()
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
@@ -37,20 +39,24 @@ class CachedRepliesIO(IO):
                 return ChatReply(**cached[key]["reply"])
             except (KeyError, TypeError):
                 pass  # written by another version of this package
+        purges = (await self._access.refresh(self.io)).purges()
         reply = await self.io.chat(model, messages)
-        self._uncached[id(reply)] = key, reply  # holds the reply, so that its id is not reused
+        self._uncached[id(reply)] = key, purges, reply
         return reply
 
     async def mark_usable(self, reply: ChatReply) -> None:
         if id(reply) not in self._uncached:
             return  # it is from the cache
-        key, _ = self._uncached.pop(id(reply))
+        key, purges, _ = self._uncached.pop(id(reply))
         item = {"id": key, "reply": asdict(reply)}
         try:
             check_json(item, "the reply")
         except ValueError:
             return  # text that some stores refuse, such as NUL
-        await self._access.put(self.io, self._access.layout.of("drafts"), {key: item})
+        namespace = self._access.layout.of("drafts")
+        await self._access.put(self.io, namespace, {key: item})
+        if (await self._access.refresh(self.io)).purges() != purges:
+            await self._access.put(self.io, namespace, {key: None})  # it may repeat what was purged
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
         prompt = digest([model.key, *([message.type, message.text] for message in messages)])

@@ -174,6 +174,7 @@ async def purge(
         }
         named = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=named)
+        await clear_cached_replies(io, access)  # again, for those of the meantime
         redactions, late = await _purge_late(io, access, fact, traces.authors)
         traces.rows |= late
         purged |= {key: _episode(row) for key, row in late.items()}

@@ -1,5 +1,6 @@
 """Replies that are kept until what they lead to is committed."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,9 +10,14 @@ from langgraph.store.memory import InMemoryStore
 from memalign_graph import JudgeMemory
 from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.asking import with_schema
-from memalign_graph.io import IO
+from memalign_graph.io import IO, SYNC, run_sync
+from memalign_graph.memory.purge import Selection
+from memalign_graph.memory.purge import purge as erase
 from tests.loopback import LoopbackServer
-from tests.unit_tests.memory.support import CRITERION, hashed
+from tests.unit_tests.memory.driver import memories
+from tests.unit_tests.memory.purging import everything_in, left_in
+from tests.unit_tests.memory.stores import asks, commits, in_memory, interleave
+from tests.unit_tests.memory.support import CRITERION, hashed, said
 from tests.unit_tests.support import Drive
 
 SCHEMA: dict[str, Any] = {"title": "judgment", "type": "object", "properties": {}}
@@ -32,6 +38,30 @@ def test_a_reply_is_kept_for_a_model_with_the_same_settings(
 
     assert drive(ask) == drive(lambda io: ask(io, **settings)) == {"value": True}
     assert len(server.chats) == requests
+
+
+@pytest.mark.parametrize("is_during_call", [True, False])
+def test_a_reply_to_a_prompt_from_before_a_purge_is_not_kept(
+    server: LoopbackServer, *, is_during_call: bool
+) -> None:
+    here, there = memories(in_memory(InMemoryStore()), 2)
+    there.remember(said("one", "It is zqxwhy.", author="ann"))
+    server.responder = lambda _: {"rationale": "zqxwhy"}
+    model = with_schema(server.chat_model(), SCHEMA)
+
+    async def ask(io: IO) -> None:
+        cached = CachedRepliesIO(io, here.access)
+        await cached.mark_usable(await cached.chat(model, [HUMAN]))
+
+    def purge() -> None:
+        there.forget(author="ann", purge=True)
+
+    if is_during_call:
+        interleave(ask, asks, purge)
+    else:
+        purging = partial(erase, access=there.access, selection=Selection(author="ann"), saver=None)
+        interleave(purging, commits, lambda: run_sync(ask(SYNC)))
+    assert left_in(everything_in(there.access.store)) == []
 
 
 HUMAN = HumanMessage("Well?")
