@@ -55,14 +55,13 @@ async def remember(
     *,
     known_vectors: Mapping[str, Vector] | None = None,
     is_table: bool = False,
-    note_threads: bool = True,
     embeds: bool = True,
 ) -> RememberResult:
     """Store feedback as episodes.
 
     A table may be stored repeatedly: a row without a date counts once, so that it does not undo
-    what its expert revised or forgot later. Without `embeds`, new cases are embedded at the next
-    search.
+    what its expert revised or forgot later, and further threads of a row change nothing. Without
+    `embeds`, new cases are embedded at the next search.
     """
     checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
@@ -84,7 +83,7 @@ async def remember(
         submitted[episode.id] = merge_feedback(submitted.get(episode.id), episode)
     after = {key: merge_feedback(stored.get(key), episode) for key, episode in submitted.items()}
     changed = {key for key in after.keys() & stored if not stored[key].says_the_same_as(after[key])}
-    if not note_threads:
+    if is_table:
         same = (after.keys() & stored) - changed
         after |= {key: stored[key] for key in same if after[key].verdicts == stored[key].verdicts}
     authors = {item.author for item in checked}
@@ -97,8 +96,13 @@ async def remember(
     if written or repeated:
         change = {"repeated": repeated}
         await access.write(io, "remember", change, author=author, episodes=written)
-    active = {**stored, **after}
-    episodes = [active[key] for key in ids if key in active]
+    # Feedback that an expert gives again may be distilled already.
+    active, pending = {**stored, **after}, {*access.view.pending()}
+    episodes = [
+        active[key].model_copy(update={"status": "pending" if key in pending else "distilled"})
+        for key in ids
+        if key in active
+    ]
     return RememberResult(episodes, after.keys() - stored.keys(), changed)
 
 

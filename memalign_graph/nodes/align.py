@@ -182,7 +182,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     step.progress("remember", 0, len(feedback))
     version_before = (await access.refresh(io)).version
     guidelines = await access.guidelines(io)
-    stored = await remember(io, access, feedback, is_table=True, note_threads=False)
+    stored = await remember(io, access, feedback, is_table=True)
     step.progress("remember", len(feedback), len(feedback))
     agreement = expert_agreement(await access.all_episodes(io), criterion.scale)
     new, changed = len(stored.new), len(stored.changed)

@@ -242,7 +242,7 @@ async def test_no_answered_judgment_of_a_case_stays_pending_and_each_verdict_cou
     replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
     for judgment, reply in zip(nights, replies, strict=True):
         parsed = parse_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
-        await remember(ASYNC, memory.access, [parsed], note_threads=judgment is not nights[1])
+        await remember(ASYNC, memory.access, [parsed], is_table=judgment is nights[1])
     assert memory.judgments(waiting=True) == []
     [episode] = memory.episodes()
     assert (episode.value, episode.judgment) == (False, nights[2])
