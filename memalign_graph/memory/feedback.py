@@ -97,7 +97,7 @@ async def remember(
         change = {"repeated": repeated}
         await access.write(io, "remember", change, author=author, episodes=written)
     # Feedback that an expert gives again may be distilled already.
-    active, pending = {**stored, **after}, {*access.view.pending()}
+    active, pending = {**stored, **after}, access.view.pending()
     episodes = [
         active[key].model_copy(update={"status": "pending" if key in pending else "distilled"})
         for key in ids

@@ -86,6 +86,9 @@ class VectorIndex:
     def __contains__(self, key: str) -> bool:
         return self._table is not None and key in self._table.rows
 
+    def keys(self) -> AbstractSet[str]:
+        return set() if self._table is None else self._table.rows.keys()
+
     def add(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors with new keys."""
         import numpy as np
@@ -107,15 +110,15 @@ class VectorIndex:
             table.rows.update(zip(fresh, range(start, stop), strict=True))
             self._table = table._replace(matrix=matrix, size=stop)
 
-    def remove(self, keys: AbstractSet[str]) -> None:
-        """Remove the vectors of known keys."""
+    def retain(self, keys: AbstractSet[str]) -> None:
+        """Remove the vectors of all other keys."""
         import numpy as np
 
         with self._writing:
             table = self._table
-            if table is None or not any(key in table.rows for key in keys):
+            if table is None or table.rows.keys() <= keys:
                 return
-            left = [key for key in table.keys if key not in keys]
+            left = [key for key in table.keys if key in keys]
             matrix = np.take(table.matrix, [table.rows[key] for key in left], axis=0)
             self._table = _Table(
                 matrix, left, {key: row for row, key in enumerate(left)}, len(left)

@@ -196,8 +196,6 @@ class MemoryState:
         """The episodes that changed, or became or stopped being pending; callers empty it."""
         self.by_vector: dict[str, set[str]] = {}
         """The episodes of each vector, by its key."""
-        self.changed_vectors: set[str] = set()
-        """The vector keys that got or lost an episode; callers empty it."""
         self._rows_by_key = rows
         self._include_purged = include_purged
         self._lesson_facts: list[Fact] = []
@@ -306,12 +304,10 @@ class MemoryState:
             self.by_vector[old.vector_key].discard(key)
             if not self.by_vector[old.vector_key]:
                 del self.by_vector[old.vector_key]
-            self.changed_vectors.add(old.vector_key)
         self.pending.discard(key)
         if row is not None:
             self.rows[key] = row
             self.by_vector.setdefault(row.vector_key, set()).add(key)
-            self.changed_vectors.add(row.vector_key)
             if row.starts_pending and row.feedback_hash not in self._consumed:
                 self.pending.add(key)
             self._total += _hash_term(key, row.content_hash, str(key in self.pending))

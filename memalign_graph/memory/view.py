@@ -117,10 +117,10 @@ class MemoryView:
     def is_empty(self) -> bool:
         return not self._state.rows
 
-    def pending(self) -> list[str]:
-        """Return the ids of the pending episodes, in a stable order."""
+    def pending(self) -> set[str]:
+        """Return the ids of the pending episodes."""
         with self._lock:
-            return sorted(self._state.pending)
+            return set(self._state.pending)
 
     def failed_attempts(self, key: str) -> int:
         return self._state.attempts[key]
@@ -229,17 +229,11 @@ class MemoryView:
                 for fact in fresh:
                     self._state.apply(fact)
                 self._state.settle()
-                changed = self._state.changed_vectors
             else:
-                changed = {*self._state.by_vector}
                 self._state = build_state(self._facts.values(), self._rows)
-                changed |= self._state.by_vector.keys()
-            self._state.changed, self._state.changed_vectors = set(), set()
-            wanted = changed & self._state.by_vector.keys()
-            self._missing = (self._missing - changed) | {
-                key for key in wanted if key not in self.index
-            }
-            self.index.remove(changed - wanted)
+            self._state.changed.clear()
+            self.index.retain(self._state.by_vector.keys())
+            self._missing = self._state.by_vector.keys() - self.index.keys()
             # Stored vectors of another dimension than the first are ignored.
             fresh_vectors = vectors or {}
             size = self.index.dimension or next(map(len, fresh_vectors.values()), None)

@@ -203,7 +203,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     result, rewordings, warnings = DistillResult(), DistillResult(), list[str]()
     try:
         chat = step.distill_chat_model
-        others = {*view.pending()} - {episode.id}
+        others = view.pending() - {episode.id}
         rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
         oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
         pending = (await access.episodes(io, [row.id for row in oldest])).values()

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from time import process_time
@@ -372,7 +372,7 @@ def test_judgment_kept_during_the_purge_is_deleted() -> None:
     )
     interleave(
         lambda io: keep_judgment(io, here.access, judgment, QUERY, None, timedelta(days=1)),
-        lambda asked: isinstance(asked[0], PutOp),
+        lambda asked: isinstance(asked, Sequence) and isinstance(asked[0], PutOp),
         lambda: there.forget(author="ann", purge=True),
     )
     assert left_in(everything_in(here.access.store)) == []
