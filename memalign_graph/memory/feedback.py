@@ -20,7 +20,7 @@ from memalign_graph.memory.memory_state import (
     merge_feedback,
     without_undone,
 )
-from memalign_graph.memory.purge import purge_meanwhile
+from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import ensure_vectors, store_vectors, vector_key_of_example
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
@@ -74,7 +74,7 @@ async def remember(
     if embeds:
         await _store_missing_vectors(io, access, new_examples, known_vectors or {})
     view = await access.refresh(io)
-    stored = view.episodes(ids)
+    purges, stored = view.purges(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
     for item in checked:
         is_dated = "given_at" in item.model_fields_set
@@ -95,7 +95,7 @@ async def remember(
     repeated = by_episode(rows - logged - recorded)
     if written or repeated:
         change = {"repeated": repeated}
-        await access.write(io, "remember", change, author=author, episodes=written)
+        await write_fact(io, access, purges, "remember", change, author=author, episodes=written)
     # Feedback that an expert gives again may be distilled already.
     active, pending = {**stored, **after}, access.view.pending()
     episodes = [
@@ -144,7 +144,8 @@ async def revise(
 ) -> Episode:
     if not isinstance(episode_id, str):
         raise InvalidInputError("episode_id: expected an episode's id as a string.")
-    stored = (await access.episodes(io, [episode_id])).get(episode_id)
+    view = await access.refresh(io)
+    purges, stored = view.purges(), view.episodes([episode_id]).get(episode_id)
     if stored is None:
         raise InvalidInputError(
             f"episode_id: {access.criterion.name!r} has no episode {episode_id!r}. `episodes()` "
@@ -170,7 +171,10 @@ async def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    await access.write(io, "revise", {}, author=stored.author, episodes=[after], replaces=True)
+    author = stored.author
+    await write_fact(
+        io, access, purges, "revise", {}, author=author, episodes=[after], replaces=True
+    )
     return after
 
 
@@ -263,5 +267,4 @@ async def record_judgments(
     ]
     if not judged:
         return
-    fact = await access.write(io, JUDGE_CASES, {}, episodes=judged, replaces=replaces)
-    await purge_meanwhile(io, access, fact, purges)
+    await write_fact(io, access, purges, JUDGE_CASES, {}, episodes=judged, replaces=replaces)

@@ -25,6 +25,7 @@ from memalign_graph.memory.feedback import by_episode, feedback_in_log
 from memalign_graph.memory.guidelines import MAX_QUESTION_CHARS, check_guideline_text, check_name
 from memalign_graph.memory.index import decode_vector, normalised, retrieval_text, vector_key
 from memalign_graph.memory.memory_state import merge_feedback
+from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import embedder_namespaces
 from memalign_graph.types import Episode, FrozenModel, Guideline
 
@@ -71,7 +72,7 @@ async def import_jsonl(
     read = _read_lines(access, lines)
     await _store_vectors(io, access, read)
     view = await access.refresh(io)
-    stored = view.episodes(read.episodes)
+    purges, stored = view.purges(), view.episodes(read.episodes)
     merged = {key: merge_feedback(stored.get(key), new) for key, new in read.episodes.items()}
     changed = [
         read.episodes[key].model_copy(update={"status": "pending"})
@@ -122,7 +123,7 @@ async def import_jsonl(
         cases |= {episode.example_id for episode in read.episodes.values()}
         change |= {"answer_ids": sorted(new_ids), "answers": _answers_on(read.answers, cases)}
     if changed or any(change.values()):
-        await access.write(io, "import", change, author=author, episodes=changed)
+        await write_fact(io, access, purges, "import", change, author=author, episodes=changed)
     return list(view.episodes(read.episodes).values())
 
 

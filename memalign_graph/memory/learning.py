@@ -22,7 +22,7 @@ from memalign_graph.memory.guidelines import (
     hashes_of,
     normalize_text,
 )
-from memalign_graph.memory.purge import purge_meanwhile
+from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Guideline
 
@@ -48,7 +48,7 @@ async def add_guideline(
         updated_at=now,
     )
     change = {"guidelines": [GuidelineRevision.of(guideline, {})]}
-    await access.write(io, "add_guideline", change, author=author)
+    await write_fact(io, access, view.purges(), "add_guideline", change, author=author)
     return guideline
 
 
@@ -59,7 +59,7 @@ async def edit_guideline(
     text = check_guideline_text(text)
     author = check_name(author, "author")
     view = await access.refresh(io)
-    _, guidelines, revisions = view.current
+    purges, (_, guidelines, revisions) = view.purges(), view.current
     guideline = _guideline(guidelines, access, guideline_id)
     if guideline.text == text:
         return guideline
@@ -77,7 +77,7 @@ async def edit_guideline(
         }
     )
     change = {"guidelines": [GuidelineRevision.of(after, revisions[guideline_id].sources)]}
-    await access.write(io, "edit_guideline", change, author=author)
+    await write_fact(io, access, purges, "edit_guideline", change, author=author)
     return after
 
 
@@ -181,8 +181,7 @@ async def commit_lesson(
         "failed": sorted(failed),
     }
     if any(lesson[name] for name in ("read", "guidelines", "retired", "failed")):
-        fact = await access.write(io, reason, lesson, author=author)
-        view = await purge_meanwhile(io, access, fact, purges)
+        view = await write_fact(io, access, purges, reason, lesson, author=author)
     # Without sources it is a decision about guidelines: no feedback stays pending instead.
     decided = {op.guideline_id or "": None for op in operations if not op.episode_ids}
     staying = [table.after[key].text for key in decided if key in table.after]
@@ -266,8 +265,7 @@ async def record_questions(io: IO, access: MemoryAccess, questions: Mapping[str,
         if each.question is None and each.text in questions
     ]
     if asked:
-        fact = await access.write(io, "ask", {"guidelines": asked})
-        await purge_meanwhile(io, access, fact, purges)
+        await write_fact(io, access, purges, "ask", {"guidelines": asked})
 
 
 async def record_check_answers(
@@ -281,5 +279,4 @@ async def record_check_answers(
         for asked, by_case in answers.items()
     }
     if any(known.values()):
-        fact = await access.write(io, "check", {"answers": known})
-        await purge_meanwhile(io, access, fact, purges)
+        await write_fact(io, access, purges, "check", {"answers": known})

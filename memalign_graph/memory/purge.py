@@ -293,21 +293,41 @@ def _episode(row: EpisodeRow) -> Episode:
     return Episode.model_validate({**row.content})
 
 
-async def purge_meanwhile(io: IO, access: MemoryAccess, fact: Fact, before: set[str]) -> MemoryView:
-    """Erase from a fact that was just written what was purged since `before`, all purges then."""
+async def write_fact(
+    io: IO,
+    access: MemoryAccess,
+    purges: set[str],
+    reason: str,
+    change: Mapping[str, Any],
+    *,
+    author: str | None = None,
+    episodes: Iterable[Episode] = (),
+    replaces: bool = False,
+) -> MemoryView:
+    """Write a fact as `MemoryAccess.write` does; erase from it what was purged meanwhile.
+
+    `purges` are the purges that the writer knew when it read the memory.
+    """
+    fact = await access.write(
+        io, reason, change, author=author, episodes=episodes, replaces=replaces
+    )
     view = await access.refresh(io)
-    purges = sorted(view.purges() - before)
-    for key in purges:
-        _, late = await _purge_late(io, access, view.fact(key))
+    meanwhile = sorted(view.purges() - purges)
+    for key in meanwhile:
+        _, late = await _purge_late(io, access, view.fact(key), concurrent=fact.id)
         redacted = {key: row.redacted().record() for key, row in late.items()}
         await access.put(io, access.layout.of("words"), redacted)
-    if purges:
+    if meanwhile:
         await access.overwrite(io, [view.fact(fact.id)])
     return view
 
 
 async def _purge_late(
-    io: IO, access: MemoryAccess, purge: Fact, authors: Container[str | None] = ()
+    io: IO,
+    access: MemoryAccess,
+    purge: Fact,
+    authors: Container[str | None] = (),
+    concurrent: str | None = None,
 ) -> tuple[_Redactions, dict[str, EpisodeRow]]:
     """Purge what others wrote while a purge ran; returns all redactions, and its rows."""
     view = await access.refresh(io)
@@ -321,8 +341,10 @@ async def _purge_late(
         for fact in facts
         for episode_id, key in fact.said.items()
         if episode_id in purge.forgotten and not rows[key].is_purged
-        # Feedback given after the purge stays.
-        if fact.id < purge.id or (fact.reason == JUDGE_CASES and not view.holds(episode_id))
+        # Feedback given after the purge stays, unless its writer did not know of the purge.
+        if fact.id < purge.id
+        or fact.id == concurrent
+        or (fact.reason == JUDGE_CASES and not view.holds(episode_id))
     }
     if changed or late:
         change = {

@@ -15,8 +15,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
-from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory import learning
+from memalign_graph.io import IO, SYNC, run_sync
+from memalign_graph.memory import feedback, learning
 from memalign_graph.memory.facts import PURGE, Fact, new_id
 from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import delete_matching, keep_judgment
@@ -357,6 +357,26 @@ def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.Monk
     memory.forget(author="ann", purge=True)
     assert memory.episodes() == []
     assert left_in(everything_in(store), "zqxwhy") == []
+
+
+@pytest.mark.parametrize("kind", ["words", "facts"])
+@pytest.mark.parametrize("way", ["remember", "revise"])
+def test_feedback_stored_during_the_purge_is_purged(kind: str, way: str) -> None:
+    here, there = memories(in_memory(InMemoryStore()), 2)
+    episode = here.remember(said("one", "First zqxwhy.", author="ann"))
+
+    def write(io: IO) -> Any:
+        if way == "remember":
+            return feedback.remember(io, here.access, [said("one", "Then zqxold.", author="ann")])
+        return feedback.revise(io, here.access, episode.id, {"rationale": "Then zqxold."})
+
+    interleave(
+        write,
+        lambda asked: isinstance(asked, Sequence) and kind in getattr(asked[0], "namespace", ()),
+        lambda: there.forget(author="ann", purge=True),
+    )
+    assert left_in(everything_in(here.access.store)) == []
+    assert here.episodes() == there.episodes() == []
 
 
 def test_judgment_kept_during_the_purge_is_deleted() -> None:
