@@ -359,21 +359,25 @@ def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.Monk
     assert left_in(everything_in(store), "zqxwhy") == []
 
 
-@pytest.mark.parametrize("kind", ["words", "facts"])
-@pytest.mark.parametrize("way", ["remember", "revise"])
-def test_feedback_stored_during_the_purge_is_purged(kind: str, way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [(way, kind) for way in ("remember", "revise") for kind in ("words", "facts")]
+    + [("revise", "head")],
+)
+def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
     episode = here.remember(said("one", "First zqxwhy.", author="ann"))
 
     def write(io: IO) -> Any:
         if way == "remember":
             return feedback.remember(io, here.access, [said("one", "Then zqxold.", author="ann")])
-        return feedback.revise(io, here.access, episode.id, {"rationale": "Then zqxold."})
+        return feedback.revise(io, here.access, episode.id, {"value": True})
 
     interleave(
         write,
         lambda asked: isinstance(asked, Sequence) and kind in getattr(asked[0], "namespace", ()),
         lambda: there.forget(author="ann", purge=True),
+        after=kind == "head",
     )
     assert left_in(everything_in(here.access.store)) == []
     assert here.episodes() == there.episodes() == []
