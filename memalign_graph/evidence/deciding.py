@@ -6,7 +6,6 @@ the judge is not sure, or if no case in memory is similar.
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Container
 from datetime import datetime
 from functools import partial
@@ -37,25 +36,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MAX_MODELS = 4  # of one memory that are kept: for several judges
-
-_lock = threading.Lock()
-
 
 def _model_of(access: MemoryAccess, judge_key: str | None) -> EvidenceModel:
-    """Return the cached model of a memory's version and a judge, or a new one."""
+    """Return the model of the memory as it is and a judge."""
     view, scale = access.view, access.criterion.scale
-    key = "evidence", view.version, len(view.missing_texts()), scale, judge_key
-    with _lock:
-        model: EvidenceModel | None = view.derived_cache.get(key)
-        if model is None:
-            cached = [other for other in list(view.derived_cache) if other[0] == "evidence"]
-            for other in cached:
-                if other[1:3] != key[1:3] or len(cached) >= _MAX_MODELS:
-                    view.derived_cache.pop(other, None)
-            model = EvidenceModel(scale, load_cases(view, scale, judge_key))
-            view.derived_cache[key] = model
-        return model
+    return view.derive(
+        ("evidence", scale, judge_key),
+        lambda: EvidenceModel(scale, load_cases(view, scale, judge_key)),
+    )
 
 
 async def current_evidence_model(

@@ -5,11 +5,10 @@ The standard error is that of Jonckheere's test (1954); with two values, of Mann
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import groupby
 from math import sqrt
 from operator import itemgetter
-from typing import TypeVar
 
 from memalign_graph.agreement import consensus, value_or_none
 from memalign_graph.identity import asked_id
@@ -29,22 +28,20 @@ _NO_SEPARATION = 0.5
 CheckAnswers = Mapping[str, Mapping[str, float]]
 """The probability that examples meet guidelines, by `asked_id` and example id."""
 
-T = TypeVar("T")
-
 
 def measure_guidelines(view: MemoryView, scale: Scale) -> ActiveGuidelines:
     """Return the guidelines of the current version, with their worth."""
-    current = view.current
 
     def measured() -> ActiveGuidelines:
+        current = view.current
         return current._replace(guidelines=_measured(view, current.guidelines, scale))
 
-    return _derived(view, ("guidelines", scale), current.version, measured)
+    return view.derive(("guidelines", scale), measured)
 
 
 def check_answers(view: MemoryView) -> CheckAnswers:
     """Return the latest answer to each check question on cases in memory; read-only."""
-    return _derived(view, "answers", view.version, lambda: _answers(view))
+    return view.derive("answers", lambda: _answers(view))
 
 
 def consensus_values(
@@ -62,14 +59,6 @@ def consensus_values(
 def is_answer_to(asked: str, question: str) -> bool:
     """Return whether an `asked_id` is of this question, asked of any model."""
     return asked.startswith(asked_id(question, ""))
-
-
-def _derived(view: MemoryView, key: object, version: str, compute: Callable[[], T]) -> T:
-    """Compute a value once per version of a memory."""
-    cached: tuple[str, T] | None = view.derived_cache.get(key)
-    if cached is None or cached[0] != version:
-        cached = view.derived_cache[key] = version, compute()
-    return cached[1]
 
 
 def _answers(view: MemoryView) -> CheckAnswers:

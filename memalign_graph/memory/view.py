@@ -5,11 +5,11 @@ The cache keeps the memories used last, up to `MEMALIGN_CACHE_BYTES`.
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langgraph.store.base import BaseStore
@@ -26,6 +26,8 @@ from memalign_graph.memory.memory_state import (
     withdraws_support,
 )
 from memalign_graph.types import Episode, Guideline
+
+T = TypeVar("T")
 
 CLOCK_SKEW_US = 120_000_000
 """How far readers look back before the newest fact they know, in microseconds.
@@ -61,7 +63,7 @@ class MemoryView:
         """When this process last deleted expired judgments."""
         self.sweep_offset = 0
         self.derived_cache: dict[Any, Any] = {}
-        """Results that other modules computed from a version, by their own keys."""
+        """What `derive` computed from the present content."""
         self.last_used = 0
         """A tick of the process's cache."""
         self.is_loaded = False
@@ -241,11 +243,21 @@ class MemoryView:
                 {key: each for key, each in fresh_vectors.items() if len(each) == size}
             )
             self.current = self._state.active_guidelines()
+            self.derived_cache = {}
 
     def add_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Add vectors to the index, except those whose episodes are no longer active."""
         with self._lock:
             self._add_vectors(vectors)
+            self.derived_cache = {}
+
+    def derive(self, key: object, compute: Callable[[], T]) -> T:
+        """Compute something from the content, once until it changes."""
+        cached = self.derived_cache  # replaced after each change, which may happen meanwhile
+        if key not in cached:
+            cached.setdefault(key, compute())
+        result: T = cached[key]
+        return result
 
     def vectors(self, keys: Iterable[str]) -> dict[str, Vector]:
         return {key: vector for key in keys if (vector := self.index.get(key)) is not None}
@@ -276,7 +288,6 @@ class MemoryView:
 
     def _purge(self, purges: Sequence[Fact]) -> None:
         """Remove what purges erased, as the purges themselves do in the store."""
-        self.derived_cache.clear()
         erased: dict[str, set[str]] = {}
         names, scrubbed = set[str](), set[str]()
         for purge in purges:
