@@ -17,7 +17,7 @@ from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import everything_in, left_in
 from tests.unit_tests.memory.stores import asks, commits, in_memory, interleave
-from tests.unit_tests.memory.support import CRITERION, hashed, said
+from tests.unit_tests.memory.support import CRITERION, comment, hashed
 from tests.unit_tests.support import Drive
 
 SCHEMA: dict[str, Any] = {"title": "judgment", "type": "object", "properties": {}}
@@ -45,7 +45,7 @@ def test_a_reply_to_a_prompt_from_before_a_purge_is_not_kept(
     server: LoopbackServer, *, is_during_call: bool
 ) -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
-    there.remember(said("one", "It is zqxwhy.", author="ann"))
+    there.remember(comment("one", "It is zqxwhy.", author="ann"))
     server.responder = lambda _: {"rationale": "zqxwhy"}
     model = with_schema(server.chat_model(), SCHEMA)
 

@@ -366,11 +366,13 @@ def test_feedback_given_just_before_the_purge_is_purged(monkeypatch: pytest.Monk
 )
 def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
-    episode = here.remember(said("one", "First zqxwhy.", author="ann"))
+    episode = here.remember(comment("one", "First zqxwhy.", author="ann"))
 
     def write(io: IO) -> Any:
         if way == "remember":
-            return feedback.remember(io, here.access, [said("one", "Then zqxold.", author="ann")])
+            return feedback.remember(
+                io, here.access, [comment("one", "Then zqxold.", author="ann")]
+            )
         return feedback.revise(io, here.access, episode.id, {"value": True})
 
     interleave(
@@ -385,7 +387,7 @@ def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None
 
 def test_judgment_kept_during_the_purge_is_deleted() -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
-    episode = here.remember(said("one", "It is zqxwhy.", author="ann"))
+    episode = here.remember(comment("one", "It is zqxwhy.", author="ann"))
     judgment = Judgment(
         criterion=CRITERION.name,
         example_id="x",
