@@ -181,7 +181,7 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
     with postgres.stopped(postgres_uri):
         with failing("raise the pool's max_size"):
             graph.invoke(CASE)
-        with failing("has to be opened again"):
+        with failing("open the store again"):
             single.remember([comment("two")])
         assert server.chats == []
     give_up = time.monotonic() + 120
@@ -191,7 +191,7 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
             break
         except StoreError:  # a pool that could not connect waits before it tries again
             assert time.monotonic() < give_up
-    with failing("has to be opened again"):
+    with failing("open the store again"):
         single.remember([comment("two")])
     pooled.remember([comment("two")])
     check_same_content(pooled, worker(postgres_uri))
