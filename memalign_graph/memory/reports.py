@@ -36,6 +36,7 @@ GroupBy = str | Callable[[Example], Any]
 """`day` or `week` (UTC), a field such as `inputs.region`, or a function of the example."""
 
 _SPANS = ("day", "week")
+_UNKNOWN = "unknown"  # the group of cases without the field
 _MARGIN = 0.05
 
 
@@ -292,6 +293,8 @@ async def pass_rate(
     groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)
     for item in kept if by is not None else []:
         groups[_group_of(item, by)].append(item)
+    if list(groups) == [_UNKNOWN] and isinstance(by, str) and by not in _SPANS:
+        raise InvalidInputError(f"by: no judged case has the field {by!r}. Check its spelling.")
     by_name = {name: PassRate(**estimates(groups[name])) for name in sorted(groups)}
     return PassRate(**estimates(kept), groups=by_name)
 
@@ -306,4 +309,4 @@ def _group_of(item: KeptJudgment, by: Any) -> str:
     else:
         for name in by.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
-    return "unknown" if value is None else str(value)
+    return _UNKNOWN if value is None else str(value)

@@ -106,7 +106,8 @@ def test_groups_are_days_fields_or_a_functions_result(bench: Bench) -> None:
         "south": 200,
     }
     assert list(by(by="day").groups) == ["2026-11-02", "2026-11-09"]
-    assert list(by(by="reference_outputs.kind").groups) == ["unknown"]
+    with pytest.raises(InvalidInputError, match=r"no judged case has the field 'inputs\.regoin'"):
+        by(by="inputs.regoin")
     assert list(by(by=lambda example: len(example.outputs)).groups) == ["1"]
 
 
