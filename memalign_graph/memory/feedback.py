@@ -96,13 +96,8 @@ async def remember(
     if written or repeated:
         change = {"repeated": repeated}
         await write_fact(io, access, purges, "remember", change, author=author, episodes=written)
-    # Feedback that an expert gives again may be distilled already.
-    active, pending = {**stored, **after}, access.view.pending()
-    episodes = [
-        active[key].model_copy(update={"status": "pending" if key in pending else "distilled"})
-        for key in ids
-        if key in active
-    ]
+    active = {**stored, **after}
+    episodes = [active[key] for key in ids if key in active]
     return RememberResult(episodes, after.keys() - stored.keys(), changed)
 
 

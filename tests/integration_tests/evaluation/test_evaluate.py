@@ -226,7 +226,11 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
         (records(5), {"judges": {}}, "judges: give at least one"),
         (records(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
         (records(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
-        (records(5), {"judges": {"a": Judge(criterion=SCALES["stars"])}}, "judges: 'a' judges by"),
+        (
+            records(5),
+            {"judges": {"a": Judge(criterion=SCALES["stars"])}},
+            "judges: 'a' has the criterion",
+        ),
         (records(5), {"judges": {"a": Judge(criterion=CRITERION)}, "k": 2}, "k: give it to each"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
 from tests.unit_tests.memory.purging import everything_in
-from tests.unit_tests.memory.support import QUERY, Bench, comment, learn, learn_from, op
+from tests.unit_tests.memory.support import QUERY, Bench, comment, learn, op
 
 VERDICT = Judgment(
     criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
@@ -66,17 +66,6 @@ def test_agreement_is_not_distilled(memory: JudgeMemory) -> None:
         [comment(f"{value}", None, value=value, judgment=VERDICT) for value in (True, False)]
     )
     assert (agreed.status, refused.status) == ("distilled", "pending")
-
-
-def test_feedback_that_an_expert_returns_to_is_distilled_already(memory: JudgeMemory) -> None:
-    first = memory.remember(comment("one", "Too cold."))
-    learn_from(memory, op("add", first, text="Be warm."))
-    assert memory.remember(comment("one", "Too warm.")).status == "pending"
-    assert memory.guidelines() == []
-    again = memory.remember(comment("one", "Too cold."))
-    assert [again] == memory.episodes()
-    assert again.status == "distilled"
-    assert [guideline.text for guideline in memory.guidelines()] == ["Be warm."]
 
 
 def test_value_alone_completes_a_comment_without_one(memory: JudgeMemory) -> None:
