@@ -88,11 +88,14 @@ def error_message(error: StoreError, fix: str) -> None:
     assert error.__cause__ is not None
 
 
-def ended(near: JudgeMemory, far: JudgeMemory) -> None:
+def connection_of(memory: JudgeMemory) -> Any:
+    return memory.access.store.conn  # type: ignore[attr-defined]
+
+
+def wait_until_ended(near: JudgeMemory, far: JudgeMemory, backend: int) -> None:
     """Wait until the server finished the statements of a disconnected worker."""
-    here, there = (memory.access.store.conn for memory in (near, far))  # type: ignore[attr-defined]
     running = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
-    while there.closed and here.execute(running, [there.info.backend_pid]).fetchone():
+    while connection_of(far).closed and connection_of(near).execute(running, [backend]).fetchone():
         time.sleep(0.01)
 
 
@@ -121,6 +124,7 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
         near.remember([comment("one")])
         near.add_guideline("By hand.")
         before = content_of(far)
+        backend = connection_of(far).info.backend_pid  # a closed connection does not know it
         proxy.carried.clear()
         proxy.cut_at = cut
         if cut is None:
@@ -132,7 +136,7 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
             change(far)
         except StoreError as error:
             error_message(error, "is the database up")
-            ended(near, far)
+            wait_until_ended(near, far, backend)
             remaining.append(content_of(worker(name=space)))
             later = cut + 1
         else:
