@@ -108,7 +108,9 @@ def test_second_answer_to_one_interrupt_is_stored_as_feedback(
                 bob.press("Enter")
                 ann.settle()
                 bob.settle()
-                notices = sorted([ann.notice(), bob.notice()])
+                notices = sorted(
+                    [ann.notice(), bob.notice()], key=lambda text: not text.startswith("Learned:")
+                )
             assert notices[0].startswith("Learned:")
             assert notices[1].startswith("Another expert answered this before you")
             assert feedback_on(client, number) == {
