@@ -5,8 +5,9 @@ must answer them. A question about another subject, or with the same answer for 
 dropped before it judges anything. Each question is also asked about the same outputs rewritten as
 the expert wants them, and about cases in memory that experts valued otherwise.
 
-A comment that asks for the same as an active guideline makes no second check: the model says so of
-the two comments, or the guideline's question separates the cases about as well as the best new one.
+A comment that asks for the same as an active guideline supports it, and adds no second check. Two
+signs show this: the model finds the same fault in both comments, or the guideline's question
+separates the cases about as well as the best new one.
 """
 
 import logging
@@ -41,8 +42,8 @@ _MIN_SUPPORT, _SUPPORT_SHARE = 0.3, 0.5
 """A comment supports an active guideline whose question has at least this contrast, and this share
 of the best new question's. On the development scenarios, questions of other rules have less."""
 _SAME_FAULT = 0.7
-"""A comment repeats an active guideline that the case fails if the model says so with this
-probability. Of 44 pairs of comments on one fault, development and training scenarios, 40 reach it,
+"""Least probability of yes for the model to find that a comment and a guideline complain about the
+same fault. Of 44 pairs of comments on one fault, development and training scenarios, 40 reach it,
 and 3 of 34 pairs on two."""
 _MIN_CONTRAST = 0.15
 """Least difference in log-odds between accepted outputs and the case; less is noise."""

@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     before = signal.signal(signal.SIGTERM, stop)
     handler = logging.Handler(logging.WARNING)
-    # A subclass would say the same in more lines.
+    # A subclass for one method would be longer, so the method is assigned.
     handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("memalign_graph").handlers = [handler]
     for stream in (sys.stdout, sys.stderr):

@@ -158,6 +158,7 @@ def _unique_keys(yaml: Any) -> Any:
     """Return YAML's safe loader, but one that refuses a key given twice; the last would count."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
+        # The signature is PyYAML's.
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
             keys = [key.value for key, _ in node.value]
             if repeated := [key for key in keys if keys.count(key) > 1]:

@@ -105,7 +105,10 @@ async def ask_questions(
 async def ask_yes_or_no(
     io: IO, chat: BaseChatModel, asked: Sequence[Sequence[BaseMessage]], *, limit: int
 ) -> list[float | None] | None:
-    """Return the probability of yes for each prompt, as `ask_questions` does."""
+    """Return the probability of yes for each prompt; None for a model without log-probabilities.
+
+    The probability for a prompt that was answered with neither yes nor no is None.
+    """
     io, model = TracedIO(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
     if model is None:
         return None

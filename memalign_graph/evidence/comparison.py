@@ -67,6 +67,7 @@ def is_better(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> 
     experts' values in memory, also those without a case here.
     """
     by_class = _gains_by_class(gains, classes, groups, kinds)
+    # The last two gains of each class are added ones.
     if any(own[:-2].mean() < -_MAX_LOSS for own in by_class if len(own) > 2):  # noqa: PLR2004
         return False
     mean = np.mean([own.mean() for own in by_class])

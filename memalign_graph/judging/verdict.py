@@ -113,6 +113,7 @@ async def ask_verdict(case: Case) -> Answer:
         max_input_tokens=max_input_tokens(chat_model),
     )
 
+    # `ask_with_retry` calls it by position.
     def parse(answer: dict[str, Any], _is_last: bool) -> tuple[Value, str, list[str]]:  # noqa: FBT001
         broken = parse_broken_guidelines(answer, prompt.guidelines) if cites else []
         return *parse_answer(answer, criterion), broken

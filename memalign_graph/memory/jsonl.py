@@ -133,6 +133,7 @@ def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
     for number, line in enumerate(lines, start=1):
         try:
             if not isinstance(line, str):
+                # The `except` below adds the line's number.
                 raise ValueError(f"expected text, got {type(line).__name__}.")  # noqa: TRY301
             if line.strip():
                 read.line(line)

@@ -174,7 +174,9 @@ async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighe
 async def test_dead_embeddings(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     await fill(bench)
     bench.server.responder = Judge()
-    embedded_again = await judged(bench, on="anew", embeddings=bench.server.embedder(dimensions=32))
+    embedded_again = await judged(
+        bench, on="again", embeddings=bench.server.embedder(dimensions=32)
+    )
     assert (embedded_again["value"], embedded_again["evidence"]["cases"]) == (False, 24)
     dead = [error(400, "The embeddings are dead.")] * 9
     bench.server.script_embeddings(*dead)
