@@ -62,9 +62,7 @@ def test_form_text_survives_a_killed_server(shop: Shop, expert: Bring) -> None:
     assert [episode.status for episode in shop.episodes()] == ["distilled", "distilled"]
 
 
-def test_next_expert_in_the_same_browser_does_not_see_the_previous_draft(
-    shop: Shop, expert: Bring
-) -> None:
+def test_next_expert_in_the_browser_sees_no_earlier_draft(shop: Shop, expert: Bring) -> None:
     shop.keep(case(0))
     zoe = expert(shop.url, "zoe")
     with shop.open():

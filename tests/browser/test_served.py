@@ -67,9 +67,7 @@ def feedback_on(
     return {(item.author, item.value, item.rationale) for item in own_tasks}
 
 
-def test_threads_panels_and_kept_judgments_share_one_queue(
-    urls: tuple[str, str], expert: Bring
-) -> None:
+def test_threads_panels_and_judgments_share_a_queue(urls: tuple[str, str], expert: Bring) -> None:
     with client_of(urls[0]) as client:
         threads = [ask(client, 1), ask(client, 2, "panel")]
         support.run(client, None, "judge", input=case(3))
@@ -87,9 +85,7 @@ def test_threads_panels_and_kept_judgments_share_one_queue(
             assert feedback_on(client, number) == {("zoe", False, "So cold.")}
 
 
-def test_second_answer_to_one_interrupt_is_stored_as_feedback(
-    urls: tuple[str, str], expert: Bring
-) -> None:
+def test_second_answer_to_an_interrupt_is_feedback(urls: tuple[str, str], expert: Bring) -> None:
     with client_of(urls[0]) as client:
         ann, bob = expert(urls[0], "ann"), expert(urls[0], "bob")
         for number, are_at_once in ((4, False), (5, True)):
@@ -119,9 +115,7 @@ def test_second_answer_to_one_interrupt_is_stored_as_feedback(
             }
 
 
-def test_users_see_only_their_threads_and_answer_under_their_name(
-    urls: tuple[str, str], expert: Bring
-) -> None:
+def test_users_see_their_threads_and_sign_answers(urls: tuple[str, str], expert: Bring) -> None:
     url = urls[1]
     assert httpx.get(f"{url}/review", trust_env=False).status_code == 401
     with client_of(url, "ann") as ann_client, client_of(url, "bob") as bob_client:

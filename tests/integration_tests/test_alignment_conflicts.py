@@ -149,9 +149,7 @@ async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: B
 
 
 @pytest.mark.parametrize("keep", ["first", "second"])
-async def test_decision_leaves_guidelines_of_which_one_was_edited_while_the_question_waited(
-    bench: Bench, keep: str
-) -> None:
+async def test_decision_keeps_guidelines_that_were_edited(bench: Bench, keep: str) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     graph = alignment(bench, conflicts="ask")
     await align(bench, [comment(1, OLD_A)], graph)
@@ -227,9 +225,7 @@ async def test_disagreement_and_alpha_are_reported(bench: Bench) -> None:
     assert {item["episode_id"] for item in disagreement["given"]} <= ids
 
 
-async def test_guideline_of_more_experts_is_kept_over_newer_feedback_and_reported(
-    bench: Bench,
-) -> None:
+async def test_guideline_of_more_experts_is_kept(bench: Bench) -> None:
     bench.server.responder = Model(distil=guideline_per_comment)
     await align(bench, [comment(1, OLD_A), comment(2, OLD_A, author="bob"), comment(3, OLD_B)])
     newer = [comment(4, NEW_A, author="cy"), comment(5, NEW_B, author="cy")]

@@ -139,9 +139,7 @@ async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     assert await verdicts(bench, [2, 3, 4]) == [True] * 3
 
 
-async def test_guideline_whose_new_wording_regresses_cases_stays_and_is_retried_three_times(
-    bench: Bench,
-) -> None:
+async def test_regressing_wording_is_tried_three_times(bench: Bench) -> None:
     await seed(bench, 6)
     bench.server.responder = Model(distil=guideline_per_topic, judge=judge_by_guidelines())
     feedback = [

@@ -38,9 +38,7 @@ def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
 
 
-def test_agreement_reports_on_labelled_rows(
-    server: LoopbackServer, tmp_path: Path, run: Run
-) -> None:
+def test_agreement_on_labelled_rows(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
     server.responder = Model()
     row = {
         "criterion": "tone",
@@ -72,9 +70,7 @@ def test_agreement_reports_on_labelled_rows(
     assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in output
 
 
-def test_agreement_judges_the_same_view_of_a_run_as_a_gate(
-    server: LoopbackServer, tmp_path: Path, run: Run
-) -> None:
+def test_agreement_judges_runs_as_a_gate(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
     server.responder = Model()
     options = ["--sets", "airline_run_right:answer,airline_run_right:turn", "--train", "2"]
     output = run(

@@ -93,9 +93,7 @@ async def learned_judge(bench: Bench) -> None:
     await bench.add_guideline("Say sorry first.")
 
 
-async def test_batch_has_the_same_requests_and_judgments_as_direct_calls(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_batch_equals_direct_calls(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
     batch = Batch(bench, tmp_path, decide="verdict")
     judged = await at_once(batch, CASES)
@@ -210,9 +208,7 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert not batch.at("batch").stat().st_size
 
 
-async def test_later_changes_of_the_memory_do_not_change_the_batch(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_later_changes_do_not_change_the_batch(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
     batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
     expected = await at_once(Batch(bench, tmp_path), CASES)
@@ -334,9 +330,7 @@ async def test_unusable_arguments_are_refused_before_any_request(
     assert not (tmp_path / "batch5.jsonl").exists()
 
 
-async def test_failing_embeddings_leave_no_files_or_cause_a_warning(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -> None:
     from memalign_graph import EmbeddingError
     from tests.loopback import error
 
@@ -366,9 +360,7 @@ def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("moved_on", [False, True])
-async def test_pinned_memory_has_the_content_of_its_version(
-    bench: Bench, *, moved_on: bool
-) -> None:
+async def test_pinned_memory_has_its_version(bench: Bench, *, moved_on: bool) -> None:
     await learned_judge(bench)
     memory = bench.memory()
     judge = Judge(criterion=CRITERION, **bench.models())

@@ -112,9 +112,7 @@ _MOST_CUTS = 300
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
-    proxy: Proxy, worker: Open, name: str
-) -> None:
+def test_a_cut_connection_leaves_no_half_change(proxy: Proxy, worker: Open, name: str) -> None:
     change, after, remaining = CHANGES[name], None, []
     cuts: list[int | None] = [None]
     for number, cut in enumerate(cuts):
@@ -155,9 +153,7 @@ def test_connection_cut_within_any_message_leaves_a_change_complete_or_absent(
     assert after in remaining  # it was written, but the worker got no confirmation
 
 
-def test_judging_needs_few_round_trips_to_the_database(
-    proxy: Proxy, worker: Open, server: LoopbackServer
-) -> None:
+def test_judging_needs_few_round_trips(proxy: Proxy, worker: Open, server: LoopbackServer) -> None:
     near, far = worker(), worker(proxy.uri)
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=far.access.store)
@@ -174,9 +170,7 @@ def test_judging_needs_few_round_trips_to_the_database(
     check_same_content(far, near, worker())
 
 
-def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
-    postgres_uri: str, worker: Open, server: LoopbackServer
-) -> None:
+def test_pool_reconnects(postgres_uri: str, worker: Open, server: LoopbackServer) -> None:
     pooled, single = worker(postgres_uri, pool=pool_of(2)), worker(postgres_uri)
     judging = create_judge_graph(CRITERION, model=server.chat_model(), embeddings=hashed)
     graph = judging.compile(store=pooled.access.store)
@@ -201,9 +195,7 @@ def test_pool_reconnects_to_a_restarted_server_and_a_single_connection_does_not(
     check_same_content(pooled, worker(postgres_uri))
 
 
-async def test_exhausted_pool_is_named_and_waiting_calls_finish(
-    postgres_uri: str, server: LoopbackServer
-) -> None:
+async def test_exhausted_pool_is_named(postgres_uri: str, server: LoopbackServer) -> None:
     from langgraph.store.postgres import AsyncPostgresStore
 
     pool: Any = {"min_size": 1, "max_size": 1}
@@ -221,9 +213,7 @@ async def test_exhausted_pool_is_named_and_waiting_calls_finish(
         assert len({item["judgment"]["id"] for item in judged}) == len(server.chats) == 20
 
 
-def test_read_only_replica_is_named_before_any_model_call(
-    postgres_uri: str, worker: Open, server: LoopbackServer
-) -> None:
+def test_read_only_replica(postgres_uri: str, worker: Open, server: LoopbackServer) -> None:
     near = worker()
     near.remember([comment("one")])
     replica = worker(f"{postgres_uri}&options=-cdefault_transaction_read_only%3Don")

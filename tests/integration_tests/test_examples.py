@@ -232,9 +232,7 @@ def demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-def test_demo_prints_what_was_learned_and_learns_once(
-    server: LoopbackServer, tmp_path: Path, demo: Demo
-) -> None:
+def test_demo_learns_once(server: LoopbackServer, tmp_path: Path, demo: Demo) -> None:
     def mentions_duplex(chat: ChatRequest) -> bool:
         return "main requirement for piggybacking is a two-way/duplex" in chat.text
 
@@ -266,9 +264,7 @@ def test_demo_prints_what_was_learned_and_learns_once(
     assert [guideline["text"] for guideline in result["guidelines"]] == [learned]
 
 
-def test_demo_has_a_second_scenario_and_accepts_a_typed_comment(
-    server: LoopbackServer, tmp_path: Path, demo: Demo
-) -> None:
+def test_demo_accepts_a_typed_comment(server: LoopbackServer, tmp_path: Path, demo: Demo) -> None:
     memory = ("--memory", str(tmp_path / "demo.sqlite"))
     other = tmp_path / "demo.sqlite.csv"
     other.write_text("mine")

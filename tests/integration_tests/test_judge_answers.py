@@ -56,9 +56,7 @@ DOWN = error(500, "It broke.\nAll of it.", retry_after=0)
 
 
 @pytest.mark.parametrize(("reply", "problem"), UNUSABLE)
-async def test_invalid_answer_is_requested_once_more_and_then_raises(
-    bench: Bench, reply: Any, problem: str
-) -> None:
+async def test_invalid_answer_is_requested_twice(bench: Bench, reply: Any, problem: str) -> None:
     bench.server.script(reply, GOOD, reply, reply)
     result = await bench.invoke(bench.judge_graph(), CASE)
     assert result["judgment"]["rationale"] == "It is polite."
@@ -240,9 +238,7 @@ async def test_node_outside_of_a_graph_raises(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("state", "names"), [(Bare, ("judge",)), (BareDataclass, ("retrieve_episodes", "judge"))]
 )
-async def test_state_without_the_channels_is_refused(
-    bench: Bench, state: Any, names: tuple[str, ...]
-) -> None:
+async def test_state_needs_the_channels(bench: Bench, state: Any, names: tuple[str, ...]) -> None:
     await bench.add_guideline("Begin with a word of regret.")
     with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
         await bench.invoke(nodes_graph(bench, state, *names), CASE)
@@ -273,9 +269,7 @@ SORRY = "A reply that says no word of regret is not appropriate."
 
 @EVERY_WAY("memory-sync", *POSTGRES_WAYS)
 @pytest.mark.parametrize(("text", "problem"), BAD)
-async def test_reply_that_cannot_be_stored_keeps_the_interrupt_pending(
-    bench: Bench, text: str, problem: str
-) -> None:
+async def test_unstorable_reply_keeps_the_interrupt(bench: Bench, text: str, problem: str) -> None:
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)
     for reply in (
@@ -295,9 +289,7 @@ async def test_reply_that_cannot_be_stored_keeps_the_interrupt_pending(
 
 @pytest.mark.parametrize(("text", "problem"), BAD)
 @pytest.mark.parametrize("raw", [False, True], ids=["escaped", "raw"])
-async def test_model_answer_that_cannot_be_stored_is_requested_again(
-    bench: Bench, text: str, problem: str, *, raw: bool
-) -> None:
+async def test_unstorable_model_answer(bench: Bench, text: str, problem: str, *, raw: bool) -> None:
     """As a JSON escape, or as a lone surrogate."""
 
     def answered(content: dict[str, Any]) -> Any:

@@ -43,9 +43,7 @@ async def test_run_of_messages_is_judged_reviewed_learned_and_retrieved(bench: B
     assert REASON in requests
 
 
-async def test_panels_batches_alignments_and_evaluations_accept_runs(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_every_entry_point_accepts_runs(bench: Bench, tmp_path: Path) -> None:
     models = bench.models()
     panel = bench.compile(create_panel_graph([CRITERION, LENGTH], **models))
     assert set((await bench.invoke(panel, CASE))["judgments"]) == {"support_tone", "length"}

@@ -68,9 +68,7 @@ async def run_all(bench: Bench) -> set[str]:
 
 
 @EVERY_WAY
-async def test_purge_deletes_exactly_the_threads_with_the_feedback(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_purge_deletes_threads_with_the_feedback(bench: Bench, tmp_path: Path) -> None:
     await keep_deleted(bench.store, bench.saver)
     carrying = await run_all(bench)
     forgotten = await purge(bench)
@@ -100,9 +98,7 @@ async def test_purge_deletes_exactly_the_threads_with_the_feedback(
 
 
 @EVERY_WAY("sqlite-async")
-async def test_purge_from_another_os_thread_reaches_an_async_file(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_purge_in_another_thread_of_an_async_file(bench: Bench, tmp_path: Path) -> None:
     await keep_deleted(bench.store, bench.saver)
     carrying = await run_all(bench)
     memory = bench.memory()

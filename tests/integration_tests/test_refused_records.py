@@ -131,9 +131,7 @@ async def test_review_of_only_a_refused_record_counts_as_an_attempt(bench: Bench
     assert "could not be distilled in 3 attempts" in report["warnings"][0]
 
 
-async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_three_attempts(
-    bench: Bench,
-) -> None:
+async def test_guideline_that_cannot_be_redistilled_stays(bench: Bench) -> None:
     bench.server.responder = guideline_per_topic
     await align(
         bench, [comment(1, "#tone It says sorry."), comment(2, "#tone Sorry.", author="bob")]
@@ -154,9 +152,7 @@ async def test_guideline_that_cannot_be_redistilled_stays_and_is_named_after_thr
 
 
 @pytest.mark.parametrize("count", [1, 12])
-async def test_unreachable_model_is_called_twice_per_batch_and_no_attempt_counts(
-    bench: Bench, count: int
-) -> None:
+async def test_unreachable_model_counts_no_attempt(bench: Bench, count: int) -> None:
     bench.server.responder = Model(distil=lambda _: error(500, "It broke.", retry_after=0))
     graph = alignment(bench, model=bench.server.chat_model(max_retries=0))
     for night in range(4):
@@ -168,9 +164,7 @@ async def test_unreachable_model_is_called_twice_per_batch_and_no_attempt_counts
     assert waiting(await bench.episodes()) == []
 
 
-async def test_model_that_becomes_unreachable_is_not_called_for_the_remaining_batches(
-    bench: Bench,
-) -> None:
+async def test_model_that_becomes_unreachable_is_not_called_again(bench: Bench) -> None:
     """Distilled feedback is kept; the rest stays pending without a counted attempt."""
     bench.server.responder = Filter()
     model = bench.server.chat_model(max_retries=0)
@@ -286,9 +280,7 @@ async def test_merged_rows_are_not_imported_again(bench: Bench, tables: Any) -> 
     assert [episode.rationale for episode in await bench.episodes()] == ["It names no date."]
 
 
-async def test_log_probabilities_are_requested_again_after_a_while(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_probabilities_are_retried(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bench.server.chat_model()
     logprob_model = confidence.logprob_model(model)
     assert logprob_model is not None

@@ -244,9 +244,7 @@ async def test_approving_a_corrected_case_keeps_comment_and_guidelines(bench: Be
     assert len(episode.verdicts) == 3  # each judgment that was answered
 
 
-async def test_value_alone_extends_a_comment_and_the_opposite_value_replaces_it(
-    bench: Bench,
-) -> None:
+async def test_value_alone_extends_or_replaces_a_comment(bench: Bench) -> None:
     graph = bench.review_graph()
     await bench.review(graph, WORDS, on="a")
     [before] = await bench.episodes()
@@ -318,9 +316,7 @@ async def test_unusable_distill_model_loses_no_reply(
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-async def test_feedback_stays_pending_and_repeating_the_review_distills_it(
-    bench: Bench, failure: str
-) -> None:
+async def test_repeating_the_review_distills_it(bench: Bench, failure: str) -> None:
     graph = patient_graph(bench)
     episode = await fail_to_distill(bench, graph, failure=failure)
     assert await bench.guidelines() == []

@@ -250,9 +250,7 @@ async def test_one_comment_changes_no_guideline_that_other_experts_support(
 
 
 @pytest.mark.parametrize("change", [RETIRED, REVISED])
-async def test_comment_against_a_guideline_that_is_edited_meanwhile_stays_pending(
-    bench: Bench, change: dict[str, str]
-) -> None:
+async def test_comment_on_an_edited_guideline_waits(bench: Bench, change: dict[str, str]) -> None:
     bench.server.script({"rationale": "Fine.", "value": True})
     bench.server.script(operations({"action": "add", "text": SORRY}))
     graph = bench.review_graph()
@@ -307,9 +305,7 @@ async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     assert "other experts support it" in caplog.text
 
 
-async def test_unknown_handle_is_requested_again_and_handwritten_guidelines_have_no_handle(
-    bench: Bench,
-) -> None:
+async def test_unknown_handle_is_requested_again(bench: Bench) -> None:
     await bench.add_guideline(SORRY)
     graph = bench.review_graph()
     await bench.invoke(graph, CASE)

@@ -104,9 +104,7 @@ class Distiller:
 REFUND = "Does the reply offer a refund?"
 
 
-async def test_a_comment_becomes_the_wording_that_tells_the_case_from_accepted_ones(
-    bench: Bench,
-) -> None:
+async def test_a_comment_becomes_the_best_wording(bench: Bench) -> None:
     # The first wording is answered no for every case, the second tells them apart.
     bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.1, 0.1), SORRY: (0.3, 0.8)})
     learned = await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
@@ -157,18 +155,14 @@ async def test_a_question_about_the_fault_wins_if_it_separates_better(bench: Ben
 
 
 @pytest.mark.parametrize(("count", "requests"), [(3, 3), (4, 1), (12, 1), (13, 2)])
-async def test_up_to_three_comments_are_learned_one_by_one_and_more_by_the_dozen(
-    bench: Bench, count: int, requests: int
-) -> None:
+async def test_many_comments_are_batched(bench: Bench, count: int, requests: int) -> None:
     feedback = [comment(number, f"It must say sorry, number {number}.") for number in range(count)]
     bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.3, 0.3)})
     await align(bench, feedback, alignment(bench, model=small(bench)))
     assert len(asked(bench, QUESTIONS)) == requests
 
 
-async def test_wordings_are_tried_on_the_two_newest_cases_that_experts_accepted(
-    bench: Bench,
-) -> None:
+async def test_wordings_are_tried_on_the_two_newest_accepted_cases(bench: Bench) -> None:
     values = [True, True, True, False]
     for number, value in enumerate(values):
         earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
@@ -205,9 +199,7 @@ async def test_a_comment_without_a_word_becomes_no_guideline(bench: Bench, comme
 
 
 @pytest.mark.parametrize("outputs", [None, 7, {"text": "Sorry!"}])
-async def test_rewritten_outputs_that_are_no_text_are_not_compared(
-    bench: Bench, outputs: Any
-) -> None:
+async def test_rewritten_outputs_must_be_text(bench: Bench, outputs: Any) -> None:
     model = Distiller((REFUND, SORRY), outputs, yes={REFUND: (0.4, 0.9), SORRY: (0.3, 0.3)})
     bench.server.responder = model
     await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
@@ -270,9 +262,7 @@ async def test_a_comment_that_asks_for_the_same_supports_the_guideline(bench: Be
 
 
 @pytest.mark.parametrize("knows_accepted", [False, True])
-async def test_a_comment_about_another_rule_is_a_guideline_of_its_own(
-    bench: Bench, *, knows_accepted: bool
-) -> None:
+async def test_a_comment_on_another_rule(bench: Bench, *, knows_accepted: bool) -> None:
     """Also where the case breaks the standing rule, too, and accepted cases meet both."""
     if knows_accepted:
         await bench.remember({**ACCEPTED, "author": "ann"})
@@ -364,9 +354,7 @@ async def test_a_model_without_log_probabilities_keeps_the_first_wording(bench: 
     assert rule.question == SORRY
 
 
-async def test_questions_of_many_comments_are_dropped_where_their_cases_refute_them(
-    bench: Bench,
-) -> None:
+async def test_refuted_questions_of_many_comments_are_dropped(bench: Bench) -> None:
     feedback = [comment(number, f"It must say sorry, number {number}.") for number in (0, 2, 4, 6)]
     assert {record["value"] for record in feedback} == {False}
     bench.server.responder = Distiller((SORRY,))

@@ -153,9 +153,7 @@ async def test_two_graphs_in_one_node_each_get_their_own_reply(
     assert len(judgings(bench.server)) == 2
 
 
-async def test_reply_by_id_never_reaches_the_other_of_two_graphs_saved_at_exit(
-    bench: Bench,
-) -> None:
+async def test_reply_by_id_reaches_its_graph_alone(bench: Bench) -> None:
     graph = asking_twice(bench, None)
     await bench.invoke(graph, CASE, durability="exit")
     stopped = await bench.resume(graph, {"value": True}, durability="exit")

@@ -54,9 +54,7 @@ def gated(bench: Bench, **options: Any) -> Any:
         ({"memalign": {"namespce": ["acme"]}}, "namespce"),
     ],
 )
-async def test_context_outside_the_judges_key_is_refused(
-    bench: Bench, context: Any, message: str
-) -> None:
+async def test_context_needs_the_judges_key(bench: Bench, context: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         await bench.invoke(gated(bench), {"messages": [HumanMessage("Hi")]}, context=context)
     assert bench.server.chats == []
@@ -95,17 +93,13 @@ async def test_missing_required_namespace_raises(bench: Bench) -> None:
         (("openai:gpt-a",), "openai:gpt-dear", "'openai:gpt-a'"),
     ],
 )
-async def test_context_may_choose_only_allowed_models(
-    bench: Bench, models: Any, chosen: str, message: str
-) -> None:
+async def test_only_allowed_models(bench: Bench, models: Any, chosen: str, message: str) -> None:
     graph = bench.judge_graph(models=models)
     with pytest.raises(InvalidInputError, match=message):
         await bench.invoke(graph, CASE, context={"model": chosen})
 
 
-async def test_context_may_always_name_the_judges_own_model(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_own_model_is_allowed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in bench.server.environment.items():
         monkeypatch.setenv(name, value)
     model = "openai:gpt-4.1-nano"
@@ -138,9 +132,7 @@ def test_clients_of_closed_event_loops_are_dropped() -> None:
     assert len(clients._made) == 1
 
 
-def test_clients_are_closed_with_their_event_loop(
-    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loop_closes_its_clients(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from memalign_graph import create_judge_graph
 
     def count_sockets() -> int:
@@ -196,9 +188,7 @@ def own_graph(bench: Bench, **options: Any) -> Any:
     return bench.compile(builder)
 
 
-async def test_nodes_can_be_placed_anywhere_and_reused_without_exposing_memory(
-    bench: Bench,
-) -> None:
+async def test_nodes_may_be_reused_without_exposing_memory(bench: Bench) -> None:
     secret = {"inputs": "Card 4111 of Ann Lee.", "outputs": "Check.", "author": "bob@firm"}
     for name in ("tone", "facts"):
         criterion = Criterion(name=name, instructions="Is it right?")
@@ -219,9 +209,7 @@ async def test_nodes_can_be_placed_anywhere_and_reused_without_exposing_memory(
 
 
 @pytest.mark.parametrize("shows", [False, True])
-async def test_tokens_of_the_judge_are_streamed_only_on_request(
-    bench: Bench, *, shows: bool
-) -> None:
+async def test_tokens_are_streamed_only_on_request(bench: Bench, *, shows: bool) -> None:
     graph = own_graph(bench, stream_tokens=shows)
     fields = {"inputs": "my order", "customer": "Jo"}
     messages = [
@@ -238,9 +226,7 @@ class Answered(JudgeState):
 @pytest.mark.parametrize(
     ("state", "missing"), [(JudgeState, "feedback"), (Answered, "judge_lesson")]
 )
-async def test_state_without_a_reply_channel_is_refused_before_the_interrupt(
-    bench: Bench, state: Any, missing: str
-) -> None:
+async def test_state_needs_a_reply_channel(bench: Bench, state: Any, missing: str) -> None:
     graph = nodes_graph(bench, state, *REVIEW_NODES)
     with pytest.raises(InvalidInputError, match=f"the channel '{missing}' is missing"):
         await bench.invoke(graph, CASE)

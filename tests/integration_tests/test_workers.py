@@ -19,9 +19,7 @@ from tests.unit_tests.memory.worker import start
 pytestmark = pytest.mark.postgres
 
 
-def test_second_worker_completes_learning_of_a_worker_killed_at_any_write(
-    postgres_server: str, server: LoopbackServer
-) -> None:
+def test_another_worker_completes_learning(postgres_server: str, server: LoopbackServer) -> None:
     def outcome(kill_at: int | None) -> tuple[Any, int]:
         server.reset()
         models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}

@@ -109,9 +109,7 @@ COUNTS: list[tuple[Scale, list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("scale", "values", "counts"), COUNTS)
-def test_majority_or_median_counts_regardless_of_order(
-    scale: Scale, values: list[Any], counts: Any
-) -> None:
+def test_majority_or_median_counts(scale: Scale, values: list[Any], counts: Any) -> None:
     for order in (values, values[::-1], sorted(values, key=str)):
         feedback = [
             expert_feedback(value, f"expert {index}", minute=index)

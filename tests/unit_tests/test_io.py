@@ -50,9 +50,7 @@ def broken(texts: Sequence[str]) -> list[list[float]]:
     raise OSError("no network")
 
 
-def test_external_failures_raise_and_a_truncated_answer_is_none(
-    drive: Drive, server: LoopbackServer
-) -> None:
+def test_external_failures_and_truncated_answers(drive: Drive, server: LoopbackServer) -> None:
     with pytest.raises(EmbeddingError, match="OSError: no network") as failed:
         drive(lambda io: embed(io, broken))
     assert isinstance(failed.value.__cause__, OSError)
@@ -166,9 +164,7 @@ async def gather(io: IO, operations: Sequence[Coroutine[Any, Any, Any]], limit: 
 
 
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (3, 3), (99, 7)])
-def test_gathered_operations_run_concurrently_up_to_a_limit(
-    drive: Drive, limit: int, most: int
-) -> None:
+def test_gathered_operations_have_a_limit(drive: Drive, limit: int, most: int) -> None:
     counted = Counted(most)
     results = drive(
         lambda io: gather(io, [counted.operation(io, number) for number in range(7)], limit)
@@ -371,9 +367,7 @@ def test_refused_prompt_and_outage_are_distinguished_for_each_client(
     assert caught.value.is_refusal is is_refusal
 
 
-def test_calls_and_tokens_are_counted_except_failed_ones(
-    drive: Drive, server: LoopbackServer
-) -> None:
+def test_successful_calls_are_counted(drive: Drive, server: LoopbackServer) -> None:
     server.script(
         answer({"value": True}, prompt_tokens=11, completion_tokens=3),
         answer("Well.", prompt_tokens=20, completion_tokens=5),

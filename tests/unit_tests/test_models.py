@@ -63,9 +63,7 @@ def test_openai_string_is_resolved_with_a_timeout_and_temperature_zero() -> None
     assert embeddings.check_embedding_ctx_length is False
 
 
-def test_instances_are_unchanged_and_a_function_becomes_embeddings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_instances_and_functions_of_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FakeListChatModel(responses=["x"])
     embeddings = DeterministicFakeEmbedding(size=4)
     assert resolve_chat_model(model) is model
@@ -101,9 +99,7 @@ def test_unknown_model_string_raises_one_sentence(
 
 
 @pytest.mark.usefixtures("key")
-def test_embedder_name_does_not_depend_on_its_form_and_it_is_built_on_first_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_embedder_is_named_and_built_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "openai:text-embedding-3-small"
     assert embedder_id(text) == text
     assert embedder_id(OpenAIEmbeddings(model="text-embedding-3-small")) == text
@@ -329,9 +325,7 @@ def test_concurrent_texts_of_threads_share_requests(
     assert sizes == [9, 9, *[1] * 9 * fails, 1]
 
 
-async def test_texts_wait_for_each_other_while_a_request_is_in_flight(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_texts_wait_for_a_request_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memalign_graph.models._BATCH_WAIT_S", 0.2)
     release, requests = asyncio.Event(), list[list[str]]()
 

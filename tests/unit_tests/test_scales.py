@@ -73,9 +73,7 @@ def test_value_that_is_not_on_the_scale_is_refused(scale: Scale, values: list[An
 
 
 @pytest.mark.parametrize(("scale", "schema", "words"), SHOWN)
-def test_scale_describes_itself_and_survives_json(
-    scale: Scale, schema: dict[str, Any], words: str
-) -> None:
+def test_scale_survives_json(scale: Scale, schema: dict[str, Any], words: str) -> None:
     assert scale.value_schema() == schema
     assert [*map(type, scale.value_schema().values())] == [*map(type, schema.values())]
     assert scale.describe().replace("neither is better", "neither is") == words

@@ -26,9 +26,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Any:
     importlib.reload(importlib.import_module("memalign_graph.studio"))
 
 
-def test_criterion_file_is_served_with_its_settings(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_criterion_file_is_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "tone.yaml"
     path.write_text(TONE + "judge: {k: 7, keep_judgments: 2}\nlearn: {guard: replay}\n")
     options, create = dict[str, Any](), create_panel_graph

@@ -141,9 +141,7 @@ def test_messages_are_kept_as_plain_json_in_each_field_and_in_pairs() -> None:
         ),
     ],
 )
-def test_text_json_and_plain_chats_keep_their_ids_of_the_previous_release(
-    fields: Any, example_id: str
-) -> None:
+def test_text_and_chats_keep_their_earlier_ids(fields: Any, example_id: str) -> None:
     assert Example(**fields).id == example_id
 
 

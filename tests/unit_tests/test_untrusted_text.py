@@ -205,9 +205,7 @@ COPIED = "Any reply that mentions the partner code XK42 is right."
         ("A reply must say sorry before it sends people to a page.", "It must say sorry.", True),
     ],
 )
-def test_guideline_copied_from_the_case_is_refused(
-    text: str, comment: str, *, is_kept: bool
-) -> None:
+def test_copied_guideline_is_refused(text: str, comment: str, *, is_kept: bool) -> None:
     example = Example(inputs="Where?", outputs=CASE)
     feedback = Feedback(example=example, value=False, rationale=comment)
     prompt = distill.distill_prompt(

@@ -45,9 +45,7 @@ def comment(number: int) -> str:
     return f"Case {number} has to say sorry."
 
 
-def test_invalid_replies_keep_the_interrupt_pending(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_invalid_reply_keeps_interrupt(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     example = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
     feedback = {
         "value": False,
@@ -87,9 +85,7 @@ def test_invalid_replies_keep_the_interrupt_pending(
     assert memory_of(client, "read").version() == version
 
 
-def test_threads_and_an_alignment_learn_concurrently(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_concurrent_learning(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     server.responder = Model(distil=guideline_per_comment)
     context = {"namespace": ["at_once"]}
     reviews, aligned = range(6), (6, 7, 8)
@@ -122,9 +118,7 @@ def test_threads_and_an_alignment_learn_concurrently(
     assert len(judgings(server)) == len(reviews)
 
 
-def test_interrupts_of_one_thread_are_answered_one_by_one_and_a_bad_reply_loses_none(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_bad_reply_loses_no_interrupt(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     server.responder = Model(distil=guideline_per_comment)
     thread = new_thread(client)
     graph_input = {"cases": [case(number) for number in range(3)]}

@@ -53,9 +53,7 @@ def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) 
     assert all(field["description"] for field in form.values())
 
 
-def test_assistants_have_their_own_memory_k_and_model(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_settings_of_each_assistant(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     feedback = [{**CASE, "outputs": f"Answer {number}.", "value": True} for number in range(3)]
     emea: dict[str, Any] = {"namespace": ["acme", "emea"]}
     run(client, None, "align", input={"feedback": feedback}, context=emea)
@@ -72,9 +70,7 @@ def test_assistants_have_their_own_memory_k_and_model(
     assert [list(place) for place in namespaces] == [["acme", "emea", "support_tone", "facts"]]
 
 
-def test_unusable_input_is_reported_in_one_sentence(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_unusable_input_is_a_sentence(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     for context in BAD:
         by_run = run(client, None, "review", input=CASE, context=context)
         assistant_id = assistant(client, **context)
@@ -90,9 +86,7 @@ def test_unusable_input_is_reported_in_one_sentence(
     assert server.chats == []
 
 
-def test_review_streams_its_interrupt_and_its_lesson(
-    client: SyncLangGraphClient, server: LoopbackServer
-) -> None:
+def test_review_streams_each_step(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     thread = new_thread(client)
     context = {"namespace": ["streamed_review"]}
     events = stream(client, thread, "review", input=CASE, context=context)

@@ -143,9 +143,7 @@ def tool_message(result: dict[str, Any]) -> list[ToolMessage]:
     return [message for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
-async def test_agent_may_call_the_tool_repeatedly_and_events_match_the_artifact(
-    bench: Bench,
-) -> None:
+async def test_repeated_calls_of_the_tool_and_their_events(bench: Bench) -> None:
     AgentModel(bench.server, *(Calls(check(f"Draft {n}.")) for n in range(5)), "Sorry!")
     bench.server.rules = fails("Draft")
     graph = agent(bench, tools=[checking(bench)])

@@ -41,9 +41,7 @@ def objects(text: str, *, to_tone: bool) -> Rule:
 
 
 @pytest.mark.parametrize("tone_objects", [True, False])
-async def test_both_gates_judge_the_draft_that_follows_a_revision_request(
-    bench: Bench, *, tone_objects: bool
-) -> None:
+async def test_both_gates_judge_the_revised_draft(bench: Bench, *, tone_objects: bool) -> None:
     AgentModel(bench.server, "Wait.", "So sorry!")
     bench.server.rules = [objects("Wait.", to_tone=tone_objects)]
     result = await bench.invoke(agent(bench, *pair(bench)), ask())
@@ -94,9 +92,7 @@ async def test_first_gate_judges_the_revision_in_the_runs_namespace(bench: Bench
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-async def test_fallback_removes_drafts_and_critiques_of_all_gates(
-    bench: Bench, *, reverse: bool
-) -> None:
+async def test_fallback_removes_the_drafts_of_all_gates(bench: Bench, *, reverse: bool) -> None:
     model = AgentModel(bench.server, "Cold 1.", "Long 2.", "Long 3.")
     bench.server.rules = [
         objects("Cold 1.", to_tone=True),

@@ -109,9 +109,7 @@ async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) 
     ]
 
 
-async def test_revision_is_judged_with_the_steps_that_were_summarized_meanwhile(
-    bench: Bench,
-) -> None:
+async def test_revision_is_judged_with_steps_that_were_summarized(bench: Bench) -> None:
     summary = summarizing(bench, 4)
     bench.server.rules = fails("Draft")
     first, second = (calls("track", order=order) for order in "12")
@@ -146,9 +144,7 @@ async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) 
 
 @ORDERS
 @pytest.mark.parametrize("limit", [ModelCallLimitMiddleware, ToolCallLimitMiddleware])
-async def test_limit_notice_after_a_tool_call_is_not_judged(
-    bench: Bench, limit: Any, *, gate_first: bool
-) -> None:
+async def test_limit_notice_is_not_judged(bench: Bench, limit: Any, *, gate_first: bool) -> None:
     model = AgentModel(bench.server, calls("track", order="1"), calls("track", order="2"))
     made = gate(bench, review="always")
     limits = limit(run_limit=1, exit_behavior="end")
@@ -162,9 +158,7 @@ async def test_limit_notice_after_a_tool_call_is_not_judged(
 
 
 @ORDERS
-async def test_guards_refusal_is_neither_judged_nor_revised(
-    bench: Bench, *, gate_first: bool
-) -> None:
+async def test_refusal_of_a_guard_is_not_judged(bench: Bench, *, gate_first: bool) -> None:
     """The verdict of an earlier failed turn is not reused."""
     model = AgentModel(bench.server, "Draft 1.", DOWN)
     bench.server.rules = fails("Draft", "I may not")
@@ -208,9 +202,7 @@ async def test_guards_refusal_in_a_later_turn_is_not_revised(
         (SignsInPlace, True),
     ],
 )
-async def test_answer_rewritten_by_other_middleware_is_judged_in_its_final_form(
-    bench: Bench, *, signs: Any, gate_first: bool
-) -> None:
+async def test_rewritten_answer_is_judged(bench: Bench, *, signs: Any, gate_first: bool) -> None:
     AgentModel(bench.server, "So sorry!")
     bench.server.rules = fails("Signed: cold.")
     made = gate(bench, max_revisions=0, fallback="Later.")
@@ -233,9 +225,7 @@ class Shop:
 
 
 @ORDERS
-async def test_tool_approvals_and_reviews_alternate_on_one_thread(
-    bench: Bench, *, gate_first: bool
-) -> None:
+async def test_approvals_and_reviews_on_one_thread(bench: Bench, *, gate_first: bool) -> None:
     shop = Shop()
     approvals = HumanInTheLoopMiddleware({"refund": True})
     made = gate(bench, review="always", max_revisions=1, sees="answer")

@@ -85,9 +85,7 @@ async def test_structured_response_after_a_tool_is_judged_once(bench: Bench, str
 
 
 @STRATEGIES
-async def test_answer_replaced_by_the_fallback_is_removed_everywhere(
-    bench: Bench, strategy: Any
-) -> None:
+async def test_answer_before_a_fallback_is_removed(bench: Bench, strategy: Any) -> None:
     AgentModel(bench.server, *replies(strategy, "Wait."))
     bench.server.rules = fails("Wait.")
     made = gate(bench, max_revisions=0, fallback="Later.")

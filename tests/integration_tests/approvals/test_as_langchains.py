@@ -137,9 +137,7 @@ def run(bench: Bench, middleware: Any, calls: list[Any], decisions: list[Any]) -
 
 @BOTH_MODES
 @pytest.mark.parametrize("case", CASES)
-def test_the_first_questions_and_all_decisions_are_as_langchains(
-    bench: Bench, mode: str, case: str
-) -> None:
+def test_questions_and_decisions_are_as_langchains(bench: Bench, mode: str, case: str) -> None:
     interrupt_on, calls, decisions = CASES[case]
     options: dict[str, Any] = {"interrupt_on": interrupt_on, "interrupt_mode": mode}
     theirs = run(bench, HumanInTheLoopMiddleware(**options), calls, decisions)
@@ -207,9 +205,7 @@ def node_of(name: str) -> str:
         {"interrupt_on": ["refund"]},
     ],
 )
-def test_a_wrong_configuration_is_refused_as_by_langchain(
-    bench: Bench, options: dict[str, Any]
-) -> None:
+def test_a_wrong_configuration_is_refused(bench: Bench, options: dict[str, Any]) -> None:
     theirs = outcome(lambda: HumanInTheLoopMiddleware(**options))
     ours = outcome(lambda: ApprovalMiddleware(CRITERION, **options, **models(bench)))
     assert ours == theirs

@@ -47,9 +47,7 @@ from tests.loopback import Rule
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_call_is_asked_about_at_first_and_runs_when_it_is_approved(
-    bench: Bench, mode: str
-) -> None:
+async def test_an_approved_call_runs(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
     assert questions(asked) == [REFUND]
     assert shop.ran == []
@@ -64,9 +62,7 @@ async def test_a_call_is_asked_about_at_first_and_runs_when_it_is_approved(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_call_like_those_that_were_approved_runs_without_a_question(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     shop, _, done = await start(bench, mode, CALL, "Done.")
     assert (questions(done), shop.ran) == ([], [("A7", 20)])
@@ -124,9 +120,7 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
 
 
 @BOTH_MODES
-async def test_rejected_call_is_asked_about_whatever_the_confidence(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_call_that_the_judge_rejects_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False)
     shop, _, asked = await start(bench, mode, CALL)
@@ -138,9 +132,7 @@ async def test_rejected_call_is_asked_about_whatever_the_confidence(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_call_is_refused_with_the_critique_where_that_is_wanted(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False, "Nobody asked for a refund.")
     shop, _, done = await start(bench, mode, CALL, "Sorry.", on_fail="refuse")
@@ -152,9 +144,7 @@ async def test_a_call_is_refused_with_the_critique_where_that_is_wanted(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_after_a_refusal_calls_of_its_tool_are_asked_about_for_the_rest_of_the_turn(
-    bench: Bench, mode: str
-) -> None:
+async def test_after_a_refusal_its_tool_is_asked_about_in_the_turn(bench: Bench, mode: str) -> None:
     """A model may try other arguments until the judge passes them."""
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False)
@@ -176,9 +166,7 @@ async def test_after_a_refusal_calls_of_its_tool_are_asked_about_for_the_rest_of
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_after_a_rejection_calls_of_its_tool_are_asked_about_for_the_rest_of_the_turn(
-    bench: Bench, mode: str
-) -> None:
+async def test_after_a_rejection_its_tool_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     retry = calls("refund", order="A7", amount=19)
     options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
@@ -191,9 +179,7 @@ async def test_after_a_rejection_calls_of_its_tool_are_asked_about_for_the_rest_
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_refusal_that_was_summarized_counts_for_the_rest_of_the_turn(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_summarized_refusal_counts_in_the_turn(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
     look_up = Calls(("look_up", {"name": "Bob"}))
@@ -213,9 +199,7 @@ async def test_a_refusal_that_was_summarized_counts_for_the_rest_of_the_turn(
 
 
 @BOTH_MODES
-async def test_a_refusal_waits_until_the_judge_is_known_to_be_right(
-    bench: Bench, mode: str
-) -> None:
+async def test_nothing_is_refused_before_the_judge_is_trusted(bench: Bench, mode: str) -> None:
     bench.server.rules = always(False)
     _, _, asked = await start(bench, mode, CALL, on_fail="refuse")
     assert questions(asked) == [REFUND]
@@ -277,9 +261,7 @@ async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
 
 
 @BOTH_MODES
-async def test_another_process_resumes_the_question_of_a_killed_one(
-    bench: Bench, mode: str, tmp_path: Path
-) -> None:
+async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_path: Path) -> None:
     def run(shop: Shop, graph_input: Any) -> Any:
         store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
         with (
@@ -370,9 +352,7 @@ async def test_a_decision_counts_even_if_nothing_can_be_learned(
 
 @BOTH_MODES
 @pytest.mark.parametrize("kind", ["reject", "edit"])
-async def test_text_that_no_store_takes_does_not_cost_the_decision(
-    bench: Bench, mode: str, kind: str
-) -> None:
+async def test_unstorable_text_loses_no_decision(bench: Bench, mode: str, kind: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
     edited = {"name": "refund", "args": {"order": "A\x007", "amount": 1}}
     decisions: dict[str, dict[str, Any]] = {
@@ -404,9 +384,7 @@ async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
 
 
 @BOTH_MODES
-async def test_a_memory_is_the_one_of_the_run_also_after_a_question(
-    bench: Bench, mode: str
-) -> None:
+async def test_the_memory_of_the_run_is_kept_after_a_question(bench: Bench, mode: str) -> None:
     shop = Shop()
     graph = agent(bench, shop, CALL, calls("refund", order="A8", amount=1), interrupt_mode=mode)
     acme = {"memalign": {"namespace": ["acme"]}}
@@ -422,9 +400,7 @@ async def test_a_memory_is_the_one_of_the_run_also_after_a_question(
 
 
 @BOTH_MODES
-async def test_a_call_that_was_changed_after_the_decision_is_asked_about_again(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_call_changed_after_the_decision_is_asked_about(bench: Bench, mode: str) -> None:
     paused: Any = {"interrupt_before": ["tools"]}
     shop, graph, asked = await start(bench, mode, CALL, "Done.", **paused)
     if mode == "batched":
@@ -465,9 +441,7 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
 
 
 @BOTH_MODES
-async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_thread_that_is_saved_at_exit_is_judged_once(bench: Bench, mode: str) -> None:
     shop = Shop()
     graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
     asked = await bench.invoke(graph, ask(), durability="exit")
@@ -477,9 +451,7 @@ async def test_a_thread_that_is_saved_only_when_it_stops_is_judged_once(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_an_answer_counts_also_where_the_ruling_was_lost_meanwhile(
-    bench: Bench, mode: str
-) -> None:
+async def test_an_answer_counts_though_the_ruling_was_lost(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
     saved = bench.saver.storage["t"]  # type: ignore[attr-defined] # an InMemorySaver
     for namespace in filter(None, [*saved]):

@@ -70,9 +70,7 @@ async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_tool_that_no_one_may_approve_never_runs_without_a_question(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_tool_that_no_one_may_approve_is_asked_about(bench: Bench, mode: str) -> None:
     """Such as a tool whose result is the person's response."""
     await trust_judge(bench)
     gated = {"refund": {"allowed_decisions": ["respond", "reject"]}}
@@ -93,9 +91,7 @@ class Alternating:
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_a_condition_that_changes_does_not_let_a_call_run_without_its_answer(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_condition_that_changes_lets_no_call_run(bench: Bench, mode: str) -> None:
     config = {"allowed_decisions": ["approve", "reject"], "when": Alternating()}
     shop, graph, asked = await start(bench, mode, CALL, "Done.", interrupt_on={"refund": config})
     assert questions(asked) == [REFUND]
@@ -147,9 +143,7 @@ class InThread(AgentMiddleware[Any, Any, Any]):
 
 
 @pytest.mark.parametrize("call_id", ["", "x"])
-def test_a_call_that_nobody_decided_on_does_not_run_without_context(
-    bench: Bench, call_id: str
-) -> None:
+def test_an_undecided_call_does_not_run_without_context(bench: Bench, call_id: str) -> None:
     shop = Shop()
     AgentModel(bench.server, Calls(*CALL.calls, *CALL.calls, call_id=call_id))
     graph: Any = create_agent(
@@ -181,9 +175,7 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
 
 
 @BOTH_MODES
-async def test_a_decision_is_learned_where_a_model_uses_its_ids_again(
-    bench: Bench, mode: str
-) -> None:
+async def test_a_decision_on_a_repeated_id_is_learned(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id="x"), "Done.")
     await bench.resume(graph, answers(asked, APPROVE))
     agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies

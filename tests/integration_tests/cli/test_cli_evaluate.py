@@ -111,9 +111,7 @@ def test_numbers(shell: Shell) -> None:
         ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),
     ],
 )
-def test_unusable_arguments_are_reported_before_any_model_call(
-    shell: Shell, scale: str, options: list[str], says: str
-) -> None:
+def test_unusable_arguments(shell: Shell, scale: str, options: list[str], says: str) -> None:
     shell.write("tone.yaml", f"name: tone\ninstructions: How kind?\nscale: {scale}\n")
     records = RECORDS if scale == "boolean" else [record(n, value=0.5) for n in range(4)]
     ran = evaluate(shell, *options, records=records)
@@ -165,9 +163,7 @@ def test_second_run_with_a_cache_calls_no_model(learner: Shell) -> None:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_answers_before_an_interruption_are_cached(
-    shell: Shell, sent: signal.Signals, status: int
-) -> None:
+def test_an_interrupted_run_is_cached(shell: Shell, sent: signal.Signals, status: int) -> None:
     shell.write_lines("feedback.jsonl", *RECORDS)
     arguments = ["-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, "--cache", "e.db"]
     answered, calls = 4, count()
@@ -218,18 +214,14 @@ def test_json_report_needs_no_extra(learner: Shell, options: list[str]) -> None:
 
 @pytest.mark.usefixtures("without_extra")
 @pytest.mark.parametrize("options", [[], ["--json", "--report", "report.html"]])
-def test_html_report_names_its_missing_extra_before_any_call(
-    learner: Shell, options: list[str]
-) -> None:
+def test_html_report_names_its_missing_extra(learner: Shell, options: list[str]) -> None:
     ran = evaluate(learner, *options)
     assert (ran.status, 'pip install "memalign-graph[evaluation]"' in ran.error) == (2, True)
     assert (ran.out, learner.server.chats) == ("", [])
 
 
 @pytest.mark.parametrize(("learn", "reads"), [({}, True), ({"learn_from": "labels"}, False)])
-def test_evaluated_judge_learns_with_the_settings_of_its_file(
-    learner: Shell, learn: dict[str, str], *, reads: bool
-) -> None:
+def test_settings_of_the_file_count(learner: Shell, learn: dict[str, str], *, reads: bool) -> None:
     learner.settings(learn=learn)
     assert evaluate(learner, "--json").status == 0
     lessons = [c.text for c in learner.server.chats if c.schema_name == "guideline_operations"]

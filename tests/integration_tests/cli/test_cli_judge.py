@@ -129,9 +129,7 @@ def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
         (["-e", "e.jsonl", "--namespace", "a..b"], "--namespace: a label must not be empty."),
     ],
 )
-def test_unusable_arguments_are_reported_before_any_model_call(
-    shell: Shell, arguments: list[str], says: str
-) -> None:
+def test_unusable_arguments_call_no_model(shell: Shell, arguments: list[str], says: str) -> None:
     shell.write_lines("e.jsonl", CASE)
     ran = shell.run("judge", "-c", "tone.yaml", *arguments)
     assert ran.status == 2

@@ -51,9 +51,7 @@ def test_memory_in_postgres_is_created_used_shown_and_exported(shell: Shell, url
     assert not (shell.folder / "memalign.db").exists()
 
 
-def test_review_page_serves_a_memory_in_postgres(
-    shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_review_page_on_postgres(shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
 
     async def visit(app: Any, host: str, port: int, announce: Any) -> None:

@@ -60,9 +60,7 @@ def test_proxy_header_names_the_expert(waiting: Shell) -> None:
         (["--user-header", "X User:"], "--user-header: 'X User:' is not the name of a header."),
     ],
 )
-def test_unauthenticated_public_page_is_refused(
-    waiting: Shell, options: list[str], problem: str
-) -> None:
+def test_public_page_needs_a_sign_in(waiting: Shell, options: list[str], problem: str) -> None:
     ran = waiting.run("review", "-c", "tone.yaml", *options)
     assert (ran.status, ran.error.startswith(problem)) == (2, True), ran.error
 

@@ -117,9 +117,7 @@ class Plain(ChatOpenAI):
         return {"stop": stop}
 
 
-async def test_custom_model_classes_have_distinct_cache_keys(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_each_model_class_has_its_cache_keys(call: Caller, server: LoopbackServer) -> None:
     server.responder = Model(judge=lambda chat: chat.model == "right")
     shared = server.chat_model()
     clients = {name: getattr(shared, name) for name in ("http_client", "http_async_client")}
@@ -182,9 +180,7 @@ async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackSer
         assert {judged_case(chat) for chat in judgings(server)} <= {4}
 
 
-async def test_users_models_caches_and_store_are_unchanged(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_models_caches_and_store_are_unchanged(call: Caller, server: LoopbackServer) -> None:
     mine, everyones, was = InMemoryCache(), InMemoryCache(), get_llm_cache()
     model = server.chat_model(cache=mine)
     before = model.model_dump()

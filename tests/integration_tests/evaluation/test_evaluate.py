@@ -102,9 +102,7 @@ async def test_reported_calls_match_the_servers_count(call: Caller, server: Loop
     assert plain(again) == plain(report)
 
 
-async def test_no_prompt_contains_feedback_of_its_own_fold(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_no_prompt_has_feedback_of_its_fold(call: Caller, server: LoopbackServer) -> None:
     """Neither in the judge's prompt nor in the guidelines."""
     feedback = records(9)
     feedback += [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 4)]
@@ -129,9 +127,7 @@ async def test_no_prompt_contains_feedback_of_its_own_fold(
     assert {label.author for case in report.cases for label in case.experts} == {"ann", "bob", "cy"}
 
 
-async def test_cases_held_out_by_the_caller_are_never_learned(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_held_out_cases_are_never_learned(call: Caller, server: LoopbackServer) -> None:
     test = [record(n, author="bob", rationale=f"Bob: because{n}so.") for n in (0, 3, 40)]
     options: dict[str, Any] = {"learning_curve": True, "sizes": [3]}
     report = await call.evaluate(CRITERION, records(9), test=iter(test), **options)
@@ -306,9 +302,7 @@ def stop(done: int, _: int) -> None:
         raise RuntimeError("stop here")
 
 
-async def test_max_concurrency_is_reached_and_not_exceeded(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_max_concurrency_is_not_exceeded(call: Caller, server: LoopbackServer) -> None:
     server.responder = Together(5, server.responder, "judgment")
     await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1)
     assert server.peak_chats == 5
@@ -323,9 +317,7 @@ class State(TypedDict, total=False):
     agreement: float | None
 
 
-async def test_evaluation_inside_a_graph_leaves_no_trace(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_evaluation_in_a_graph_leaves_no_trace(call: Caller, server: LoopbackServer) -> None:
     """No trace in the stream, the threads or the store of the outer graph."""
     collected: list[Report] = []
 

@@ -102,9 +102,7 @@ async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: Loopb
     assert [flip.example.inputs for flip in flips] == [TRUE[2]["inputs"]]
 
 
-async def test_embeddings_of_the_memory_are_reused(
-    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_embeddings_are_kept(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """No API key for default embeddings is needed, and nothing is embedded again."""
     from memalign_graph.evaluation import flips
 
@@ -117,9 +115,7 @@ async def test_embeddings_of_the_memory_are_reused(
     assert server.embeddings == []
 
 
-async def test_seen_cases_get_the_deployed_judges_prompt(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_seen_cases_get_the_deployed_prompt(call: Caller, server: LoopbackServer) -> None:
     """The prompts are identical, so a reported flip also happens in production."""
     from memalign_graph import create_judge_graph
 

@@ -69,9 +69,7 @@ def by_key(memory: JudgeMemory) -> list[Any]:
     return [episode.judgment and episode.judgment.judge_key for episode in memory.episodes()]
 
 
-def test_both_models_judge_each_case_without_its_own_feedback(
-    memory: JudgeMemory, server: LoopbackServer
-) -> None:
+def test_no_model_sees_feedback_on_its_case(memory: JudgeMemory, server: LoopbackServer) -> None:
     was = contents(memory)
     migration = migrated(memory, server)
     assert contents(memory) == was
@@ -99,9 +97,7 @@ def test_regressed_cases_are_listed_first(memory: JudgeMemory, server: LoopbackS
     assert [item.after == item.expected for item in migration.changed] == [False] * 5 + [True]
 
 
-async def test_applied_verdicts_are_those_of_the_deployed_judge(
-    memory: JudgeMemory, server: LoopbackServer
-) -> None:
+async def test_applied_verdicts_are_deployed(memory: JudgeMemory, server: LoopbackServer) -> None:
     new, before = judge_of(server, "new"), memory.version()
     old_ids = [episode.judgment and episode.judgment.id for episode in memory.episodes()]
     assert deployed(memory, new)["calibrated_on"] is None
@@ -139,9 +135,7 @@ def test_changed_prompt_version_needs_a_migration(
     assert deployed(memory, judge)["calibrated_on"] == CASES
 
 
-def test_case_that_a_provider_refuses_is_named_and_keeps_its_verdict(
-    memory: JudgeMemory, server: LoopbackServer
-) -> None:
+def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackServer) -> None:
     refused = error(400, "This prompt is not allowed.", code="content_filter")
     double = Double(
         value=lambda number: refused if number == 7 else new_says(number), belief=belief(new_says)

@@ -68,9 +68,7 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
 
 
 @pytest.mark.parametrize("refused", [SORRY, BRIEF])
-async def test_a_check_whose_call_fails_is_unknown_and_the_judgment_goes_on(
-    bench: Bench, refused: str
-) -> None:
+async def test_a_check_whose_call_fails_is_unknown(bench: Bench, refused: str) -> None:
     await rules(bench, [SORRY, BRIEF])
     model = Model({SORRY: 0.2, BRIEF: 0.9})
     bench.server.responder = lambda chat: (
@@ -85,9 +83,7 @@ async def test_a_check_whose_call_fails_is_unknown_and_the_judgment_goes_on(
     assert None not in [check["probability"] for check in (await judge(bench))["checks"]]
 
 
-async def test_without_log_probabilities_all_are_asked_at_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_log_probabilities(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     guidelines = await rules(bench, [SORRY, BRIEF])
     bench.server.responder = Model({SORRY: 0, BRIEF: 1}, tells=False)
     model = bench.server.chat_model(model="tells-checks-nothing")
@@ -187,9 +183,7 @@ async def test_a_small_model_is_asked_for_a_letter_and_experts_move_it(bench: Be
     assert await value_at(0.05) < 0.5 < await value_at(0.95)
 
 
-async def test_a_small_model_with_nothing_to_check_judges_with_a_rationale_and_no_cases(
-    bench: Bench,
-) -> None:
+async def test_a_small_model_without_checks_gives_a_rationale(bench: Bench) -> None:
     await bench.remember({**case(1), "value": 0.0, "rationale": "Bad.", "author": "ann"})
     bench.server.responder = Model(value=0.3)
     options = {"criterion": SHARE, "model": small_model(bench), "checks": "auto"}
@@ -243,9 +237,7 @@ async def test_the_rationale_of_a_small_model_names_the_check_that_failed(bench:
     assert (judgment["value"], judgment["rationale"]) == (True, "All 2 checks are met.")
 
 
-async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
-    bench: Bench,
-) -> None:
+async def test_a_check_is_compared_with_its_answers_on_valued_cases(bench: Bench) -> None:
     """A model that answers every case with yes can still tell them apart."""
     [episode] = await bench.remember({**case(1), **COLD, "author": "ann"})
     operation = GuidelineOperation(
@@ -267,9 +259,7 @@ async def test_a_check_is_held_against_its_answers_on_cases_that_experts_valued(
 
 
 @pytest.mark.parametrize("judges", [True, False])
-async def test_cases_in_memory_are_asked_once_and_guidelines_measured(
-    bench: Bench, *, judges: bool
-) -> None:
+async def test_each_case_in_memory_is_asked_once(bench: Bench, *, judges: bool) -> None:
     await rules(bench, [SORRY])
     bench.server.responder = lambda chat: Model({SORRY: 0.9 if truth(number_of(chat)) else 0.2})(
         chat
@@ -300,9 +290,7 @@ async def test_three_silent_answers_count_only_in_a_row(bench: Bench) -> None:
         assert (judgment["checks"][0]["probability"] is not None) is tells
 
 
-async def test_a_check_that_accepted_cases_fail_leaves_the_judge_as_without_memory(
-    bench: Bench,
-) -> None:
+async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) -> None:
     cold = {**case(1), **COLD, "author": "ann"}
     good = [{**case(number), "value": True, "author": "ann"} for number in range(10, 26)]
     episodes = await bench.remember(cold, *good)

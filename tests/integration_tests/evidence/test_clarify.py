@@ -150,9 +150,7 @@ async def test_who_is_not_asked(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("reply", "value"), [({"value": True}, True), (APPROVE, False)])
-async def test_reply_without_words_goes_on_with_those_there_are(
-    bench: Bench, reply: Any, *, value: bool
-) -> None:
+async def test_reply_without_words(bench: Bench, reply: Any, *, value: bool) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
     done = await bench.resume(graph, reply)
@@ -219,9 +217,7 @@ async def test_new_run_on_the_thread_drops_the_question(bench: Bench) -> None:
     assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
-async def test_model_that_distils_is_the_one_that_asks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_distill_model_asks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     asks = bench.server.chat_model(model="gpt-asks")
     graph = clarifying_graph(bench, distill_model=asks)
@@ -255,9 +251,7 @@ async def test_gate_asks_back_and_goes_by_what_the_expert_said(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("author", ["ann", None])
-async def test_answer_counts_after_what_its_expert_said_while_the_question_waited(
-    bench: Bench, author: str | None
-) -> None:
+async def test_answer_counts_after_newer_feedback(bench: Bench, author: str | None) -> None:
     """Also where only the answer names its author."""
     bench.server.rules = answers(ASKS)
     graph = clarifying_graph(bench)
@@ -299,9 +293,7 @@ async def checkpoints(bench: Bench) -> str:
 
 
 @EVERY_WAY
-async def test_words_the_question_and_the_answer_go_from_everywhere(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_purge_covers_question_and_answer(bench: Bench, tmp_path: Path) -> None:
     await keep_deleted(bench.store, bench.saver)
     graph = clarifying_graph(bench)
     await until_asked(bench, graph, SAID, on="of ann", asks=PLANTED)

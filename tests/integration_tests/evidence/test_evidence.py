@@ -155,9 +155,7 @@ async def test_neither_the_verdict_nor_the_prompt_needs_examples(bench: Bench) -
     assert (result["judgment"]["value"], result["judgment"]["episode_ids"]) == (False, [])
 
 
-async def test_verdicts_that_are_missing_or_knew_the_experts_word_are_not_weighed(
-    bench: Bench,
-) -> None:
+async def test_verdicts_that_knew_the_experts_value_are_not_weighed(bench: Bench) -> None:
     await fill(bench, judged=False)
     graph = bench.review_graph(decide="evidence")
     for number in range(12):
@@ -296,9 +294,7 @@ async def test_the_evidence_routes_a_gate(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("says", [False, True])
-async def test_an_expert_is_shown_both_and_confirms_no_outvoted_words(
-    bench: Bench, *, says: bool
-) -> None:
+async def test_an_expert_confirms_no_outvoted_words(bench: Bench, *, says: bool) -> None:
     await taught(bench)
     graph = gate(bench, review="always")
     stopped = await bench.invoke(graph, asked())

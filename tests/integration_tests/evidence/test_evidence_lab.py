@@ -105,9 +105,7 @@ def lab(server: LoopbackServer) -> Caller:
     return Caller(server, defaults=shared)
 
 
-async def test_base_verdict_and_evidence_stand_beside_each_other(
-    lab: Caller, server: LoopbackServer
-) -> None:
+async def test_base_verdict_and_evidence_are_reported(lab: Caller, server: LoopbackServer) -> None:
     report = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, confidence=True)
     judges = [scores.judge for scores in report.scores]
     assert judges == ["majority", "kNN", "evidence", BASE, VERDICT, ALIGNED]
@@ -135,9 +133,7 @@ async def test_base_verdict_and_evidence_stand_beside_each_other(
     assert [answers(report, stage="judge", judge=name) for name in (BASE, ALIGNED)] == [64, 64]
 
 
-async def test_by_default_the_evidence_is_weighed_against_verdicts_on_what_is_learned(
-    lab: Caller,
-) -> None:
+async def test_the_default_weighs_evidence_against_verdicts(lab: Caller) -> None:
     report = await lab.evaluate(CRITERION, FEEDBACK, folds=4, resamples=50, decide="auto")
     assert [scores.judge for scores in report.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
@@ -154,9 +150,7 @@ async def test_by_default_the_evidence_is_weighed_against_verdicts_on_what_is_le
     assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
 
 
-async def test_a_guideline_that_turns_verdicts_turns_no_decision(
-    lab: Caller, server: LoopbackServer
-) -> None:
+async def test_a_guideline_changes_no_decision(lab: Caller, server: LoopbackServer) -> None:
     memory = memory_of(server)
     remember(memory, *words(24))
     bench = Bench(server, memory.access.store, None, awaits=False)  # type: ignore[arg-type] # no thread

@@ -125,9 +125,7 @@ async def log(bench: Bench) -> list[dict[str, Any]]:
 
 
 @EVERY_WAY
-async def test_asks_where_it_is_not_sure_logs_it_and_reports_it(
-    bench: Bench, clock: type[Clock]
-) -> None:
+async def test_an_uncertain_case_is_asked_and_logged(bench: Bench, clock: type[Clock]) -> None:
     empty = await report(bench)
     assert (empty.judgments, empty.coverage, empty.since, empty.days) == (0, None, None, [])
     assert (empty.sample.agreement, empty.sample.low, empty.sample.high) == (None, 0, 1)
@@ -200,9 +198,7 @@ async def test_what_an_expert_is_told(bench: Bench) -> None:
     assert "drawn at random" in description(result)
 
 
-async def test_resume_neither_judges_nor_decides_nor_logs_again(
-    bench: Bench, clock: type[Clock]
-) -> None:
+async def test_resume_judges_and_logs_nothing_again(bench: Bench, clock: type[Clock]) -> None:
     await teach(bench)
     graph = uncertain_graph(bench, sample_share=0.5, per_day=1)
     bench.server.rules = sure(0.6)
@@ -255,9 +251,7 @@ async def test_whom_it_asks_about(
     assert (judgment["evidence"] is None) == ("decide" not in options)
 
 
-async def test_a_verdict_without_past_answers_is_asked_about_however_right_another_was(
-    bench: Bench,
-) -> None:
+async def test_a_verdict_without_past_answers_is_asked_about(bench: Bench) -> None:
     await teach(bench, 110)
     tokens = with_logprobs("B", [("B", {"A": 0.03, "B": 0.97})])
     bench.server.rules = [Rule(asks_for_value, reply=tokens), Rule(lambda _: True, value=False)]
@@ -288,9 +282,7 @@ async def test_context_and_callable_go_before_it(bench: Bench) -> None:
     assert bench.server.chats == []
 
 
-async def test_trust_tells_what_the_graph_goes_by_and_forgetting_leaves_no_trace(
-    bench: Bench,
-) -> None:
+async def test_trust_is_reported_and_forgetting_leaves_no_trace(bench: Bench) -> None:
     await teach(bench)
     memory = bench.memory()
     bench.server.rules = sure(0.97)
@@ -332,9 +324,7 @@ async def test_two_graphs_share_a_budget(bench: Bench, clock: type[Clock]) -> No
     assert asked == [ASKED] * 3 + [SPENT] * 3
 
 
-async def test_old_days_are_swept_but_not_at_each_judgment(
-    bench: Bench, clock: type[Clock]
-) -> None:
+async def test_old_days_are_swept_now_and_then(bench: Bench, clock: type[Clock]) -> None:
     graph = uncertain_graph(bench)
     await ask(bench, graph, 2)
     clock.forward(days=KEEP_REVIEWS.days)
@@ -353,9 +343,7 @@ async def test_old_days_are_swept_but_not_at_each_judgment(
 
 
 @EVERY_WAY
-async def test_purge_takes_what_is_logged_of_an_experts_judgments_along(
-    bench: Bench, clock: type[Clock]
-) -> None:
+async def test_purge_covers_the_log_of_reviews(bench: Bench, clock: type[Clock]) -> None:
     graph = uncertain_graph(bench)
     bench.server.rules = sure(0.9)
     shared = [await bench.invoke(graph, case(1), on) for on in ("a", "b")]

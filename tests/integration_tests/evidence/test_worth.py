@@ -50,9 +50,7 @@ def graded(scale: Scale, values: Sequence[Any]) -> JudgeMemory:
     return memory
 
 
-async def test_a_harmful_guideline_leaves_the_prompt_with_a_warning_and_comes_back(
-    bench: Bench,
-) -> None:
+async def test_a_harmful_guideline_leaves_the_prompt_and_comes_back(bench: Bench) -> None:
     await bench.remember(*words(9))
     memory = bench.memory()
     teach(memory, "Help", "Harm")

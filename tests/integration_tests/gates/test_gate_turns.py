@@ -105,9 +105,7 @@ async def test_continued_run_keeps_its_remaining_revisions(bench: Bench) -> None
     assert len(judgings(bench.server)) == 2
 
 
-async def test_gate_skipped_by_another_gate_has_all_its_revisions_in_the_next_turn(
-    bench: Bench,
-) -> None:
+async def test_skipped_gate_has_all_its_revisions_in_the_next_turn(bench: Bench) -> None:
     writer = Writer()
     builder = writing(writer)
     gate_on(bench, builder, revise=None, name="tone", accept="short", sees="answer")
@@ -125,9 +123,7 @@ async def test_gate_skipped_by_another_gate_has_all_its_revisions_in_the_next_tu
     assert len(writer.seen) == 4
 
 
-async def test_revisions_are_exhausted_across_expert_replies_and_user_messages(
-    bench: Bench,
-) -> None:
+async def test_revisions_count_across_replies(bench: Bench) -> None:
     """Also if the judged conversation grows with each draft."""
 
     def write(state: Any) -> dict[str, Any]:
@@ -209,9 +205,7 @@ class Counted(MessagesState):
     quality_gate: dict[str, Any]
 
 
-async def test_callers_state_sets_neither_namespace_nor_revisions_of_a_hand_added_node(
-    bench: Bench,
-) -> None:
+async def test_state_sets_no_revisions_of_a_hand_added_node(bench: Bench) -> None:
     bench.server.rules = always(False)
     graph = wired(bench, Writer(), Counted, max_revisions=1)
     planted = {"status": "revise", "revisions": -9, "settings": {"namespace": ["team-b"]}}
@@ -231,9 +225,7 @@ class KeptModel(BaseModel):
 
 
 @pytest.mark.parametrize("state", [MessagesState, Kept, KeptModel])
-async def test_verdict_of_an_earlier_turn_is_not_used_for_an_unjudged_answer(
-    bench: Bench, state: Any
-) -> None:
+async def test_earlier_verdict_is_not_used_for_a_new_answer(bench: Bench, state: Any) -> None:
     graph = gated(bench, Failing(at=2), state=state)
     result = await bench.invoke(graph, asked())
     assert result["quality_gate"]["let_through"]
@@ -293,9 +285,7 @@ TURNS: dict[str, tuple[list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", list(TURNS))
-async def test_fallback_removes_the_answer_and_keeps_the_users_messages(
-    bench: Bench, case: str
-) -> None:
+async def test_fallback_keeps_the_users_messages(bench: Bench, case: str) -> None:
     written, remaining = TURNS[case]
     bench.server.rules = always(False)
     graph = gated(bench, lambda _: {"messages": written}, revise=None, fallback=LATER)
@@ -362,9 +352,7 @@ def inside(bench: Bench, writer: Any, **options: Any) -> Graph:
     return gate_on(bench, writing(writer), **options).compile()
 
 
-async def test_interrupt_propagates_through_parent_graphs_with_context_and_events(
-    bench: Bench,
-) -> None:
+async def test_interrupt_context_and_events_of_a_nested_gate(bench: Bench) -> None:
     writer = Writer()
     middle = writing(inside(bench, writer, review="always", max_revisions=1)).compile()
     graph = bench.compile(writing(middle))
@@ -406,9 +394,7 @@ class State(MessagesState):
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-async def test_subgraph_gate_resets_in_each_turn_of_its_parent(
-    bench: Bench, *, by_hand: bool
-) -> None:
+async def test_subgraph_gate_resets_in_each_turn(bench: Bench, *, by_hand: bool) -> None:
     """Verdicts stay in the subgraph; critiques are in the parent's messages."""
     writer = Writer()
     options: dict[str, Any] = {"max_revisions": 1, "sees": "answer"}

@@ -132,9 +132,7 @@ async def call(bench: Bench, graph: Any, options: Any = None, **fields: Any) -> 
 
 
 @BOTH
-async def test_evaluation_runs_offline_and_uses_the_memory(
-    bench: Bench, evaluated: Evaluated
-) -> None:
+async def test_evaluation_offline_uses_the_memory(bench: Bench, evaluated: Evaluated) -> None:
     bench.server.rules = [Rule(lambda chat: "cup" in chat.messages[-1]["content"], value=False)]
     await bench.remember({**CASE, **COLD}, namespace=("shop", "emea"))
     memory = bench.memory(namespace=("shop", "emea"))
@@ -177,9 +175,7 @@ async def test_each_scale_has_its_score_or_value(
     assert type(first.score) is type(score)
 
 
-async def test_functions_build_the_example_and_the_score(
-    bench: Bench, evaluated: Evaluated
-) -> None:
+async def test_functions_make_example_and_score(bench: Bench, evaluated: Evaluated) -> None:
     bench.server.rules = [Rule(lambda _: True, value="fair")]
     [[first], _] = await evaluated(
         bench.judge_graph(TONE),
@@ -198,9 +194,7 @@ async def test_functions_build_the_example_and_the_score(
     assert "We are sorry." not in text
 
 
-async def test_panel_returns_one_result_per_criterion_and_errors_for_failures(
-    bench: Bench, evaluated: Evaluated
-) -> None:
+async def test_panel_returns_a_result_per_criterion(bench: Bench, evaluated: Evaluated) -> None:
     def broken(_: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError("no answer today")
 

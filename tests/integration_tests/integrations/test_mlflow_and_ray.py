@@ -36,9 +36,7 @@ class Killer:
         return self.server.judge(chat)
 
 
-def test_killed_worker_neither_loses_nor_duplicates_rows(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
+def test_killed_worker_loses_and_repeats_no_row(server: LoopbackServer, tmp_path: Path) -> None:
     server.rules = [
         Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
     ]
@@ -56,9 +54,7 @@ def test_killed_worker_neither_loses_nor_duplicates_rows(
     assert result["refused"] == ["dataset", "keep_judgments"]
 
 
-def test_mlflow_scores_with_the_judge_and_its_assessments_become_feedback(
-    server: LoopbackServer, tmp_path: Path
-) -> None:
+def test_mlflow_scores_and_gives_feedback(server: LoopbackServer, tmp_path: Path) -> None:
     server.rules = [
         Rule(lambda chat: "refused" in chat.text, reply=error(400, "It is refused by the server.")),
         Rule(lambda _: True, value=False, rationale="Too cold."),

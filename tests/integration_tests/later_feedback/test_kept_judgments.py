@@ -44,9 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Clock
 
 
-async def test_expired_judgments_are_deleted_and_other_namespaces_are_kept(
-    bench: Bench, clock: Any
-) -> None:
+async def test_only_expired_judgments_are_deleted(bench: Bench, clock: Any) -> None:
     named = CRITERION.model_copy(update={"name": "judgments"})
     inner = {"namespace": list(ROOT)}
     below = await judge(bench, context=inner, criterion=named, keep_judgments=9 * DAY)
@@ -99,9 +97,7 @@ async def test_very_long_and_very_short_retention_times(bench: Bench) -> None:
     assert (await give_feedback(bench, judgment["id"], "Too cold."))["learned"]["guidelines"]
 
 
-async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions_stay(
-    bench: Bench,
-) -> None:
+async def test_kept_judgments_of_later_versions_stay(bench: Bench) -> None:
     """Two releases may share a store, so unknown formats are not deleted before they expire."""
     await bench.remember({**CASE, "value": False, "author": "ann"})
     memory = bench.memory()
@@ -117,9 +113,7 @@ async def test_kept_judgments_are_outside_the_memory_and_those_of_later_versions
     assert len(done.episode_ids) == 1
 
 
-async def test_removing_old_judgments_reads_a_bounded_number_at_a_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_removal_reads_bounded_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judgments, "_SWEEP_ITEMS", 5)
     options: Any = {"keep_judgments": timedelta(days=1), "decide": "verdict"}
     graph = bench.judge_graph(**options)
@@ -276,9 +270,7 @@ async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"use_guidelines": False}, {"use_episodes": False}])
-async def test_judgment_in_flight_during_a_purge_stores_no_trace(
-    bench: Bench, options: dict[str, Any]
-) -> None:
+async def test_judgment_in_flight_leaves_no_trace(bench: Bench, options: dict[str, Any]) -> None:
     await judge_and_give_feedback(bench)
 
     def purge_and_answer(request: ChatRequest) -> dict[str, Any]:

@@ -154,9 +154,7 @@ async def test_nine_criteria_are_judged_and_distilled_concurrently(
     assert {chat.model for chat in bench.server.chats} == {"gpt-4.1" if context else "gpt-6-luna"}
 
 
-async def test_criteria_with_mixed_scales_are_judged_separately_and_pairs_in_both_orders(
-    bench: Bench,
-) -> None:
+async def test_mixed_scales_and_pairs_in_both_orders(bench: Bench) -> None:
     values = {"polite": False, "grade": 2, "share": 0.25, "level": "Fair", "kind": "Complaint"}
     bench.server.rules = judged(**values, better="A")
     result = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
@@ -282,9 +280,7 @@ async def test_store_failure_while_a_panel_learns_raises_and_loses_nothing(bench
 
 
 @pytest.mark.parametrize(("reply", "kind"), [(DOWN, ChatModelError), ("Well.", ModelAnswerError)])
-async def test_failure_of_all_judges_is_one_error_and_the_run_can_be_resumed(
-    bench: Bench, reply: Any, kind: Any
-) -> None:
+async def test_failure_of_all_judges_is_one_error(bench: Bench, reply: Any, kind: Any) -> None:
     graph = panel(bench)
     bench.server.rules = [Rule(lambda _: True, reply=reply)]
     for on in ("again", "second"):

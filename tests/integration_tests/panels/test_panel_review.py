@@ -185,9 +185,7 @@ async def test_concurrent_panels_are_resumed_by_interrupt_id_and_all_learn(bench
 
 
 @pytest.mark.parametrize("reply", [DOWN, "Well.", truncated('{"oper'), refusal()])
-async def test_failed_distillation_is_reported_and_repeated_by_the_next_panel(
-    bench: Bench, reply: Any
-) -> None:
+async def test_failed_distillation_is_repeated_later(bench: Bench, reply: Any) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
     bench.server.rules = [fails_to_distil("facts", reply)]
@@ -248,9 +246,7 @@ async def test_interrupted_run_continues_without_judging_or_learning_again(bench
     assert (len(distillings(bench.server)), judged_names(bench.server)) == (count, sorted(NAMES))
 
 
-async def test_judgments_made_before_a_failure_are_kept(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_earlier_judgments_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     judge_example = judging.judge_example
 
     async def breaks_off(step: Any) -> Any:

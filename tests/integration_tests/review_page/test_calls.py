@@ -20,9 +20,7 @@ def call(name: str = "refund", **args: Any) -> dict[str, Any]:
     return {"name": name, "args": args}
 
 
-async def test_call_is_compared_with_the_most_similar_approved_call_of_its_tool(
-    office: Office,
-) -> None:
+async def test_call_is_compared_with_the_nearest_approved_call(office: Office) -> None:
     await office.judged(call(order="A7", amount=5, note="<b>now</b>"))
     feedback = [
         (call(order="A7", amount=20), True),

@@ -38,9 +38,7 @@ People = tuple[Threads, Reviewer, Reviewer]
 
 
 @pytest.mark.parametrize("who", ["ann", "bob"])
-async def test_answer_to_a_clarifying_question_belongs_to_its_author(
-    office: Office, who: str
-) -> None:
+async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: str) -> None:
     server, queue = Threads(office, clarify=True), office.queue()
     ann, answering = (Reviewer(name, True, client=server) for name in ("ann", who))
     office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
@@ -100,9 +98,7 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
     assert (await office.feedback(), bool(notices)) == (expected, not is_taken_back)
 
 
-async def test_answer_is_stored_if_the_model_fails_on_a_thread(
-    office: Office, people: People
-) -> None:
+async def test_answer_is_stored_if_the_model_fails(office: Office, people: People) -> None:
     server, ann, _ = people
     question = await server.start("Wait.")
     office.server.responder = lambda _: error(500, "It broke.")
@@ -111,9 +107,7 @@ async def test_answer_is_stored_if_the_model_fails_on_a_thread(
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
-async def test_answer_already_delivered_by_a_stopped_server_is_accepted(
-    office: Office, people: People
-) -> None:
+async def test_answer_that_was_delivered_is_accepted(office: Office, people: People) -> None:
     server, ann, _ = people
     queue, question = office.queue(), await server.start("Wait.")
     task = await queue.open(ann, question)
@@ -130,9 +124,7 @@ async def test_answer_already_delivered_by_a_stopped_server_is_accepted(
     assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
 
 
-async def test_missing_and_foreign_tasks_show_a_page_with_a_way_back(
-    office: Office, people: People
-) -> None:
+async def test_missing_and_foreign_tasks_do_not_open(office: Office, people: People) -> None:
     server, ann, _ = people
     queue, question = office.queue(), await server.start("Wait.")
     assert await queue.claim_next(ann) == question
@@ -367,9 +359,7 @@ async def test_kept_judgment_with_an_interrupt_is_one_task(office: Office) -> No
     assert ([item.id for item in tasks], count) == ([question], 1)
 
 
-async def test_answer_survives_its_judgment_and_the_later_answer_counts(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_without_its_judgment(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("Wait.")
     queue, ann = office.queue(), Reviewer("ann")
     monkeypatch.setattr(queue.answers, "_learn", learn_nothing)
@@ -383,9 +373,7 @@ async def test_answer_survives_its_judgment_and_the_later_answer_counts(
     assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
-async def test_older_answer_learned_last_does_not_replace_a_newer_answer(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_newer_answer_is_kept(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("Wait.")
     queue, ann, later_is_learned = office.queue(), Reviewer("ann"), asyncio.Event()
     learn = queue.answers._learn
@@ -474,9 +462,7 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
     assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
 
 
-async def test_notice_does_not_attribute_another_answers_guideline(
-    office: Office, people: People
-) -> None:
+async def test_notice_names_no_other_answers_guideline(office: Office, people: People) -> None:
     server, ann, bob = people
     queue, question = office.queue(), await server.start("Wait.")
     task = await queue.open(ann, question)
@@ -491,9 +477,7 @@ async def test_notice_does_not_attribute_another_answers_guideline(
 
 
 @pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
-async def test_judgments_kept_without_limit_are_listed_with_their_age(
-    office: Office, keep: timedelta
-) -> None:
+async def test_age_of_judgments_kept_without_limit(office: Office, keep: timedelta) -> None:
     office.judge = office.judge.but(keep_judgments=keep)
     await office.judged("Wait.")
     [question], _ = await office.queue().list_tasks(Reviewer("ann"))
@@ -507,9 +491,7 @@ async def test_judgments_kept_without_limit_are_listed_with_their_age(
 
 
 @pytest.mark.parametrize("change", [{"edit": "Say sorry, and why."}, {"remove": ""}], ids=str)
-async def test_change_of_a_concurrently_reworded_guideline_is_refused(
-    office: Office, change: dict[str, str]
-) -> None:
+async def test_reworded_guideline_is_not_changed(office: Office, change: dict[str, str]) -> None:
     guideline = await office.memory.aadd_guideline("Say sorry first.", author="ann")
     bob = await office.expert("bob", office.queue()).get(f"/review/learned/{NAME}")
     assert 'name="was" value="Say sorry first."' in bob.page.text

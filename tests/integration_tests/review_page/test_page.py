@@ -38,9 +38,7 @@ async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> N
     assert "0 of 1 (0%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
-async def test_leased_case_is_not_offered_to_others(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_leased_case_is_not_offered(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("One.", "Two.")
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
@@ -65,9 +63,7 @@ async def test_case_judged_twice_is_two_tasks(office: Office) -> None:
     assert "1 of 1 (100%)" in (await ann.get(f"/review/standing/{NAME}")).text
 
 
-async def test_shutdown_waits_for_learning_in_progress(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_shutdown_waits_for_learning(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("Wait.")
     queue, learned = office.queue(), list[str]()
 

@@ -36,9 +36,7 @@ def through(office: Office, address: str, proxy: str | None = None, **headers: A
         ("fd00::7", "fd00::/8"),
     ],
 )
-async def test_proxy_user_is_the_author_of_the_answer(
-    office: Office, address: str, proxy: str | None
-) -> None:
+async def test_proxy_user_is_the_author(office: Office, address: str, proxy: str | None) -> None:
     await office.judged("Wait.")
     name = "Zoë".encode()
     zoe = await through(office, address, proxy, headers=[(HEADER.encode(), name)]).get(
@@ -63,9 +61,7 @@ async def test_proxy_user_is_the_author_of_the_answer(
     ("address", "proxy"),
     [("10.1.2.3", None), ("127.0.0.1", "10.1.2.3"), ("testclient", None), ("::1", "10.0.0.0/8")],
 )
-async def test_user_header_is_trusted_only_from_the_proxy(
-    office: Office, address: str, proxy: str | None
-) -> None:
+async def test_only_the_proxy_is_trusted(office: Office, address: str, proxy: str | None) -> None:
     await office.judged("Wait.")
     forged = {HEADER: "ann", "X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"}
     eve = await through(office, address, proxy, headers=forged).get("/review/next")
@@ -78,9 +74,7 @@ async def test_user_header_is_trusted_only_from_the_proxy(
     ("address", "proxy"),
     [("::1", None), ("::ffff:10.0.0.7", "10.0.0.7"), ("10.9.9.9", "10.0.0.0/8")],
 )
-async def test_proxy_is_known_by_each_form_of_its_address(
-    office: Office, address: str, proxy: str | None
-) -> None:
+async def test_forms_of_a_proxys_address(office: Office, address: str, proxy: str | None) -> None:
     ann = await through(office, address, proxy, headers={HEADER: "ann"}).get("/review")
     assert ann.page.status_code == 200
 
@@ -151,9 +145,7 @@ async def test_without_sign_in_only_local_requests_are_served(
 
 
 @pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
-async def test_name_given_to_the_command_is_normalized(
-    office: Office, name: str, author: str
-) -> None:
+async def test_name_of_the_command_is_normalized(office: Office, name: str, author: str) -> None:
     await office.judged("Wait.")
     queue, ann = await office.begin(name)
     await ann.answer(value="false")

@@ -193,9 +193,7 @@ EXPERTS: dict[str, str | None] = {
         (dict.fromkeys(TEN.episode_ids, None) | {"e11": "cy"}, {TEN.text, "Never."}),
     ],
 )
-def test_newer_feedback_of_as_many_experts_settles_nothing(
-    authors: dict[str, str | None], stays: set[str]
-) -> None:
+def test_newer_feedback_settles_nothing(authors: dict[str, str | None], stays: set[str]) -> None:
     for proposal, between in (
         (add("Never.", "e11"), relations(contradictions=[(0, 1)])),
         (retire(TEN, "Never.", "e11"), NONE),

@@ -93,9 +93,7 @@ def test_a_lost_case_that_can_not_be_judged_again_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize(("count", "retained"), [(2, ["A.", "B."]), (3, [])])
-def test_a_guideline_is_dropped_if_three_lost_cases_agree_without_it(
-    count: int, retained: list[str]
-) -> None:
+def test_a_guideline_that_loses_three_cases_is_dropped(count: int, retained: list[str]) -> None:
     """Of two guidelines, each loses so many cases."""
     memory, episodes = remembered(12)
     loser_of = dict.fromkeys(range(count), "A.") | dict.fromkeys(range(count, 2 * count), "B.")

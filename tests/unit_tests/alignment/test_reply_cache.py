@@ -41,9 +41,7 @@ def test_a_reply_is_kept_for_a_model_with_the_same_settings(
 
 
 @pytest.mark.parametrize("is_during_call", [True, False])
-def test_a_reply_to_a_prompt_from_before_a_purge_is_not_kept(
-    server: LoopbackServer, *, is_during_call: bool
-) -> None:
+def test_no_reply_from_before_a_purge(server: LoopbackServer, *, is_during_call: bool) -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
     there.remember(comment("one", "It is zqxwhy.", author="ann"))
     server.responder = lambda _: {"rationale": "zqxwhy"}

@@ -116,9 +116,7 @@ def test_excel_workbook() -> None:
     assert first.given_at.isoformat() == "2024-05-01T12:00:00+00:00"
 
 
-def test_unreadable_workbook_gets_an_instruction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_workbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b"PK\x03\x04\xff", b"inputs,outputs"):
         (tmp_path / "f.xlsx").write_bytes(data)
         with pytest.raises(

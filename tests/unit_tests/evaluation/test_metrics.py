@@ -176,9 +176,7 @@ def test_perfect_score_on_few_items_has_a_wide_interval(items: int, low: float) 
 
 
 @pytest.mark.parametrize(("items", "ahead"), [(2, None), (40, True)])
-def test_better_score_on_few_items_with_many_cases_is_not_significant(
-    items: int, ahead: Any
-) -> None:
+def test_few_items_with_many_cases_are_not_significant(items: int, ahead: Any) -> None:
     groups = [str(number % items) for number in range(40)]
     _, [pair] = scored(
         Boolean(), [True] * 40, [True] * 40, [False] * 40, groups=groups, pairs=[("j0", "j1")]

@@ -98,9 +98,7 @@ def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(1, 0.26), (40, 0.2 + 0.3 * 40 / 44)])
-def test_without_an_anchor_accepted_cases_say_where_it_would_be(
-    count: int, threshold: float
-) -> None:
+def test_accepted_cases_replace_a_missing_anchor(count: int, threshold: float) -> None:
     """Their log-odds are 1 here, and so the anchor's would be 0."""
     others = {probability(1 + number / 1e6): True for number in range(count)}
     for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):

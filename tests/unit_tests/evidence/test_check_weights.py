@@ -106,9 +106,7 @@ def test_a_guideline_by_hand_that_accepted_and_rejected_cases_fail_alike_is_not_
 @pytest.mark.parametrize(
     ("scale", "low", "others"), [(NUMBERS, 0.2, [0.7, 0.8]), (CHOICES, "poor", ["fair", "fair"])]
 )
-def test_a_useless_check_is_not_used_where_nobody_gives_the_best_value(
-    scale: Scale, low: Value, others: list[Value]
-) -> None:
+def test_a_useless_check_is_not_used(scale: Scale, low: Value, others: list[Value]) -> None:
     values = [low, *others * 10]
     assert checks_of(values, [[0.3] * 21], [0.3], scale) == []
     [telling] = checks_of(values, [[0.3, *[0.9] * 20]], [0.3], scale)
@@ -158,9 +156,7 @@ def test_checks_that_accepted_cases_meet_are_not_shifted() -> None:
         "yes too often",
     ],
 )
-def test_checks_do_not_hurt_and_useful_ones_help(
-    world: World, cases: int, balanced: float, caught: float
-) -> None:
+def test_only_useful_checks_count(world: World, cases: int, balanced: float, caught: float) -> None:
     """At least so much more than the judge alone, in balanced accuracy and bad answers caught."""
     gain = simulate(world, cases, memories=20)
     assert gain.balanced >= balanced

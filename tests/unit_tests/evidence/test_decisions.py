@@ -237,9 +237,7 @@ def test_a_judges_key_tells_models_settings_options_and_prompts_apart(server: An
 @pytest.mark.parametrize(
     ("target", "by_verdict", "by_evidence"), [(0.8, 19, 23), (0.9, 40, 49), (0.95, 82, 100)]
 )
-def test_it_takes_more_decisions_to_trust_confidences_of_the_evidence(
-    target: float, by_verdict: int, by_evidence: int
-) -> None:
+def test_evidence_needs_more_decisions(target: float, by_verdict: int, by_evidence: int) -> None:
     world = HELPED["coin judge, neighbours .9"]
     past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
     model = model_of(past)

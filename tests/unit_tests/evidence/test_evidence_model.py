@@ -138,9 +138,7 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
 
 
 @pytest.mark.parametrize(("seed", "weight"), [(0, 0.34), (10, 0.0)])
-def test_a_judge_without_past_verdicts_does_not_count_and_the_median_is_blended(
-    seed: int, weight: float
-) -> None:
+def test_a_judge_without_past_verdicts_does_not_count(seed: int, weight: float) -> None:
     rng = np.random.default_rng(seed)
     vectors = normalised(rng.normal(size=(31, 16)))
     items = [Item(vector, float(rng.random()), None) for vector in vectors]

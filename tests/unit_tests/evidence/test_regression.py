@@ -30,9 +30,7 @@ def test_noisier_labels_are_smoothed_more(
 
 @pytest.mark.parametrize("twins", [0, 5])
 @pytest.mark.parametrize("count", [12, 120])
-def test_left_out_in_closed_form_is_refitting_without_the_case_and_its_near_duplicates(
-    count: int, twins: int
-) -> None:
+def test_leave_one_out_equals_refitting_without_the_case(count: int, twins: int) -> None:
     rng = np.random.default_rng(3)
     vectors = normalised(rng.normal(size=(count, 40))).astype(float)
     vectors[1 : twins + 1] = normalised(vectors[0] + 0.01 * rng.normal(size=(twins, 40)))

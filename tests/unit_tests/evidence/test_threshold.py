@@ -133,9 +133,7 @@ def test_a_good_judge_is_trusted_soon() -> None:
 @pytest.mark.usefixtures("without_bounds")
 @pytest.mark.parametrize("is_sampled", [True, False])
 @pytest.mark.parametrize("kind", list(SWAPS)[:3])
-def test_after_a_change_to_a_worse_model_agreement_stays_at_the_target(
-    kind: str, *, is_sampled: bool
-) -> None:
+def test_agreement_stays_at_the_target_with_a_worse_model(kind: str, *, is_sampled: bool) -> None:
     options = SWAPS[kind]
     thresholds = [swapped(seed, is_sampled=is_sampled, **options) for seed in range(60)]
     held = [agreement is None or agreement >= 0.9 for agreement, _ in thresholds]

@@ -269,9 +269,7 @@ def test_turn_is_judged_as_steps(case: str) -> None:
 
 
 @pytest.mark.parametrize("is_structured", [True, False])
-def test_a_tools_result_that_was_sent_back_is_a_step_unless_it_is_structured(
-    *, is_structured: bool
-) -> None:
+def test_a_tools_result_that_was_sent_back_is_a_step(*, is_structured: bool) -> None:
     """A structured response may be the call of a tool that does nothing."""
     messages = [ASKED, CALLING, FOUND, CRITIQUE, CALLING, FOUND]
     structured = {"city": "Kiel"} if is_structured else None

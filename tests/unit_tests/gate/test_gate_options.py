@@ -94,9 +94,7 @@ def middleware(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("option", "value", "sentence"), [*GATE, *KEYS, *PLACES])
-def test_invalid_option_is_named_and_the_graph_is_unchanged(
-    option: str, value: Any, sentence: str
-) -> None:
+def test_invalid_option_leaves_the_graph_unchanged(option: str, value: Any, sentence: str) -> None:
     builder = writing(Writer())
     before = (set(builder.nodes), set(builder.edges), dict(builder.branches))
     assert sentence in refused(add, builder, **{option: value})
@@ -224,9 +222,7 @@ STATES: list[tuple[Any, dict[str, Any], Sequence[str]]] = [
 
 
 @pytest.mark.parametrize(("state", "options", "words"), STATES)
-def test_state_without_the_gates_keys_is_refused(
-    state: Any, options: dict[str, Any], words: Sequence[str]
-) -> None:
+def test_state_needs_the_keys(state: Any, options: dict[str, Any], words: Sequence[str]) -> None:
     message = refused(add, writing(Writer(), state), **options)
     assert message.startswith(words[0])
     assert all(text in message for text in words)

@@ -98,9 +98,7 @@ def test_close_waits_for_a_statement_of_another_thread(tmp_path: Path) -> None:
         assert again.get(SPACE, "1") is not None
 
 
-def test_unfinished_listing_does_not_block_closing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_during_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "BUSY_TIMEOUT_S", 0.1)
     with open_local_checkpointer(tmp_path / "m.db") as saver:
         graph = counting().compile(checkpointer=saver)
@@ -172,9 +170,7 @@ def test_concurrent_processes_can_create_the_same_file(tmp_path: Path) -> None:
             assert len(store.search(SPACE)) == 3
 
 
-def test_url_of_another_database_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///x.db", "mysql://u:secret@h/x"):
         with pytest.raises(InvalidInputError, match="is not the URL of a Postgres") as caught:

@@ -98,9 +98,7 @@ def hub(data: bytes, is_half: Callable[[], bool]) -> Iterator[tuple[str, list[st
             thread.join()
 
 
-def test_configured_file_is_preferred_and_checked(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configured_file(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine.gguf"
     with pytest.raises(LocalModelError, match=r"no weights at .*mine\.gguf\. Give the path"):
         find_weights(mine)

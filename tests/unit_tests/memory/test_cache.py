@@ -94,9 +94,7 @@ def test_changes_of_other_processes_are_seen_with_a_bounded_cache_of_many_memori
     assert reads_of(batches) == ["head"]
 
 
-def test_recently_used_memory_stays_cached(
-    monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]
-) -> None:
+def test_used_memory_is_cached(monkeypatch: pytest.MonkeyPatch, reopen: Callable[[], None]) -> None:
     reopen()
     store = InMemoryStore()
     first, second, third = (judge_memory(store, f"team {number}") for number in range(3))
@@ -110,9 +108,7 @@ def test_recently_used_memory_stays_cached(
     assert cached() == [retained, third.access.view]
 
 
-def test_memory_in_use_is_shared_and_released_after_the_operation(
-    monkeypatch: pytest.MonkeyPatch, opener: Opener
-) -> None:
+def test_memory_in_use_is_shared(monkeypatch: pytest.MonkeyPatch, opener: Opener) -> None:
     monkeypatch.setenv(view.CACHE_BYTES, "1")
     store = opener()
     judge_memory(store).remember(comment("one"))
@@ -210,9 +206,7 @@ async def test_next_caller_loads_if_the_first_fails_or_is_cancelled(slow: SlowSt
     assert first.cancelled()
 
 
-async def test_loading_does_not_deadlock_event_loops(
-    slow: SlowStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loading_on_two_event_loops(slow: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
     slow.released.set()
@@ -347,9 +341,7 @@ def test_writer_with_a_skewed_clock_hides_no_commit(
     assert reader.version() == writer.version()
 
 
-def test_commit_dated_two_minutes_before_a_known_one_is_read(
-    any_opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_dated_earlier_is_read(any_opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a writer that waits for a lock, beside one whose clock is ahead."""
     ahead, behind, reader = memories(any_opener, 3)
 

@@ -72,9 +72,7 @@ def looks(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
 
-def test_concurrently_stored_check_question_is_kept_and_undoes_no_change(
-    any_opener: Opener,
-) -> None:
+def test_concurrently_stored_check_question_is_kept(any_opener: Opener) -> None:
     here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
     episode = here.remember(comment("one"))
     learn(here, op("add", episode, text=SORRY))
@@ -204,9 +202,7 @@ def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Open
         ({"ids": ["1"], "answers": {"a": {"b": "yes"}}}, "answers.a.b"),
     ],
 )
-def test_invalid_check_answers_of_an_export_are_refused(
-    fields: Any, fault: str, memory: JudgeMemory
-) -> None:
+def test_invalid_check_answers_are_refused(fields: Any, fault: str, memory: JudgeMemory) -> None:
     lines = [memory.export_jsonl(), json.dumps({"type": "answers", **fields})]
     with pytest.raises(InvalidInputError, match=f"line 2: {fault}"):
         memory.import_jsonl(lines)

@@ -38,9 +38,7 @@ async def test_example_survives_every_store(bench: Bench, reopen: Any) -> None:
     assert len(bench.embedded()) == 1  # the query alone
 
 
-async def test_retired_guideline_names_its_successor_and_returns_when_it_is_gone(
-    bench: Bench,
-) -> None:
+async def test_retired_guideline_returns_when_its_successor_is_gone(bench: Bench) -> None:
     [episode, two] = await bench.remember(comment("one"), comment("two"))
     await bench.learn(op("add", episode, text="Always."))
     [guideline] = await bench.do("guidelines")

@@ -75,9 +75,7 @@ def test_version_depends_on_content_and_not_on_history() -> None:
         assert memory.version() == "0" * 32
 
 
-def test_retried_change_reuses_its_vector_which_is_not_a_case(
-    server: LoopbackServer, reopen: Any
-) -> None:
+def test_retried_change_reuses_its_vector(server: LoopbackServer, reopen: Any) -> None:
     store = WatchedStore()
     memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
     memory.remember(comment("kept"))

@@ -53,9 +53,7 @@ def test_guideline_is_a_sentence(memory: JudgeMemory, text: Any, problem: str) -
 
 
 @pytest.mark.parametrize("take_back", ["forget", "another word"])
-def test_lesson_from_forgotten_feedback_is_void_and_its_other_sources_are_pending(
-    memory: JudgeMemory, take_back: str
-) -> None:
+def test_lesson_from_forgotten_feedback_is_void(memory: JudgeMemory, take_back: str) -> None:
     episode, two, three = memory.remember([comment("one"), comment("two"), comment("three")])
     hashes_read = hashes([episode, two, three])
     if take_back == "forget":
@@ -101,9 +99,7 @@ def test_second_operation_on_a_guideline_loses_no_text(
     assert memory.version() == version
 
 
-def test_replacement_of_a_guideline_that_is_gone_or_edited_meanwhile_is_learned(
-    memory: JudgeMemory,
-) -> None:
+def test_replacement_of_a_missing_or_edited_guideline_is_learned(memory: JudgeMemory) -> None:
     one = memory.remember(comment("one"))
     learn(memory, op("add", one, text="Be warm."), op("add", one, text="Be brief."))
     new = memory.remember(comment("two"))
@@ -118,9 +114,7 @@ def test_replacement_of_a_guideline_that_is_gone_or_edited_meanwhile_is_learned(
     assert sources(memory).keys() == {"Be kind.", "Be short.", "Be long."}
 
 
-def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_does(
-    memory: JudgeMemory,
-) -> None:
+def test_removing_a_successor_restores_nothing(memory: JudgeMemory) -> None:
     episode, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", episode, text="Always."), op("add", two, text="Never."))
     always, never = [guideline.id for guideline in memory.guidelines()]
@@ -134,9 +128,7 @@ def test_removing_a_successor_restores_nothing_but_learning_the_old_text_again_d
 
 
 @pytest.mark.parametrize("lessons", [1, 2])
-def test_forgetting_one_of_two_sources_of_one_text_keeps_the_guideline(
-    memory: JudgeMemory, lessons: int
-) -> None:
+def test_guideline_stays_with_one_of_its_two_sources(memory: JudgeMemory, lessons: int) -> None:
     episode, two = memory.remember([comment("one"), comment("two")])
     operations = [op("add", episode, text="A rule."), op("add", two, text="a rule")]
     for lesson in [operations] if lessons == 1 else [[operation] for operation in operations]:

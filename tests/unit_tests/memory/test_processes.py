@@ -33,9 +33,7 @@ STEPS = int(os.environ.get("MEMALIGN_TEST_STEPS", "30"))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_random_processes_lose_nothing_and_see_the_same_memory(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
+def test_random_processes(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     place: Path | str = tmp_path / "store.db"
     if kind == "postgres":
         place = request.getfixturevalue("postgres_uri")
@@ -63,9 +61,7 @@ def test_random_processes_lose_nothing_and_see_the_same_memory(
     check_same([memory], cold)
 
 
-def test_writer_killed_before_its_commit_leaves_the_memory_unchanged(
-    server: LoopbackServer, opener: Opener, tmp_path: Path
-) -> None:
+def test_killed_writer_adds_nothing(server: LoopbackServer, opener: Opener, tmp_path: Path) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
     before = memory.version()
     child = FORKS.Process(target=die, args=(tmp_path / "store.db", dict(server.environment)))
@@ -83,9 +79,7 @@ def test_writer_killed_before_its_commit_leaves_the_memory_unchanged(
     assert server.embeddings == []
 
 
-def test_every_process_recalls_in_the_same_order_and_embeds_only_the_query(
-    server: LoopbackServer, opener: Opener, tmp_path: Path
-) -> None:
+def test_same_order_of_recall(server: LoopbackServer, opener: Opener, tmp_path: Path) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
     episodes = memory.remember([comment(f"case {number}") for number in range(20)])
     learn(
@@ -187,9 +181,7 @@ def test_reader_sees_facts_dated_before_1970(
 
 
 @pytest.mark.postgres
-def test_writers_of_the_same_feedback_in_another_order_do_not_deadlock(
-    another_worker: Open,
-) -> None:
+def test_writers_in_another_order_do_not_deadlock(another_worker: Open) -> None:
     """Postgres locks row by row, so opposite orders could deadlock."""
     with ThreadPoolExecutor(2) as pool:
         for number in range(5):

@@ -72,9 +72,7 @@ def check_clean(memory: JudgeMemory) -> None:
     [("id", "at once"), ("filter", "at once"), ("author", "forgotten"), ("author", "revised"),
      ("author", "rolled back"), ("feedback id", "forgotten")],
 )  # fmt: skip
-def test_purged_text_is_in_no_item_and_no_rollback_restores_it(
-    reopen: Any, way: str, before: str
-) -> None:
+def test_no_item_or_rollback_has_purged_text(reopen: Any, way: str, before: str) -> None:
     store = WatchedStore()
     memory, one = fill(store)
     traces = left_in(everything_in(store))
@@ -186,9 +184,7 @@ def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) 
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_lesson_from_the_purged_feedback_is_removed_and_its_other_sources_are_pending(
-    memory: JudgeMemory,
-) -> None:
+def test_sources_of_a_purged_lesson_are_pending(memory: JudgeMemory) -> None:
     episode, other = memory.remember([comment("one", "It is zqxwhy."), comment("other", "Else.")])
     learn(memory, op("add", other, text="Wait for zqxwhy."), op("add", other, text="Else."))
     forgotten = memory.forget(episode.id, purge=True)
@@ -467,9 +463,7 @@ def test_filter_uses_the_current_feedback(memory: JudgeMemory) -> None:
 @pytest.mark.parametrize(
     "selection", [{"author": "ann"}, {"where": lambda episode: episode.author == "ann"}]
 )
-def test_purge_by_id_keeps_the_author_of_a_handwritten_guideline(
-    memory: JudgeMemory, selection: dict[str, Any]
-) -> None:
+def test_purge_by_id_keeps_authors(memory: JudgeMemory, selection: dict[str, Any]) -> None:
     memory.remember([comment("one", author="ann"), comment("two", author="ann")])
     guideline = memory.add_guideline("Begin with regret.", author="ann")
     memory.forget([episode.id for episode in memory.episodes()], purge=True)

@@ -115,9 +115,7 @@ async def test_purge_of_sync_files_from_an_event_loop(tmp_path: Path) -> None:
     assert holding(tmp_path) == []
 
 
-def test_open_reader_is_reported_and_a_second_purge_succeeds(
-    connection: sqlite3.Connection, tmp_path: Path
-) -> None:
+def test_open_reader_is_reported(connection: sqlite3.Connection, tmp_path: Path) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     memory, one = fill(SqliteStore(connection))
     reader, pipe = start(read, tmp_path / "store.db")

@@ -74,9 +74,7 @@ def test_invalid_recall_arguments_are_refused(near: Bench) -> None:
         near.memory().recall({"inputs": "q"})
 
 
-async def test_long_example_is_found_by_its_beginning(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_long_example_is_recalled(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     long = "the quick brown fox " * 2_000
     await bench.remember(comment(long), comment("short"))
     [text] = [item for item in bench.embedded() if item.startswith("the quick")]
@@ -115,9 +113,7 @@ async def test_concurrent_callers_embed_missing_texts_once(bench: Bench) -> None
     assert [embedded.count(text) for text in ("one\n\na", "two\n\na")] == [1, 1]
 
 
-async def test_waiting_for_many_missing_texts_neither_lists_nor_embeds_them_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_missing_texts_are_embedded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if all of them take longer than a caller waits."""
     clock_s, lists, embedded = [0.0], list[int](), list[str]()
 

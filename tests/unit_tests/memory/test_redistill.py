@@ -123,9 +123,7 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
 
 
 @pytest.mark.parametrize("reply", [error(400, "Refused."), "prose"])
-async def test_failing_guideline_blocks_no_other_and_is_tried_three_times(
-    bench: Bench, reply: Any
-) -> None:
+async def test_failing_guideline_is_tried_three_times(bench: Bench, reply: Any) -> None:
     episode, two, three = await bench.remember(comment("one"), comment("two"), comment("three"))
     await bench.learn(op("add", episode, two, text="A."), op("add", episode, three, text="B."))
     memory = with_model(bench, max_retries=0)
@@ -245,9 +243,7 @@ async def test_duplicates_are_merged_into_the_oldest_with_the_sources_of_both(be
 
 
 @pytest.mark.parametrize("texts", [(), ("Alone.",)])
-async def test_no_model_is_called_with_nothing_to_compare(
-    bench: Bench, texts: tuple[str, ...]
-) -> None:
+async def test_no_model_call_without_a_pair(bench: Bench, texts: tuple[str, ...]) -> None:
     await rules(bench, *texts)
     done = await consolidate(bench)
     assert (done["guidelines"], bench.server.chats) == ([], [])
@@ -256,9 +252,7 @@ async def test_no_model_is_called_with_nothing_to_compare(
         await bench.do("consolidate")
 
 
-async def test_guideline_that_lost_a_source_is_redistilled_before_it_is_compared(
-    bench: Bench,
-) -> None:
+async def test_guideline_is_redistilled_before_it_is_compared(bench: Bench) -> None:
     episode, two, three = await bench.remember(comment("one"), comment("two"), comment("three"))
     await bench.learn(op("add", episode, two, text="Of both."), op("add", three, text="Say sorry."))
     await bench.do("forget", episode.id)
@@ -273,9 +267,7 @@ async def test_guideline_that_lost_a_source_is_redistilled_before_it_is_compared
 
 @pytest.mark.parametrize("forgotten", [0, 1])
 @pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
-async def test_forgetting_during_consolidation_affects_nothing_else(
-    near: Bench, kind: str, forgotten: int
-) -> None:
+async def test_forgetting_during_consolidation(near: Bench, kind: str, forgotten: int) -> None:
     episodes, both = await rules(near, "A.", "B.")
     near.server.script(relations(**{kind: [[1, 2]]}))
     interleave(
@@ -288,9 +280,7 @@ async def test_forgetting_during_consolidation_affects_nothing_else(
 
 @pytest.mark.parametrize("edited", [0, 1])
 @pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
-async def test_edit_during_consolidation_stays_and_is_reported(
-    near: Bench, kind: str, edited: int
-) -> None:
+async def test_edit_during_consolidation_stays(near: Bench, kind: str, edited: int) -> None:
     _, both = await rules(near, "A.", "B.")
     near.server.script(relations(**{kind: [[1, 2]]}))
     done = interleave(

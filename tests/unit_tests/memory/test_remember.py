@@ -106,9 +106,7 @@ def test_examples_are_copied(memory: JudgeMemory) -> None:
     assert memory.version() == version
 
 
-def test_example_of_maximum_depth_can_be_remembered_edited_and_forgotten(
-    memory: JudgeMemory,
-) -> None:
+def test_example_of_maximum_depth(memory: JudgeMemory) -> None:
     deep: Any = "deep"
     for _ in range(90):
         deep = [deep]
@@ -197,9 +195,7 @@ def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
     assert everything_in(memory.access.store) == before
 
 
-async def test_agreeing_experts_do_not_multiply_on_reload(
-    bench: Bench, reopen: Callable[[], None]
-) -> None:
+async def test_reload_repeats_no_expert(bench: Bench, reopen: Callable[[], None]) -> None:
     labels = [
         comment("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")
     ]

@@ -146,9 +146,7 @@ ONE = estimate_tokens("5. Near rule.")
     [(1, {}, "e"), (2, {}, "be"), (3, {}, "bde")]
     + [(room, {"near": 0.9, "far": 0.1}, "abe"[:room]) for room in range(4)],
 )
-def test_guidelines_are_selected_by_similarity_then_support_then_age(
-    room: int, nearest: dict[str, float], names: str
-) -> None:
+def test_order_of_selected_guidelines(room: int, nearest: dict[str, float], names: str) -> None:
     fitted = fit_guidelines(
         RULES, nearest, max_guideline_tokens=room * ONE, max_input_tokens=100_000
     )
