@@ -323,17 +323,22 @@ class _BatchJudge:
             texts[key] = text
             row |= {"example": example.to_json(), "vector": key}
         vectors: dict[str, Vector] = {}
-        failed = None
+        failed: dict[str, EmbeddingError] = {}
+        is_raised = self.judge.on_embedding_error == "raise"
         try:
             if compares_cases(self.judge, self.access):
-                vectors = await embed(SYNC, self.access, texts)
+                vectors = await embed(SYNC, self.access, texts, None if is_raised else failed)
         except EmbeddingError as error:
-            if self.judge.on_embedding_error == "raise":
+            if is_raised:
                 raise
-            failed = str(error)
+            failed = dict.fromkeys(texts, error)
         for row in rows:
-            vector = vectors.get(row.get("vector", ""))
-            row |= {"vector": None if vector is None else encode_vector(vector), "failed": failed}
+            key = row.get("vector", "")
+            vector = vectors.get(key)
+            row |= {
+                "vector": None if vector is None else encode_vector(vector),
+                "failed": str(failed[key]) if key in failed else None,
+            }
         return rows
 
     async def load(self, header: Row, cases: Path, again: TextIO | None) -> MemoryAccess:

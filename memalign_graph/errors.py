@@ -1,6 +1,6 @@
 """Exceptions and warnings of this package. Each message says what is wrong and what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ _MESSAGE_BY_TYPE = {
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""
 
 _MAX_INPUT_CHARS = 200
+_MAX_IDS = 5  # in a message
 
 
 class MemAlignError(Exception):
@@ -60,12 +61,15 @@ class ModelAnswerError(MemAlignError):
 
 def is_about_prompt(error: BaseException) -> bool:
     """Return whether the failure concerns this prompt only, not the model or provider."""
-    is_refused = isinstance(error, ChatModelError) and error.is_refusal
+    is_refused = isinstance(error, ChatModelError | EmbeddingError) and error.is_refusal
     return is_refused or isinstance(error, ModelAnswerError)
 
 
 class EmbeddingError(MemAlignError):
     """An embedding call failed or returned invalid vectors; the cause is chained."""
+
+    is_refusal: bool = False
+    """Whether it concerns these texts only; others may still be embedded."""
 
 
 class StoreError(MemAlignError):
@@ -78,6 +82,11 @@ class MemAlignWarning(UserWarning):
 
 def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
+
+
+def enumerate_ids(ids: Sequence[str]) -> str:
+    more = ["..."] if len(ids) > _MAX_IDS else []
+    return ", ".join([*ids[:_MAX_IDS], *more])
 
 
 def describe_validation_error(error: "ValidationError") -> str:

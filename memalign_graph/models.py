@@ -21,7 +21,7 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignErr
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.replies import DEFAULT_CHAT_MODEL as DEFAULT_CHAT_MODEL  # noqa: PLC0414 - others take it from here
-from memalign_graph.replies import describe_error
+from memalign_graph.replies import describe_error, is_refusal
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel as BaseChatModel  # noqa: PLC0414 - others take it from here
@@ -491,4 +491,6 @@ async def embed_texts(io: IO, embeddings: Embeddings, texts: Sequence[str]) -> l
         raise
     except Exception as error:
         name = embedder_id(embeddings)
-        raise EmbeddingError(f"The embeddings {name} failed: {describe_error(error)}") from error
+        failure = EmbeddingError(f"The embeddings {name} failed: {describe_error(error)}")
+        failure.is_refusal = is_refusal(error)
+        raise failure from error

@@ -73,7 +73,7 @@ class StructuredModel:
         if kind not in _FINISH_PROBLEMS:
             why = describe_error(error, _CHAT_HINTS)
             failure = ChatModelError(f"The chat model {self.name} failed: {why}")
-            failure.is_refusal = _is_refusal(error)
+            failure.is_refusal = is_refusal(error, _CHAT_HINTS)
             raise failure from error
         completion = getattr(error, "completion", None)
         usage = getattr(completion, "usage", None)
@@ -147,28 +147,7 @@ def _parse_json(text: str) -> Any:
 
 
 _REFUSED_STATUS = (400, 413, 422)
-"""HTTP statuses that concern one prompt."""
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Return whether a provider refused this prompt, and no hint would fix the call."""
-    # Google also returns 400 for a wrong key.
-    if _hint(error, _HINTS) or "api key" in str(error).lower():
-        return False
-    status = _http_status(error) or _http_status(error.__cause__)
-    return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
-
-
-def _http_status(error: BaseException | None) -> int | None:
-    """Return the HTTP status in an exception of openai, httpx, botocore or Google."""
-    response = getattr(error, "response", None)
-    if isinstance(response, Mapping):  # botocore's
-        # AWS also returns 400 for quotas and expired keys.
-        is_about_prompt = response.get("Error", {}).get("Code") == "ValidationException"
-        return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
-    places = ((error, "status_code"), (response, "status_code"), (error, "code"))
-    statuses = [getattr(place, name, None) for place, name in places]
-    return next((status for status in statuses if isinstance(status, int)), None)
+"""HTTP statuses that concern one prompt or text."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and
@@ -179,7 +158,6 @@ _HINTS = {
     "AuthenticationError": "check the API key.",
     "NotFoundError": "check the model's name and base_url.",
     "RateLimitError": "it stayed over its rate limit; try later, or raise max_retries.",
-    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
     "InternalServerError": "the provider failed; try later.",
     "ModelAPIError": "the provider failed; try later.",
 }
@@ -197,6 +175,7 @@ DEFAULT_CHAT_MODEL = "openai:gpt-6-luna"
 
 _CHAT_HINTS = {
     **_HINTS,
+    "ContextOverflowError": "set the model's profile={'max_input_tokens': ...} to its window.",
     "ModelNotFoundError": (
         "the provider has no such model, or has shut it down: give the option `model` (--model) "
         f"another, such as {DEFAULT_CHAT_MODEL!r}; then run `memalign migrate`."
@@ -217,3 +196,24 @@ def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
         names.insert(1, known)
     plain = [name if name in hints else re.sub("^(API|Model)", "", name) for name in names]
     return next((hints[name] for name in plain if name in hints), None)
+
+
+def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
+    """Return whether a provider refused this prompt or text, and no hint would fix the call."""
+    # Google also returns 400 for a wrong key.
+    if _hint(error, hints) or "api key" in str(error).lower():
+        return False
+    status = _http_status(error) or _http_status(error.__cause__)
+    return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """Return the HTTP status in an exception of openai, httpx, botocore or Google."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):  # botocore's
+        # AWS also returns 400 for quotas and expired keys.
+        is_about_prompt = response.get("Error", {}).get("Code") == "ValidationException"
+        return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
+    places = ((error, "status_code"), (response, "status_code"), (error, "code"))
+    statuses = [getattr(place, name, None) for place, name in places]
+    return next((status for status in statuses if isinstance(status, int)), None)

@@ -139,8 +139,10 @@ async def find_relations(
     budget = max(max_input_tokens(chat) - ANSWER_TOKENS - frame, 0)
     if sum(costs) <= budget:
         return await _compare(io, access, chat, texts, range(len(texts)))
-    vectors = await embed(io, access, {text: text for text in texts})
-    matrix = np.stack([vectors[text] for text in texts])
+    # A text that the embeddings refuse is compared with the first ones.
+    vectors = await embed(io, access, {text: text for text in texts}, {})
+    blank = np.zeros_like(next(iter(vectors.values()), np.zeros(1)))
+    matrix = np.stack([vectors.get(text, blank) for text in texts])
     groups: list[set[int]] = [set()]
     for place in changed:
         group, tokens_left = {place}, budget - costs[place]

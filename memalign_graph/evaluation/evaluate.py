@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Unpack
 
 from memalign_graph.agreement import expert_agreement
+from memalign_graph.errors import EmbeddingError, is_about_prompt
 from memalign_graph.evaluation import dataset
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
@@ -35,7 +36,11 @@ from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.recall import decode_optional_vector, recall
+from memalign_graph.memory.recall import (
+    decode_optional_vector,
+    recall,
+    recall_without_episodes,
+)
 from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -251,7 +256,12 @@ async def _baselines(
     model = await current_evidence_model(io, access)
     predictions = []
     for case in fold.test:
-        similar = await recall(io, access, case.example, k, embed_always=True)
+        try:
+            similar = await recall(io, access, case.example, k, embed_always=True)
+        except EmbeddingError as error:
+            if not is_about_prompt(error):
+                raise
+            similar = await recall_without_episodes(io, access, error)
         values = dataset.baselines(labels, similar.examples, scale)
         verdict = RawVerdict(values.get(dataset.MEDIAN, values[dataset.MAJORITY]))
         decision = model.decide(verdict, decode_optional_vector(similar.vector), "evidence")

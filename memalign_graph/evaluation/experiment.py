@@ -21,6 +21,7 @@ from pydantic import Field, PlainValidator
 from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.errors import (
     ChatModelError,
+    EmbeddingError,
     InvalidInputError,
     ModelAnswerError,
     is_about_prompt,
@@ -258,7 +259,7 @@ class Experiment:
         try:
             async with discard_unusable_answers(io, self.cache):
                 return await judging
-        except (ChatModelError, ModelAnswerError) as error:
+        except (ChatModelError, ModelAnswerError, EmbeddingError) as error:
             if not is_about_prompt(error):
                 raise
             return str(error)
@@ -319,7 +320,11 @@ class JudgeUnderTest:
         embeddings = self._embeddings()
         texts = list(dict.fromkeys(retrieval_text(example)[0] for example in examples))
         for start in range(0, len(texts), _TEXTS_PER_REQUEST):
-            await embed_texts(io, embeddings, texts[start : start + _TEXTS_PER_REQUEST])
+            try:
+                await embed_texts(io, embeddings, texts[start : start + _TEXTS_PER_REQUEST])
+            except EmbeddingError as error:  # a memory finds out which text is refused
+                if not is_about_prompt(error):
+                    raise
 
     def empty(self) -> TrainedMemory:
         """Return a memory that has learned nothing."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph.agreement import value_or_none
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import JUDGE_CASES
@@ -21,7 +21,12 @@ from memalign_graph.memory.memory_state import (
     without_undone,
 )
 from memalign_graph.memory.purge import write_fact
-from memalign_graph.memory.recall import ensure_vectors, store_vectors, vector_key_of_example
+from memalign_graph.memory.recall import (
+    ensure_vectors,
+    store_vectors,
+    vector_key_of_example,
+    warn_refused,
+)
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
 from memalign_graph.types import (
@@ -46,6 +51,8 @@ class RememberResult:
     """The ids of new episodes."""
     changed: set[str]
     """The ids of episodes whose value or rationale changed."""
+    warnings: list[str]
+    """Names the feedback that has no vector."""
 
 
 async def remember(
@@ -61,7 +68,8 @@ async def remember(
 
     A table may be stored repeatedly: a row without a date counts once, so that it does not undo
     what its expert revised or forgot later, and further threads of a row change nothing. Without
-    `embeds`, new cases are embedded at the next search.
+    `embeds`, new cases are embedded at the next search. A case whose text the embeddings refuse is
+    stored without a vector.
     """
     checked = [check_feedback(item, access.criterion) for item in feedback]
     view = await access.refresh(io)
@@ -70,9 +78,8 @@ async def remember(
     if is_table:
         outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
         checked = [item for item in checked if _undated_hash(item) not in outdated]
-    new_examples = [item.example for item in checked if not view.holds(item.episode_id)]
-    if embeds:
-        await _store_missing_vectors(io, access, new_examples, known_vectors or {})
+    new = {item.episode_id: item.example for item in checked if not view.holds(item.episode_id)}
+    warnings = await _store_vectors(io, access, new, known_vectors or {}) if embeds else []
     view = await access.refresh(io)
     purges, stored = view.purges(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
@@ -98,7 +105,7 @@ async def remember(
         await write_fact(io, access, purges, "remember", change, author=author, episodes=written)
     active = {**stored, **after}
     episodes = [active[key] for key in ids if key in active]
-    return RememberResult(episodes, after.keys() - stored.keys(), changed)
+    return RememberResult(episodes, after.keys() - stored.keys(), changed, warnings)
 
 
 def order_after(stored: Episode | None, feedback: Feedback) -> Feedback:
@@ -202,16 +209,23 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     return feedback.model_copy(update={"value": value})
 
 
-async def _store_missing_vectors(
-    io: IO, access: MemoryAccess, examples: Sequence[Example], known_vectors: Mapping[str, Vector]
-) -> None:
-    new = {vector_key_of_example(access, example): example for example in examples}
-    new = {key: example for key, example in new.items() if key not in access.view.index}
+async def _store_vectors(
+    io: IO,
+    access: MemoryAccess,
+    examples: Mapping[str, Example],
+    known_vectors: Mapping[str, Vector],
+) -> list[str]:
+    """Store the missing vectors of new episodes' examples; returns warnings."""
+    keys = {each: vector_key_of_example(access, example) for each, example in examples.items()}
+    new = {key: examples[each] for each, key in keys.items() if key not in access.view.index}
     known = {key: example for key, example in new.items() if example.id in known_vectors}
     texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}
-    await ensure_vectors(io, access, texts)
+    refused: dict[str, EmbeddingError] = {}
+    await ensure_vectors(io, access, texts, refused)
     vectors = {key: known_vectors[example.id] for key, example in known.items()}
     await store_vectors(io, access, vectors)
+    ids = [each for each, key in keys.items() if key in refused]
+    return [warn_refused(access, ids, refused)] if ids else []
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:

@@ -59,9 +59,11 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
         )
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     if not np.isfinite(norms).all() or (norms == 0).any():
-        raise EmbeddingError(
+        failure = EmbeddingError(
             f"The embeddings {embedder} returned a vector that is zero or not finite."
         )
+        failure.is_refusal = True  # another text may get a usable vector
+        raise failure
     return list(matrix / norms)
 
 

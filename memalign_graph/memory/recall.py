@@ -8,7 +8,7 @@ from functools import partial
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
-from memalign_graph.errors import EmbeddingError
+from memalign_graph.errors import EmbeddingError, enumerate_ids
 from memalign_graph.io import IO
 from memalign_graph.memory.access import NO_LIMIT, MemoryAccess, chunks, do_once, read_vector
 from memalign_graph.memory.facts import Namespace
@@ -32,6 +32,14 @@ _EMBED_TEXTS = 256
 
 _EMBED_REQUESTS = 8
 """Concurrent embedding requests."""
+
+_MAX_FIRST_REFUSED = 20
+"""Embeddings that never embedded a text and refuse so many are set up wrongly."""
+
+_REFUSED = (
+    "{} piece(s) of feedback have no vector, because the embeddings refused the text of their case "
+    "({}). The judge is not shown these cases as similar ones. The first error: {}"
+)
 
 _NEAR = 50
 """How many similar examples decide which guidelines are relevant."""
@@ -192,16 +200,43 @@ def vector_key_of_example(access: MemoryAccess, example: Example) -> str:
     return vector_key(access.embedder.id, retrieval_text(example)[0])
 
 
-async def embed(io: IO, access: MemoryAccess, texts: Mapping[str, str]) -> dict[str, Vector]:
-    async def one_request(keys: Sequence[str]) -> dict[str, Vector]:
-        answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
-        return dict(zip(keys, normalised(answer, len(keys), access.embedder.id), strict=True))
+async def embed(
+    io: IO,
+    access: MemoryAccess,
+    texts: Mapping[str, str],
+    refused: dict[str, EmbeddingError] | None = None,
+) -> dict[str, Vector]:
+    """Return the vectors of texts; the errors of those that are refused are added to `refused`.
 
-    requests = [one_request(keys) for keys in chunks(list(texts), _EMBED_TEXTS)]
+    Without it, a refused text is an error, as is any other failure.
+    """
+    vectors: dict[str, Vector] = {}
+
+    async def request(keys: Sequence[str]) -> None:
+        try:
+            answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
+            embedded = normalised(answer, len(keys), access.embedder.id)
+        except EmbeddingError as error:
+            if refused is None or not error.is_refusal:
+                raise
+            if len(keys) > 1:
+                half = len(keys) // 2
+                await request(keys[:half])
+                await request(keys[half:])
+                return
+            refused[keys[0]] = error
+            is_proven = vectors or access.view.index.dimension
+            if not is_proven and 1 < min(len(texts), _MAX_FIRST_REFUSED) <= len(refused):
+                raise
+        else:
+            vectors.update(zip(keys, embedded, strict=True))
+
+    requests = [request(keys) for keys in chunks(list(texts), _EMBED_TEXTS)]
     if len(requests) == 1:
-        return await requests[0]
-    answers = await io.gather(requests, _EMBED_REQUESTS) if requests else []
-    return {key: vector for answer in answers for key, vector in answer.items()}
+        await requests[0]
+    elif requests:
+        await io.gather(requests, _EMBED_REQUESTS)
+    return vectors
 
 
 async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
@@ -237,9 +272,17 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
 
 
 async def ensure_vectors(
-    io: IO, access: MemoryAccess, texts: Mapping[str, str], *, warns: bool = False
+    io: IO,
+    access: MemoryAccess,
+    texts: Mapping[str, str],
+    refused: dict[str, EmbeddingError],
+    *,
+    warns: bool = False,
 ) -> dict[str, Vector]:
-    """Return the vectors of texts: stored ones, or new ones, which are then stored."""
+    """Return the vectors of texts: stored ones, or new ones, which are then stored.
+
+    Those that the embeddings refuse are not tried again by this process.
+    """
     stored = await stored_vectors(io, access, texts)
     missing = {key: text for key, text in texts.items() if key not in stored}
     if missing and warns:
@@ -250,9 +293,20 @@ async def ensure_vectors(
             len(missing),
             access.embedder.id,
         )
-    vectors = await embed(io, access, missing)
+    vectors = await embed(io, access, missing, refused)
+    access.view.skip_vectors(refused)
     await store_vectors(io, access, vectors)
     return stored | vectors
+
+
+def warn_refused(
+    access: MemoryAccess, episode_ids: Iterable[str], refused: Mapping[str, EmbeddingError]
+) -> str:
+    """Log and return a warning about episodes whose text the embeddings refused."""
+    ids, first_error = sorted(episode_ids), next(iter(refused.values()))
+    warning = _REFUSED.format(len(ids), enumerate_ids(ids), first_error)
+    logger.warning("Memory of %r: %s", access.criterion.name, warning)
+    return warning
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
@@ -278,7 +332,10 @@ async def _index(
         for key, episode_id in episode_ids.items()
         if episode_id in episodes
     }
-    view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
+    refused: dict[str, EmbeddingError] = {}
+    view.add_vectors(await ensure_vectors(io, access, texts, refused, warns=True))
+    if refused:
+        warn_refused(access, (episode_ids[key] for key in refused), refused)
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

@@ -85,6 +85,7 @@ class MemoryView:
         self._state = MemoryState(self._rows)
         self.current = self._state.active_guidelines()
         self._missing: set[str] = set()
+        self._skipped: set[str] = set()
 
     @property
     def version(self) -> str:
@@ -235,7 +236,7 @@ class MemoryView:
                 self._state = build_state(self._facts.values(), self._rows)
             self._state.changed.clear()
             self.index.retain(self._state.by_vector.keys())
-            self._missing = self._state.by_vector.keys() - self.index.keys()
+            self._missing = self._state.by_vector.keys() - self.index.keys() - self._skipped
             # Stored vectors of another dimension than the first are ignored.
             fresh_vectors = vectors or {}
             size = self.index.dimension or next(map(len, fresh_vectors.values()), None)
@@ -250,6 +251,12 @@ class MemoryView:
         with self._lock:
             self._add_vectors(vectors)
             self.derived_cache = {}
+
+    def skip_vectors(self, keys: Iterable[str]) -> None:
+        """Count vectors that the embeddings refuse as not missing."""
+        with self._lock:
+            self._skipped.update(keys)
+            self._missing -= self._skipped
 
     def derive(self, key: object, compute: Callable[[], T]) -> T:
         """Compute something from the content, once until it changes."""

@@ -29,6 +29,7 @@ from memalign_graph.errors import (
     ChatModelError,
     InvalidInputError,
     ModelAnswerError,
+    enumerate_ids,
     is_about_prompt,
 )
 from memalign_graph.evidence.checks import fill_check_answers, fill_questions
@@ -62,7 +63,6 @@ from memalign_graph.types import (
 
 logger = logging.getLogger(__name__)
 
-_MAX_IDS_IN_WARNING = 5
 _OUTDATED = (
     "{} record(s) do not count, because memory has newer feedback of the same expert on the same "
     "example. All feedback without `author` and `id` counts as one expert's."
@@ -188,7 +188,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     new, changed = len(stored.new), len(stored.changed)
     by_id = {episode.id: episode for episode in stored.episodes}
     outdated = sum(_is_outdated(item, by_id.get(item.episode_id)) for item in feedback)
-    warnings = [_OUTDATED.format(outdated)] if outdated else []
+    warnings = [*stored.warnings, *([_OUTDATED.format(outdated)] if outdated else [])]
     lesson = {
         "feedback": {
             "new": new,
@@ -252,7 +252,7 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     for kind, items in (("piece(s) of feedback", pending), ("pending guideline(s)", outdated)):
         ids = sorted(item.id for item in items if not can_be_tried(access, chat, item))
         if ids:
-            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, _enumerate(ids)))
+            warnings.append(_GIVEN_UP.format(len(ids), kind, MAX_ATTEMPTS, enumerate_ids(ids)))
     batches = pack_batches(
         [episode for episode in pending if can_be_tried(access, chat, episode)],
         access.criterion,
@@ -265,11 +265,6 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
         *({"episode_ids": ids} for ids in batches),
         *({"guideline_id": each.id} for each in outdated if can_be_tried(access, chat, each)),
     ]
-
-
-def _enumerate(ids: Sequence[str]) -> str:
-    more = ["..."] if len(ids) > _MAX_IDS_IN_WARNING else []
-    return ", ".join([*ids[:_MAX_IDS_IN_WARNING], *more])
 
 
 async def judge_cases(step: _Call) -> StateUpdate:
@@ -363,7 +358,7 @@ async def distill_batches(step: _Call) -> StateUpdate:
             *step.warnings(*left_out),
             *distilled.warnings,
             *reworded.warnings,
-            *([_CUT.format(len(truncated), _enumerate(truncated))] if truncated else []),
+            *([_CUT.format(len(truncated), enumerate_ids(truncated))] if truncated else []),
         ],
     )
 

@@ -16,7 +16,7 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, InvalidInputError, MemAlignError
 from memalign_graph.interrupts import clarify_form, parse_review, review_form
 from memalign_graph.judging.case import Retrieved
-from memalign_graph.memory.feedback import order_after, remember
+from memalign_graph.memory.feedback import RememberResult, order_after, remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson
@@ -35,7 +35,6 @@ from memalign_graph.runtime import (
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
 from memalign_graph.types import (
-    Episode,
     Example,
     Feedback,
     Judgment,
@@ -196,7 +195,9 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     io, access = step.io, step.access
     lesson = require_channel(step.state, "judge_lesson")
     # Stored before the model is called: if that fails, the next run distills it.
-    episode = await _store(step)
+    stored = await _store(step)
+    [episode] = stored.episodes
+    lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}
     view = await access.refresh(io)
@@ -227,7 +228,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         "rewordings": dump_operations(rewordings.operations),
         "reworded": rewordings.read,
         "failed": [*result.failed_attempts, *rewordings.failed_attempts],
-        "warnings": [*lesson.get("warnings", []), *warnings],
+        "warnings": [*lesson["warnings"], *warnings],
     }
     return {"judge_lesson": {**lesson, **learned}}
 
@@ -238,8 +239,11 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         return {"learned": None}
     io, access, feedback = step.io, step.access, step.feedback
     lesson = require_channel(step.state, "judge_lesson")
+    warnings = [*lesson.get("warnings", [])]
     if feedback.agrees:  # nothing was distilled
-        episode = await _store(step)
+        stored = await _store(step)
+        [episode] = stored.episodes
+        warnings += stored.warnings
         learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
     else:
         operations = load_operations(lesson.get("operations"))
@@ -261,8 +265,7 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
             reworded = await commit_redistilled(io, access, rewordings, lesson["reworded"])
             learned["memory_version"] = reworded["memory_version"]
             await clear_cached_replies(io, access)
-    warnings = [*lesson.get("warnings", []), *learned["warnings"]]
-    return {"learned": {**learned, "warnings": warnings}}
+    return {"learned": {**learned, "warnings": [*warnings, *learned["warnings"]]}}
 
 
 def dump_operations(operations: Sequence[GuidelineOperation]) -> list[dict[str, Any]]:
@@ -273,9 +276,9 @@ def load_operations(operations: list[dict[str, Any]] | None) -> list[GuidelineOp
     return [GuidelineOperation.model_validate(fields) for fields in operations or []]
 
 
-async def _store(step: NodeCall) -> Episode:
+async def _store(step: NodeCall) -> RememberResult:
     """Store a reviewer's feedback, with the embedding that retrieval left in the state."""
     feedback = step.feedback
     vector = decode_optional_vector((step.state.get("judge_memory") or {}).get("vector"))
     vectors = {} if vector is None else {feedback.example.id: vector}
-    return (await remember(step.io, step.access, [feedback], known_vectors=vectors)).episodes[0]
+    return await remember(step.io, step.access, [feedback], known_vectors=vectors)

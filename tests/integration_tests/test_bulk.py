@@ -336,7 +336,7 @@ async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -
 
     await learned_judge(bench)
     batch = Batch(bench, tmp_path)
-    bench.server.script_embeddings(*[error(400, "No.")] * 2)
+    bench.server.script_embeddings(*[error(401, "No.")] * 2)
     with pytest.raises(EmbeddingError):
         batch.prepare(CASES)
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - it is one
@@ -347,6 +347,18 @@ async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -
         isinstance(judgment, Judgment) and "guidelines alone" in judgment.warnings[0]
         for judgment in made
     )
+
+
+async def test_example_that_embeddings_refuse_is_judged_by_the_guidelines(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await learned_judge(bench)
+    bench.server.refused_text = str(CASES[1]["inputs"])
+    batch = Batch(bench, tmp_path)
+    batch.judge = batch.judge.but(on_embedding_error="guidelines")
+    made, _ = batch.whole(CASES)
+    warned = ["guidelines alone" in " ".join(judgment.warnings) for judgment in made]
+    assert warned == [False, True, False, False]
 
 
 def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:

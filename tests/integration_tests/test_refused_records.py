@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from memalign_graph import ChatModelError
+from memalign_graph import ChatModelError, EmbeddingError
 from memalign_graph.evidence import confidence
 from memalign_graph.io import ASYNC
-from tests.conftest import Bench, Graph, distillings, operations
-from tests.integration_tests.alignment_model import Model, guideline_per_topic
-from tests.integration_tests.alignment_support import align, alignment, comment, record, records
+from tests.conftest import CASE, Bench, Graph, distillings, operations
+from tests.integration_tests.alignment_model import COMPARE, Model, guideline_per_topic
+from tests.integration_tests.alignment_support import (
+    align,
+    alignment,
+    asked,
+    comment,
+    record,
+    records,
+)
 from tests.loopback import ChatRequest, content_filter, error, refusal, with_logprobs
 
 REFUSED = "GRUESOME"
@@ -211,6 +218,92 @@ async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: 
         judgment["warnings"]
     )
     assert len(bench.server.chats) == 2
+
+
+def refuse_embedding(bench: Bench) -> None:
+    bench.server.responder, bench.server.refused_text = Model(), REFUSED
+
+
+async def test_case_that_embeddings_refuse_is_learned_without_a_vector(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_embedding(bench)
+    options: dict[str, Any] = {"embeddings": bench.server.embedder(max_retries=0)}
+    report = await align(bench, [*records(9), bad()], alignment(bench, **options))
+    assert report["feedback"]["new"] == 10
+    assert len(report["guidelines"]["added"]) == 10
+    [refused] = [each.id for each in await bench.episodes() if REFUSED in str(each.example.inputs)]
+    [warning] = report["warnings"]
+    assert warning.startswith("1 piece(s) of feedback have no vector")
+    assert f"({refused})" in warning
+    assert warning in caplog.text
+    # Neither this process nor a new alignment sends the refused text again.
+    count = len(bench.server.embeddings)
+    assert (await align(bench, [*records(9), bad()], alignment(bench, **options)))["warnings"] == []
+    judgment = (await bench.invoke(bench.judge_graph(**options), CASE))["judgment"]
+    assert len(judgment["episode_ids"]) == 5
+    assert refused not in judgment["episode_ids"]
+    assert [request.texts for request in bench.server.embeddings[count:]] == [
+        [f"{CASE['inputs']}\n\n{CASE['outputs']}"]
+    ]
+
+
+async def test_another_process_asks_once_for_a_vector_that_is_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_embedding(bench)
+    options: dict[str, Any] = {"embeddings": bench.server.embedder(model="another", max_retries=0)}
+    [_, refused] = await bench.remember(record(1), bad())
+    caplog.clear()
+    bench.server.embeddings.clear()
+    for _ in range(2):
+        recalled = await bench.call(bench.memory(**options), "recall", CASE)
+        assert [example.episodes[0].feedback_id for example in recalled] == [record(1).get("id")]
+    assert caplog.text.count("have no vector, because the embeddings refused") == 1
+    assert refused.id in caplog.text
+    sent = [request.texts for request in bench.server.embeddings]
+    assert sum(any(REFUSED in text for text in texts) for texts in sent) == 2
+    # Once it is accepted, a process that opens the memory embeds it.
+    bench.server.refused_text = ""
+    third: dict[str, Any] = {"embeddings": bench.server.embedder(model="a third")}
+    assert len(await bench.call(bench.memory(**third), "recall", CASE)) == 2
+
+
+@pytest.mark.parametrize("value", [True, False])
+async def test_review_of_a_case_that_embeddings_refuse_is_stored(
+    bench: Bench, *, value: bool
+) -> None:
+    refuse_embedding(bench)
+    graph = bench.review_graph(embeddings=bench.server.embedder(max_retries=0))
+    case = {name: bad()[name] for name in ("inputs", "outputs")}
+    reply = {"value": value, "rationale": "" if value else "Too cold.", "author": "ann"}
+    learned = (await bench.review(graph, reply, case))["learned"]
+    [episode] = await bench.episodes()
+    assert episode.status == "distilled"
+    [warning] = learned["warnings"]
+    assert episode.id in warning
+
+
+async def test_embeddings_that_refuse_everything_store_nothing(bench: Bench) -> None:
+    bench.server.responder, bench.server.refused_text = Model(), "order"
+    graph = alignment(bench, embeddings=bench.server.embedder(max_retries=0))
+    with pytest.raises(EmbeddingError, match="refuses the input"):
+        await align(bench, records(100), graph)
+    assert await bench.episodes() == []
+    assert len(bench.server.embeddings) < 60
+    assert bench.server.chats == []
+
+
+async def test_guideline_that_embeddings_refuse_does_not_stop_the_comparison(bench: Bench) -> None:
+    refuse_embedding(bench)
+    small_window = bench.server.chat_model(profile={"max_input_tokens": 3_300})
+    texts = [f"Rule {number} #{number}: {'it names the order. ' * 20}" for number in range(16)]
+    for text in [*texts, f"#1 {REFUSED} always. {texts[1]}"]:
+        await bench.add_guideline(text)
+    memory = bench.memory(model=small_window, embeddings=bench.server.embedder(max_retries=0))
+    await bench.call(memory, "consolidate")
+    assert len(asked(bench, COMPARE)) > 1
+    assert any(REFUSED in chat.text for chat in asked(bench, COMPARE))
 
 
 async def test_guidelines_whose_comparison_is_refused_are_kept(bench: Bench) -> None:

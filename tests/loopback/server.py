@@ -107,6 +107,8 @@ class LoopbackServer:
             self.peak_chats = 0
             """The most chat requests that were in hand at one time."""
             self.latency_s = self.embedding_latency_s = 0.0
+            self.refused_text = ""
+            """Embedding requests with this text are refused."""
             self.rules: list[Rule] = []
             """What the default responder goes by."""
             self.responder: Responder = self.judge
@@ -198,6 +200,8 @@ class LoopbackServer:
             self.embeddings.append(request)
             scripted = self._embedding_script.popleft() if self._embedding_script else None
         fault = wire.fault_in_embeddings(request)
+        if self.refused_text and any(self.refused_text in text for text in request.texts):
+            fault = "The content management policy refuses the input."
         return error(400, fault) if fault else scripted
 
     def _chat_reply(self, request: ChatRequest) -> Reply:

@@ -34,7 +34,7 @@ from memalign_graph.models import (
     resolve_chat_model,
     resolve_embeddings,
 )
-from tests.loopback import LoopbackServer, error, refusal
+from tests.loopback import LoopbackServer, context_length_exceeded, error, refusal
 
 
 @pytest.fixture
@@ -254,6 +254,15 @@ def test_failed_embedding_names_the_embedder_and_the_first_line() -> None:
     assert "ValueError: long" in message
     assert "more" not in message
     assert len(message) < 450
+
+
+def test_text_that_is_too_long_for_embeddings_is_refused_alone(server: LoopbackServer) -> None:
+    server.script_embeddings(context_length_exceeded())
+    embeddings = server.embedder(max_retries=0)
+    with pytest.raises(EmbeddingError, match="maximum context length") as caught:
+        run_sync(embed_texts(SYNC, embeddings, ["text"]))
+    assert caught.value.is_refusal
+    assert "profile" not in str(caught.value)
 
 
 async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:

@@ -270,6 +270,17 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert "no verdict" in report.to_markdown()
 
 
+async def test_case_that_embeddings_refuse_fails_alone(
+    call: Caller, server: LoopbackServer
+) -> None:
+    server.refused_text = GIVEN[5]["inputs"]
+    report = await call.evaluate(CRITERION, GIVEN)
+    assert (report.of("base").failed, report.of("aligned").failed) == (0, 1)
+    failures = {case.example.inputs: case.failures for case in report.cases if case.failures}
+    assert list(failures) == [GIVEN[5]["inputs"]]
+    assert "refuses the input" in failures[GIVEN[5]["inputs"]]["aligned"]
+
+
 async def test_model_outage_stops_the_run(call: Caller, server: LoopbackServer) -> None:
     server.responder = lambda _: error(500, "Down.", retry_after=0)
     with pytest.raises(MemAlignError, match=r"gpt-4.1-mini failed"):

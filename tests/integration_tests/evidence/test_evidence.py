@@ -176,7 +176,7 @@ async def test_dead_embeddings(bench: Bench, caplog: pytest.LogCaptureFixture) -
         bench, on="again", embeddings=bench.server.embedder(dimensions=32)
     )
     assert (embedded_again["value"], embedded_again["evidence"]["cases"]) == (False, 24)
-    dead = [error(400, "The embeddings are dead.")] * 9
+    dead = [error(401, "The embeddings are dead.")] * 9
     bench.server.script_embeddings(*dead)
     judgment = await judged(bench, k=0, on_embedding_error="guidelines")
     assert (judgment["value"], judgment["evidence"]["decided_by"]) == (True, "verdict")

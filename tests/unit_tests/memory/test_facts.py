@@ -93,7 +93,6 @@ def test_retried_change_reuses_its_vector(server: LoopbackServer, reopen: Any) -
 UNUSABLE: list[tuple[Any, str]] = [
     ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
     ([[], []], r"an array of shape \(2, 0\)"),
-    ([[0.0, 0.0], [1.0, 0.0]], "a vector that is zero or not finite"),
     ([[1.0, 0.0], [1.0]], "vectors of different lengths, or not numbers"),
     (None, r"an array of shape \(\) for 2 texts"),
 ]
@@ -108,6 +107,19 @@ def test_invalid_vectors_store_nothing() -> None:
             memory.remember([comment("one"), comment("two")])
         assert "\n" not in str(caught.value)
         assert store.writes == []
+
+
+def test_case_whose_vector_is_zero_is_stored_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def partly_zero(texts: Sequence[str]) -> list[list[float]]:
+        return [[0.0, 0.0] if "odd" in text else [1.0, 0.0] for text in texts]
+
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=partly_zero)
+    _, odd = memory.remember([comment("one"), comment("odd")])
+    assert [each.example.inputs for each in memory.recall(QUERY)] == ["one"]
+    assert "a vector that is zero or not finite" in caplog.text
+    assert odd.id in caplog.text
 
 
 def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
