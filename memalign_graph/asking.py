@@ -21,6 +21,7 @@ PURPOSES = {
     "guideline_operations": "distil",
     "expert_questions": "distil",
     "guideline_questions": "distil",
+    "rewritten_outputs": "distil",
     "guideline_relations": "compare",
     "feedback_question": "clarify",
     "judgment": "judge",

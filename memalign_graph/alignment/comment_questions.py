@@ -105,7 +105,9 @@ async def _repeated(
     `failed` are the texts of guidelines that the commented case fails, by question.
     """
     messages = [prompts.same_fault_prompt(criterion, text, comment) for text in failed.values()]
-    answers = await ask_yes_or_no(io, chat, messages, limit=1) if messages else None
+    answers = None
+    if messages:
+        answers = await ask_yes_or_no(io, chat, messages, purpose="compare", limit=1)
     found = {
         question: answer or 0.0 for question, answer in zip(failed, answers or (), strict=False)
     }

@@ -7,6 +7,7 @@ import json
 import re
 import sqlite3
 import sys
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -160,8 +161,9 @@ def _unique_keys(yaml: Any) -> Any:
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
         # The signature is PyYAML's.
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
-            keys = [key.value for key, _ in node.value]
-            if repeated := [key for key in keys if keys.count(key) > 1]:
+            # A key that is no scalar is refused below.
+            keys = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+            if repeated := [key for key, count in keys.items() if count > 1]:
                 raise yaml.YAMLError(f"{repeated[0]} is given twice")
             return super().construct_mapping(node, deep)
 

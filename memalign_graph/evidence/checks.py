@@ -93,7 +93,7 @@ async def ask_questions(
     The probability of a question that was answered with neither yes nor no is None.
     """
     asked = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
-    answers = await ask_yes_or_no(io, chat, asked, limit=limit)
+    answers = await ask_yes_or_no(io, chat, asked, purpose="check", limit=limit)
     if answers is None:
         return None
     return [
@@ -103,13 +103,18 @@ async def ask_questions(
 
 
 async def ask_yes_or_no(
-    io: IO, chat: BaseChatModel, asked: Sequence[Sequence[BaseMessage]], *, limit: int
+    io: IO,
+    chat: BaseChatModel,
+    asked: Sequence[Sequence[BaseMessage]],
+    *,
+    purpose: str,
+    limit: int,
 ) -> list[float | None] | None:
     """Return the probability of yes for each prompt; None for a model without log-probabilities.
 
     The probability for a prompt that was answered with neither yes nor no is None.
     """
-    io, model = TracedIO(io, lambda: {PURPOSE: "check"}), usable_logprob_model(chat)
+    io, model = TracedIO(io, lambda: {PURPOSE: purpose}), usable_logprob_model(chat)
     if model is None:
         return None
     has_logprobs, refused = False, False

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Guideline
+from memalign_graph import Guideline, UsageLedger
 from memalign_graph.evidence.checks import fill_questions
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.models import declare_small
@@ -284,7 +284,8 @@ async def test_a_comment_that_repeats_a_guideline_supports_it(
         REFUND: (0.1, 0.1),
     }
     bench.server.responder = Distiller((SORRY,), CASE["outputs"], yes)
-    graph = bench.review_graph(distill_model=small(bench))
+    ledger = UsageLedger()
+    graph = bench.review_graph(distill_model=small(bench)).with_config(callbacks=[ledger])
     await bench.review(graph, COLD)
     replies = Distiller((REFUND,), OTHER["outputs"], yes, repeats=repeats)
 
@@ -302,6 +303,10 @@ async def test_a_comment_that_repeats_a_guideline_supports_it(
         f"Comment 1: {COLD['rationale']}\nComment 2: No apology, again." in chat.text
         for chat in compared
     )
+    calls = {row["purpose"]: row["calls"] for row in ledger.rows()}
+    assert calls.get("compare", 0) == (len(compared) if status == 200 else 0)
+    judged = [chat for chat in bench.server.chats if chat.schema_name == "judgment"]
+    assert calls["judge"] == len(judged) == 2
 
 
 async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> None:
