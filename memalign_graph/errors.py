@@ -1,5 +1,6 @@
 """Exceptions and warnings of this package. Each message says what is wrong and what to do."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -82,6 +83,11 @@ class MemAlignWarning(UserWarning):
 
 def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
+
+
+def without_urls(text: str) -> str:
+    """Return a message without URLs, which may contain a password."""
+    return re.sub(r"\b\w+://\S+", "...", text)
 
 
 def enumerate_ids(ids: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.store.base import BaseStore, Op
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph.errors import MemAlignError, StoreError
+from memalign_graph.errors import MemAlignError, StoreError, without_urls
 from memalign_graph.replies import ChatReply, StructuredModel, describe_error
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ def store_errors(store: object) -> Iterator[None]:
         raise
     except Exception as error:
         again = "a retry is safe, nothing is stored twice"
-        reason = describe_error(error, _STORE_HINTS).rstrip(".")
+        reason = without_urls(describe_error(error, _STORE_HINTS)).rstrip(".")
         raise StoreError(f"The {type(store).__name__} failed: {reason}; {again}.") from error
 
 

@@ -3,7 +3,6 @@
 import io
 import logging
 import os
-import re
 import signal
 import sqlite3
 import sys
@@ -27,6 +26,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
     StoreError,
+    without_urls,
 )
 
 _EPILOG = """
@@ -54,9 +54,6 @@ can't be used; 3 a chat model or embeddings failed; 4 done, but not for every re
 error; 130 stopped by Ctrl-C; 141 the reader of the output ended; 143 stopped by SIGTERM. What was
 committed before stays.
 """
-
-_URL = re.compile(r"postgres(ql)?://\S+")
-"""URLs, which may contain a password."""
 
 app = typer.Typer(
     help="An LLM judge that learns from your experts.",
@@ -144,7 +141,7 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
     text = " ".join(str(error).split())
     match error:
         case StoreError():
-            text = f"--memory: {_URL.sub('...', text)}"
+            text = f"--memory: {text}"
         case typer.TyperException():
             return error.format_message(), Status.USAGE_ERROR
         case ChatModelError() | EmbeddingError() | ModelAnswerError() | LocalModelError():
@@ -153,7 +150,7 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
             held = ": another process is using it, try again" if "locked" in text else ""
             text = f"--memory: the file or its folder can't be used: {text}{held}."
         case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
-            text = f"--memory: the database can't be used: {_URL.sub('...', text)}."
+            text = f"--memory: the database can't be used: {without_urls(text)}."
         case OSError():
             text = ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
         case MemAlignError():

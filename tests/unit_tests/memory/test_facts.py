@@ -90,6 +90,19 @@ def test_retried_change_reuses_its_vector(server: LoopbackServer, reopen: Any) -
     assert [len(request.texts) for request in server.embeddings] == [1, 2, 1]
 
 
+def test_password_of_a_stores_url_is_in_no_error() -> None:
+    url = "redis://:s3cret@host:6379/0"
+
+    class Unreachable(InMemoryStore):
+        def batch(self, ops: Any) -> Any:
+            raise OSError(f"Error 111 connecting to {url}: refused.")
+
+    memory = JudgeMemory(Unreachable(), CRITERION, embeddings=hashed)
+    with pytest.raises(StoreError, match=r"connecting to \.\.\. refused") as caught:
+        memory.remember(comment("one"))
+    assert "s3cret" not in str(caught.value)
+
+
 UNUSABLE: list[tuple[Any, str]] = [
     ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
     ([[], []], r"an array of shape \(2, 0\)"),

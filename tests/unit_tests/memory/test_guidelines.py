@@ -114,6 +114,15 @@ def test_replacement_of_a_missing_or_edited_guideline_is_learned(memory: JudgeMe
     assert sources(memory).keys() == {"Be kind.", "Be short.", "Be long."}
 
 
+def test_edited_guideline_loses_its_check_question(memory: JudgeMemory) -> None:
+    question = "Does the reply say sorry?"
+    learn(memory, op("add", memory.remember(comment("one")), text="Be warm.", question=question))
+    [guideline] = memory.guidelines()
+    assert guideline.question == question
+    memory.edit_guideline(guideline.id, "Be short.")
+    assert [(each.text, each.question) for each in memory.guidelines()] == [("Be short.", None)]
+
+
 def test_removing_a_successor_restores_nothing(memory: JudgeMemory) -> None:
     episode, two = memory.remember([comment("one"), comment("two")])
     learn(memory, op("add", episode, text="Always."), op("add", two, text="Never."))

@@ -38,45 +38,63 @@ def test_representative_and_novel_cases_come_first() -> None:
     assert cover_order([], [at(0)], 3) == []
 
 
+def keep(memory: JudgeMemory, name: str, degrees: float | None, *reasons: Any) -> None:
+    """Keep a judgment about which an expert is asked for the reasons."""
+    example = Example(inputs=name, outputs="a")
+    judgment = Judgment(
+        id=name.replace(" ", ""),
+        criterion=CRITERION.name,
+        example_id=example.id,
+        value=True,
+        rationale="So.",
+        memory_version=memory.version(),
+    )
+    vector = None if degrees is None else encode_vector(at(degrees))
+    keep_for = timedelta(days=1)
+    run_sync(keep_judgment(SYNC, memory.access, judgment, example, vector, keep_for))
+    choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
+    run_sync(log_review(SYNC, memory.access, judgment, choice, utc_now()))
+
+
+async def listed(store: InMemoryStore) -> tuple[list[Any], int]:
+    queue = ReviewQueue([Judge(criterion=CRITERION, embeddings=on_circle)], store=store)
+    return await queue.list_tasks(Reviewer(name="ann"))
+
+
 async def test_random_sample_comes_first_by_age() -> None:
     store = InMemoryStore()
     memory = JudgeMemory(store, CRITERION, embeddings=on_circle)
     example = Example(inputs="known 0", outputs="a")
     memory.remember(Feedback(example=example, value=True))
-    access = memory.access
-
-    def keep(name: str, degrees: float | None, *reasons: Any) -> None:
-        example = Example(inputs=name, outputs="a")
-        judgment = Judgment(
-            id=name.replace(" ", ""),
-            criterion=CRITERION.name,
-            example_id=example.id,
-            value=True,
-            rationale="So.",
-            memory_version=memory.version(),
-        )
-        vector = None if degrees is None else encode_vector(at(degrees))
-        run_sync(keep_judgment(SYNC, access, judgment, example, vector, timedelta(days=1)))
-        choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
-        run_sync(log_review(SYNC, access, judgment, choice, utc_now()))
-
-    keep("known 1", 180)
-    keep("no vector", None)
-    keep("rare 1", 90, "unsure")
-    keep("common 1", 1)
-    keep("common 2", 0, "unsure")
-    keep("common 3", -1)
-    keep("known 2", 181, "unsure", "sample")
-    keep("known 3", 179, "sample")
-    queue = ReviewQueue([Judge(criterion=CRITERION, embeddings=on_circle)], store=store)
+    keep(memory, "known 1", 180)
+    keep(memory, "no vector", None)
+    keep(memory, "rare 1", 90, "unsure")
+    keep(memory, "common 1", 1)
+    keep(memory, "common 2", 0, "unsure")
+    keep(memory, "common 3", -1)
+    keep(memory, "known 2", 181, "unsure", "sample")
+    keep(memory, "known 3", 179, "sample")
     kept_by = utc_now()
-    tasks, count = await queue.list_tasks(Reviewer(name="ann"))
+    tasks, count = await listed(store)
     assert count == 8
     assert all(task.asked_at <= kept_by for task in tasks)
     inputs = [task.inputs for task in tasks]
     assert inputs[:2] == ["known 2", "known 3"]
     assert [name.split()[0] for name in inputs[2:4]] == ["common", "rare"]
     assert inputs[-1] == "no vector"
+
+
+async def test_oldest_hundred_of_a_larger_random_sample_are_listed() -> None:
+    store = InMemoryStore()
+    memory = JudgeMemory(store, CRITERION, embeddings=on_circle)
+    for number in range(3):
+        keep(memory, f"common {number}", number, "unsure")
+    sampled = [f"rare {number}" for number in range(1, 104)]
+    for name in sampled:
+        keep(memory, name, 90, "sample")
+    tasks, count = await listed(store)
+    assert count == 106
+    assert [task.inputs for task in tasks] == sampled[:100]
 
 
 NAMESPACE = ("memalign_review", "leases")
