@@ -86,8 +86,8 @@ def excerpt(text: str, chars: int) -> str:
 
 
 def without_urls(text: str) -> str:
-    """Return a message without URLs, which may contain a password."""
-    return re.sub(r"\b\w+://\S+", "...", text)
+    """Return a message without URLs, which may contain a password, and without ends of one."""
+    return re.sub(r"\b\w+://\S+|(?<=')[^'\s]*@", "...", text)
 
 
 def enumerate_ids(ids: Sequence[str]) -> str:

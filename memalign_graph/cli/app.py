@@ -99,16 +99,17 @@ def run(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    if sys.stdin is None:  # it was closed, as by `<&-`
-        sys.stdin = io.TextIOWrapper(io.BytesIO())
     before = signal.signal(signal.SIGTERM, stop)
     handler = logging.Handler(logging.WARNING)
     # A subclass for one method would be longer, so the method is assigned.
     handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("memalign_graph").handlers = [handler]
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # escape characters that the encoding does not have
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # if a file's
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name) or io.TextIOWrapper(io.BytesIO())  # it was closed: `<&-`
+        setattr(sys, name, stream)
+        with suppress(AttributeError, ValueError):  # it is no file's, or was read from
+            # Escape characters that the encoding does not have.
+            stream.reconfigure(errors="backslashreplace")
     try:
         # Typer's own `main()` has other messages and statuses.
         with typer.main.get_command(app).make_context("memalign", [*arguments]) as context:
@@ -138,7 +139,7 @@ def run(arguments: Sequence[str]) -> int:
 def _message_and_status(error: Exception) -> tuple[str, int]:
     from memalign_graph.local import LocalModelError
 
-    text = " ".join(str(error).split())
+    text = str(error)
     match error:
         case StoreError():
             text = f"--memory: {text}"
@@ -150,7 +151,10 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
             held = ": another process is using it, try again" if "locked" in text else ""
             text = f"--memory: the file or its folder can't be used: {text}{held}."
         case _ if type(error).__module__.partition(".")[0] in ("psycopg", "psycopg_pool"):
-            text = f"--memory: the database can't be used: {without_urls(text)}."
+            problem = without_urls(text)
+            if type(error).__name__ == "ProgrammingError" and getattr(error, "sqlstate", 0) is None:
+                problem = "its URL is not valid: write %, @ and spaces as %25, %40 and %20"
+            text = f"--memory: the database can't be used: {problem}."
         case OSError():
             text = ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
         case MemAlignError():

@@ -175,7 +175,7 @@ def evaluate(
             most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
             raise InvalidInputError(f"{flag_of(name)}: {limit:g} is out of range. Use {most}.")
     if report:
-        check_output_path(report, "--report", feedback, test, criterion.path)
+        check_output_path(report, "--report", feedback, test, criterion.path, cache)
         if report.suffix.lower() not in (".html", ".md", ".json"):
             raise InvalidInputError(f"--report: end the name of {report} in .html, .md or .json.")
     if cache:
@@ -414,7 +414,7 @@ def migrate(
     with (
         location.open() as memory,
         terminal.progress() as progress,
-        option_errors(model="--to" if to else "--memory", memory="--memory"),
+        option_errors(model="--to", memory="--memory"),
     ):
         result = compare(
             memory,

@@ -93,15 +93,17 @@ def has_table(location: str | Path, name: str) -> bool:
 
 
 def check_output_path(path: Path, option: str, *sources: str | None) -> None:
-    """Refuse to write over a database or a file that is read."""
+    """Refuse to write over a database or another file of the command."""
     if not path.parent.is_dir():
         raise InvalidInputError(
             f"{option}: {path}: the folder {path.parent} does not exist: make it."
         )
-    read = [Path(source) for source in sources if source and Path(source).exists()]
-    if path.is_file() and (_is_database(path) or any(map(path.samefile, read))):
+    others = [Path(source) for source in sources if source]
+    existing = [other for other in others if path.exists() and other.exists()]
+    is_used = path in others or any(map(path.samefile, existing))
+    if is_used or (path.is_file() and _is_database(path)):
         raise InvalidInputError(
-            f"{option}: {path} is a database, or is read by this command: name another file."
+            f"{option}: {path} is a database, or is used by this command: name another file."
         )
 
 

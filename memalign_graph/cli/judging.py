@@ -251,7 +251,7 @@ def _collect(
             settings, cases, answers, store=store, **location.context, again=again
         )
         for index, (row, outcome) in enumerate(judged):
-            results.rows.append(row)
+            results.rows.append({"line": index + 1, **row})  # a batch of Python has no lines
             results.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
             progress("collected", index + 1, index + 1)
     if unanswered := sum(isinstance(error, UnansweredError) for error in results.errors):

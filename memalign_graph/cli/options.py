@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -109,8 +108,8 @@ MaxConcurrency = Annotated[
     int, typer.Option(min=1, help="Maximum number of concurrent model calls.")
 ]
 CacheOption = Annotated[
-    Path | None,
-    typer.Option(dir_okay=False, help="Database that keeps models' answers for the next run."),
+    str | None,
+    typer.Option(metavar="FILE", help="Database that keeps models' answers for the next run."),
 ]
 DEFAULT_MEMORY = "memalign.db"
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
 from memalign_graph.cli.files import read_text
-from memalign_graph.errors import InvalidInputError, require_extra
+from memalign_graph.errors import InvalidInputError, excerpt, require_extra
 
 if TYPE_CHECKING:
     from memalign_graph.scales import Scale
@@ -32,6 +31,7 @@ _BOOLEANS = {
 _BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
 """True and false in other languages, as spreadsheets write them."""
 _WHOLE_NUMBER = re.compile(r"-?\d+(\.0)?")
+_MAX_COLUMNS_CHARS = 500
 _THOUSAND = 1_000
 _THOUSANDS = re.compile(r"-?\d{1,3},\d{3}")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
@@ -59,7 +59,8 @@ def read_records(
     else:
         text = read_text(path, option)
         if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
-            suffix = {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".csv")
+            objects = ".jsonl" if "\n" in text.strip() else ".json"
+            suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
         rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
     rows = [(at, _renamed(row, where) if isinstance(row, dict) else row) for at, row in rows]
     if not rows:
@@ -86,7 +87,7 @@ def _own_columns(
     if not rows:  # no record can be read, and each has its reason
         return set()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = ", ".join(filter(None, names))
+    columns = excerpt(", ".join(filter(None, names)), _MAX_COLUMNS_CHARS)
     taken = {name for wanted in mapping.values() for name in wanted}
     for name in sorted(taken):
         if not any(name in row or _nested(row, name) is not None for row in rows):
@@ -101,6 +102,7 @@ def _own_columns(
     used = {name.partition(".")[0] for name in own | taken} | taken
     if unused := ", ".join(name for name in names if name and name not in used):
         option = where.partition(":")[0]
+        unused = excerpt(unused, _MAX_COLUMNS_CHARS)
         warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
     return own
 
@@ -267,7 +269,12 @@ def _oriented(content: Any) -> Any:
     if isinstance(content.get("data"), list):
         names = content.get("columns")
         if isinstance(names, list):
-            return [dict(zip(names, cells, strict=False)) for cells in content["data"]]
+            return [
+                dict(zip(map(str, names), cells, strict=True))
+                if isinstance(cells, list) and len(cells) == len(names)
+                else cells
+                for cells in content["data"]
+            ]
         if "schema" in content:
             return content["data"]
     values = list(content.values())
@@ -302,10 +309,12 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
         import openpyxl  # noqa: F401 - used by pandas
         import pandas as pd
     try:
-        sheet = pd.read_excel(path, header=None, dtype=object, keep_default_na=False)
+        sheet = pd.read_excel(
+            path, header=None, dtype=object, keep_default_na=False, engine="openpyxl"
+        )
     except OSError as error:
         raise InvalidInputError(f"{option}: {path} can't be read: {error.strerror}.") from error
-    except (BadZipFile, KeyError, ValueError) as error:
+    except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML
         raise InvalidInputError(
             f"{option}: {path} is not an Excel workbook: save it as CSV (UTF-8) and give that file."
         ) from error
@@ -323,7 +332,8 @@ def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str
     names = [str(name).strip() for _, head in filled[:1] for name in head]
     named = list(filter(None, names))
     if len({*named}) < len(named):
-        raise InvalidInputError(f"{where}: two columns have the same name: {', '.join(named)}.")
+        columns = excerpt(", ".join(named), _MAX_COLUMNS_CHARS)
+        raise InvalidInputError(f"{where}: two columns have the same name: {columns}.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 

@@ -87,9 +87,13 @@ def key_value_table(fields: Mapping[str, Any]) -> Table:
 
 
 def _scalars_and_tables(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Return the scalars and the tables of a document; tables may be nested."""
+    """Return the scalars and the tables of a document; tables may be nested.
+
+    An example is a scalar: its keys and lists are somebody's, not this program's.
+    """
     for key, value in document.items():
-        if isinstance(value, dict) and any(isinstance(part, list) for part in value.values()):
+        holds_list = isinstance(value, dict) and any(isinstance(x, list) for x in value.values())
+        if holds_list and key != "example":
             yield from _scalars_and_tables(value, f"{name}{key} ")
         else:
             yield f"{name}{key}", value
@@ -191,4 +195,5 @@ class Terminal:
         for name, value in os.environ.items():
             if name.endswith(_SECRET_NAMES) and len(value) >= _MIN_SECRET_CHARS:
                 text = text.replace(value, "***")
-        self._stderr.print(f"memalign: {clean(text)}", soft_wrap=True)
+        # One line, so that no file's or model's text looks like another message.
+        self._stderr.print(f"memalign: {clean(' '.join(text.split()))}", soft_wrap=True)

@@ -63,8 +63,8 @@ _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 def _valid_cache(cache: Any) -> Any:
     if not (cache is None or isinstance(cache, BaseStore | str | Path)):
         raise ValueError(f"give a LangGraph store, or the path of a file, not {cache!r}.")
-    if isinstance(cache, str | Path) and Path(cache).is_dir():
-        raise ValueError(f"{str(cache)!r} is a folder: give the path of a file.")
+    if isinstance(cache, str | Path) and ("://" in str(cache) or Path(cache).is_dir()):
+        raise ValueError("a folder or URL can't be used: give the path of a file.")
     return cache
 
 

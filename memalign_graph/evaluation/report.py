@@ -219,6 +219,7 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
 
         Raises:
             InvalidInputError: If the reports share no case, or are of different criteria.
+            KeyError: If a report did not measure the judge.
         """
         ours, theirs = (
             (report.criterion.name, report.criterion.scale) for report in (self, before)
@@ -229,6 +230,8 @@ class Report(FrozenModel, extra="ignore"):  # reports of 0.2 have a list of `cre
                 f"one of {ours[0]!r} with the same scale."
             )
         now, then = judge or self.judges[-1], judge or before.judges[-1]
+        self.of(now)
+        before.of(then)
         earlier = {case.example.id: case for case in before.cases}
         shared = [(earlier[c.example.id], c) for c in self.cases if c.example.id in earlier]
         if not shared:

@@ -18,7 +18,6 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from memalign_graph.errors import InvalidInputError, require_extra
 
@@ -55,8 +54,10 @@ def is_postgres(place: object) -> bool:
 
 def without_secrets(url: str) -> str:
     """Return the URL of a database without user, password and options."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme, _, rest = url.partition("://")
+    user, _, place = rest.rpartition("@")
+    # A "?" before an "@" begins the options or is part of the password.
+    return f"{scheme}://{'...' if '?' in user else place.partition('?')[0]}"
 
 
 def open_store(place: str | Path) -> AbstractContextManager["BaseStore"]:

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from shutil import copymode
 from typing import Annotated, Any
+from uuid import uuid4
 
 from langgraph.store.base import SearchOp
 from pydantic import Field, ValidationError
@@ -303,12 +304,13 @@ def write_file(path: str | PathLike[str], text: str) -> None:
     """Write a file; an earlier one with this name stays until the new one is whole."""
     target = Path(path).resolve()
     is_device = target.exists() and not target.is_file()  # or a pipe
-    part = target if is_device else target.with_name(f"{target.name}.part")
+    # A name that nobody has, so that no other file, or another process's part, is written over.
+    part = target if is_device else target.with_name(f"{target.name}.{uuid4().hex}.part")
     try:
-        part.touch()
-        if target.is_file():
-            copymode(target, part)
-        part.write_text(text, encoding="utf-8", errors="replace")
+        with part.open("w" if is_device else "x", encoding="utf-8", errors="replace") as file:
+            if target.is_file():
+                copymode(target, part)
+            file.write(text)
         if not is_device:
             part.replace(target)
     except BaseException as error:

@@ -4,9 +4,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from memalign_graph.cli import main
+from memalign_graph.cli.app import _message_and_status
 from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
 
 _NO_RECORD = "no record can be used. The first, "
@@ -59,6 +61,12 @@ def test_files_that_cannot_be_read(
             ["--memory", "mysql://u:secret@h/x"],
             "--memory: mysql://h/x is not the URL of a Postgres",
         ),
+        (["--memory", "mysql://u:se/cr#et@h/x"], "--memory: mysql://h/x is not the URL of a"),
+        (["--memory", "mysql://u:se?cret@h/x"], "--memory: mysql://... is not the URL of a"),
+        (["--memory", "mysql://h/x?password=se@cret"], "--memory: mysql://... is not the URL"),
+        (["--memory", "mysql://u:se[cret@h/x"], "--memory: mysql://h/x is not the URL of a"),
+        (["--memory", "postgresql://u:s3%cret@h/x"], "--memory: the database can't be used: its"),
+        (["--memory", "postgresql://u:s3 cret@h/x"], "--memory: the database can't be used: its"),
         (["--memory", "sqlite:///x.db"], "--memory: sqlite:///x.db is not the URL of a Postgres"),
         (["--namespace", "langgraph"], "--namespace: LangGraph reserves the first label"),
         (["--namespace", "shop."], "--namespace: a label must not be empty."),
@@ -69,8 +77,15 @@ def test_options_that_cannot_be_used(shell: Shell, arguments: list[str], says: s
     ran = shell.align(ANN, options=arguments)
     assert ran.status == 2
     assert ran.error.startswith(says)
+    assert "cret" not in ran.err
     assert shell.server.chats == []
     assert (shell.folder / "tone.yaml").read_text().startswith("name: support_tone")
+
+
+def test_end_of_a_password_is_not_part_of_a_host_name() -> None:
+    error = psycopg.OperationalError("failed to resolve host 'cret@127.0.0.1': unknown")
+    problem = "the database can't be used: failed to resolve host '...127.0.0.1': unknown."
+    assert _message_and_status(error) == (f"--memory: {problem}", 2)
 
 
 def test_database_of_something_else(shell: Shell) -> None:
@@ -150,6 +165,13 @@ def test_closed_stdin_is_read_as_empty(
     monkeypatch.setattr("sys.stdin", None)
     ran = shell.run(*command, "-c", "tone.yaml")
     assert (ran.status, ran.error.startswith(says)) == (2, True)
+
+
+def test_closed_stdout_gets_no_output(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.align(ANN)
+    for options in ([], ["--json"]):
+        monkeypatch.setattr("sys.stdout", None)
+        assert shell.memory("list", *options).status == 0
 
 
 def test_usage_errors_are_status_2(shell: Shell) -> None:

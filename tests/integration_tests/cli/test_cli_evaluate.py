@@ -198,6 +198,20 @@ def test_an_interrupted_run_is_cached(shell: Shell, sent: signal.Signals, status
     assert kept() == answered
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--cache", "postgresql://u:secret@h/x"], "--cache: a folder or URL can't be used: give"),
+        (["--cache", "."], "--cache: . is a folder: name a file."),
+        (["--cache", "r.md", "--report", "r.md"], "--report: r.md is a database, or is used by"),
+    ],
+)
+def test_cache_that_cannot_be_used(learner: Shell, options: list[str], says: str) -> None:
+    ran = evaluate(learner, *options)
+    assert (ran.status, ran.error.startswith(says), learner.server.chats) == (2, True, [])
+    assert {path.name for path in learner.folder.iterdir()} == {"tone.yaml", "feedback.jsonl"}
+
+
 @pytest.fixture
 def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in EXTRA:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Judgment
+from memalign_graph import Judge, Judgment
+from memalign_graph.bulk import prepare_batch
+from memalign_graph.local import open_local_store
+from memalign_graph.models import models_from_environment
 from tests.conftest import judgings
-from tests.integration_tests.cli.support import ANN, BOB, Shell
+from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
 from tests.integration_tests.evidence.judging_support import Judge as UncertainJudge
 from tests.integration_tests.evidence.judging_support import case, truth, words
 from tests.loopback import Answer, Rule, error
@@ -200,6 +203,17 @@ def test_file_is_judged_by_a_batch(shell: Shell) -> None:
     for made in (*lines, *at_once):
         (made["judgment"] or {}).pop("id", None)
     assert lines == at_once
+
+
+def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
+    model, embeddings = models_from_environment()
+    judge = Judge(criterion=CRITERION, model=model, embeddings=embeddings)
+    with open_local_store(shell.folder / "memalign.db") as store:
+        prepare_batch(judge, [CASE, CASE], shell.folder / "batch.jsonl", store=store)
+    shell.write("results.jsonl", "")
+    ran = shell.run(*COLLECT, "--json")
+    assert (ran.status, [line["line"] for line in ran.lines]) == (3, [1, 2])
+    assert "warning: line 2: not judged: The request 2-" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,12 @@ def test_export_and_import_move_a_memory(shell: Shell) -> None:
 def test_export_overwrites_an_export_but_not_a_database(shell: Shell) -> None:
     shell.align(ANN)
     path = shell.write("memory.jsonl", "old")
+    mine, victim = shell.write("memory.jsonl.mine", "mine"), shell.write("victim", "precious")
+    (shell.folder / "memory.jsonl.part").symlink_to(victim)
     assert shell.memory("export", "memory.jsonl", "--json").document["episodes"] == 1
     assert json.loads(path.read_text(encoding="utf-8").splitlines()[0])["type"] == "memory"
+    assert (mine.read_text(), victim.read_text()) == ("mine", "precious")
+    assert not list(shell.folder.glob("memory.jsonl.*.part"))
     before = shell.opened()
     for name in ("memalign.db", "tone.yaml", ".", "no/such", "/dev/full"):
         ran = shell.memory("export", name)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -162,6 +163,25 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     out, _ = capsys.readouterr()
     assert out.replace("\n", "").isprintable()
     assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
+
+
+def test_example_is_shown_whole_and_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its keys are somebody's text, and its lists are no tables, whatever is in them."""
+    for inputs in ([{"worth": 5}, "Hello."], {EVIL: [{"worth": {"q": 1}}]}):
+        Terminal().result({"example": {"inputs": inputs, "outputs": ["Bye."]}})
+        out, _ = capsys.readouterr()
+        assert out.startswith("example")
+        assert {"worth", "Bye."} <= set(re.findall(r"[\w.]+", out))
+        assert out.replace("\n", "").isprintable()
+
+
+def test_text_in_a_message_does_not_look_like_another_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Terminal().warn("not used: a\nmemalign: error: b")
+    assert capsys.readouterr().err == "memalign: warning: not used: a memalign: error: b\n"
 
 
 def test_table_shows_the_auc_of_guidelines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -44,6 +45,23 @@ def test_pandas_in_every_orientation(orientation: str) -> None:
 def test_pandas_without_column_names_gets_an_instruction() -> None:
     rows = read("pandas_values.json")
     assert all('orient="records"' in str(row) for row in rows)
+
+
+def test_pandas_split_with_unusable_names_or_rows(tmp_path: Path) -> None:
+    table = '{"columns": ["inputs", "outputs"], "data": [["a", "b"], "ab", 1, ["a"]]}'
+    first, *others = read_text(tmp_path, table, name="f.json")
+    assert first == {"inputs": "a", "outputs": "b"}
+    assert [type(row) for row in others] == [InvalidInputError] * 3
+    with pytest.raises(InvalidInputError, match="no column is called inputs or outputs: it has 0"):
+        read_text(tmp_path, '{"columns": [0, 1], "data": [["a", "b"]]}', name="f.json")
+
+
+def test_table_of_pandas_without_a_suffix(tmp_path: Path) -> None:
+    columns = '{"inputs": {"0": "a", "1": "b"}, "outputs": {"0": "c", "1": "d"}}'
+    rows = read_text(tmp_path, columns, name="f")
+    assert rows == [{"inputs": "a", "outputs": "c"}, {"inputs": "b", "outputs": "d"}]
+    rows = read_text(tmp_path, f"{columns}\n{columns}\n", name="f")
+    assert [row["inputs"] for row in rows] == [{"0": "a", "1": "b"}] * 2
 
 
 def test_line_that_is_no_json_does_not_reject_other_lines(tmp_path: Path) -> None:
@@ -117,7 +135,14 @@ def test_excel_workbook() -> None:
 
 
 def test_an_unreadable_workbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for data in (b"PK\x03\x04\xff", b"inputs,outputs"):
+    with ZipFile(FILES / "excel.xlsx") as whole, ZipFile(tmp_path / "cut", "w") as cut:
+        for name in whole.namelist():
+            cut.writestr(name, whole.read(name)[:300])
+    with ZipFile(tmp_path / "ods", "w") as ods:
+        ods.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        ods.writestr("content.xml", "<a/>")
+    damaged = [(tmp_path / name).read_bytes() for name in ("cut", "ods")]
+    for data in (b"PK\x03\x04\xff", b"inputs,outputs", *damaged):
         (tmp_path / "f.xlsx").write_bytes(data)
         with pytest.raises(
             InvalidInputError, match=r"f\.xlsx is not an Excel workbook: save it as"
@@ -202,6 +227,12 @@ def test_incomplete_pair_is_missing(tmp_path: Path) -> None:
     half, whole = read_text(tmp_path, "inputs,a,b\nHi,Ho,\nYo,x,y\n", "outputs=a,b")
     assert "outputs" not in half
     assert whole["outputs"] == ["x", "y"]
+
+
+def test_long_names_of_columns_are_cut(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="it has xxx") as caught:
+        read_text(tmp_path, f"{'x' * 100_000}\nb\n")
+    assert len(str(caught.value)) < 1_000
 
 
 def test_file_without_inputs_and_outputs_lists_its_columns(tmp_path: Path) -> None:

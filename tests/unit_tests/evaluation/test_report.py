@@ -264,6 +264,12 @@ def test_report_is_saved(tmp_path: Path) -> None:
         report.save(tmp_path / "r.md")
 
 
+def test_report_is_not_compared_by_a_judge_that_it_lacks() -> None:
+    report = make_report()
+    with pytest.raises(KeyError, match="'alignd' was not measured"):
+        report.compare(report, judge="alignd")
+
+
 @pytest.mark.parametrize("kind", ["stars", "number", "ordered", "pairwise"])
 def test_report_is_not_compared_with_one_of_another_scale_or_criterion(kind: str) -> None:
     report, other = make_report(), make_report(kind)
