@@ -151,6 +151,16 @@ def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackSer
     assert changed.count(False) == 1
 
 
+def test_case_that_embeddings_refuse_is_migrated_like_the_others(
+    memory: JudgeMemory, server: LoopbackServer
+) -> None:
+    refused = case(1000)
+    server.refused_text = refused["inputs"]
+    memory.remember({**refused, "value": True})
+    migration = migrated(memory, server)
+    assert (migration.cases, migration.failures) == (CASES + 1, {})
+
+
 def test_memory_without_values_is_refused(server: LoopbackServer) -> None:
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
     with pytest.raises(InvalidInputError, match="memory: no case has an expert's value"):

@@ -143,10 +143,11 @@ def replace_criterion(office: Office, name: str) -> Any:
     return office.judge.model_copy(update={"criterion": criterion})
 
 
-async def test_comment_survives_a_failing_embedder(office: Office) -> None:
+@pytest.mark.parametrize("status", [400, 401])
+async def test_comment_survives_a_failing_embedder(office: Office, status: int) -> None:
     await office.judged("Wait.")
     queue, ann = await office.begin()
-    office.server.script_embeddings(*[error(400, "It broke.")] * 9)
+    office.server.script_embeddings(*[error(status, "It broke.")] * 9)
     await ann.answer(value="false", rationale="Too cold.")
     await queue.answers.drain()
     office.server.script_embeddings()
