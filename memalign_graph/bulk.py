@@ -334,11 +334,8 @@ class _BatchJudge:
             failed = dict.fromkeys(texts, error)
         for row in rows:
             key = row.get("vector", "")
-            vector = vectors.get(key)
-            row |= {
-                "vector": None if vector is None else encode_vector(vector),
-                "failed": str(failed[key]) if key in failed else None,
-            }
+            row["vector"] = encode_vector(vectors[key]) if key in vectors else None
+            row["failed"] = str(failed[key]) if key in failed else None
         return rows
 
     async def load(self, header: Row, cases: Path, again: TextIO | None) -> MemoryAccess:

@@ -288,11 +288,7 @@ class CallJudge:
         return {"judgment": kept.to_json()}
 
     async def rulings(
-        self,
-        io: IO,
-        calls: Sequence[Call],
-        selected: Sequence[Call],
-        situation: Situation,
+        self, io: IO, calls: Sequence[Call], selected: Sequence[Call], situation: Situation
     ) -> dict[str, Ruling]:
         """Judge the selected calls of a message; return the rulings by `call_key`.
 

@@ -458,9 +458,7 @@ def conflict_form(criterion: Criterion, conflicts: Sequence[Conflict]) -> Form[d
         properties={name: {**choice, "default": newer} for name, newer in newer_by_id.items()},
         required=list(newer_by_id),
         case=case_payload(
-            "conflicts",
-            [criterion],
-            conflicts=[conflict.model_dump() for conflict in conflicts],
+            "conflicts", [criterion], conflicts=[conflict.model_dump() for conflict in conflicts]
         ),
         read=lambda reply: _read_choices(reply, newer_by_id),
         decisions=("approve", "edit", "reject"),

@@ -31,6 +31,7 @@ from memalign_graph.prompts.checks import turn_around
 from memalign_graph.prompts.distilled import DistillResult, not_kept, read_distilled
 from memalign_graph.prompts.fences import is_placeholder, split_words
 from memalign_graph.scales import Scale, share_of_scale
+from memalign_graph.tracing import PURPOSE, TracedIO
 from memalign_graph.types import Criterion, Episode, Example, Guideline
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,8 @@ async def _repeated(
     `failed` are the texts of guidelines that the commented case fails, by question.
     """
     messages = [prompts.same_fault_prompt(criterion, text, comment) for text in failed.values()]
-    answers = None
-    if messages:
-        answers = await ask_yes_or_no(io, chat, messages, purpose="compare", limit=1)
+    io = TracedIO(io, lambda: {PURPOSE: "compare"})
+    answers = await ask_yes_or_no(io, chat, messages, limit=1) if messages else None
     found = {
         question: answer or 0.0 for question, answer in zip(failed, answers or (), strict=False)
     }

@@ -117,12 +117,7 @@ async def consolidate_memory(io: IO, access: MemoryAccess, chat: BaseChatModel) 
     return {
         "guidelines": [*redistilled["guidelines"], *learned["guidelines"]],
         "memory_version": learned["memory_version"],
-        "warnings": [
-            *redistilled["warnings"],
-            *unresolved,
-            *merged.warnings,
-            *learned["warnings"],
-        ],
+        "warnings": [*redistilled["warnings"], *unresolved, *merged.warnings, *learned["warnings"]],
     }
 
 

@@ -216,10 +216,7 @@ def _prepare(
 
     pending = {"judgment": None, "error": None}
     rows = [{**row, **pending, **case} for row, case in zip(results.rows, examples, strict=True)]
-    with (
-        option_errors(**_OPTION_BY_FIELD),
-        _open_store(location, settings, open_store) as store,
-    ):
+    with option_errors(**_OPTION_BY_FIELD), _open_store(location, settings, open_store) as store:
         batch = prepare_batch(settings, rows, path, store=store, **location.context)
     for index, error in batch.errors.items():
         reason = unreadable.get(index, error)

@@ -9,12 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
-from memalign_graph.cli.options import (
-    MemoryLocation,
-    Status,
-    expand_option_groups,
-    option_errors,
-)
+from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups, option_errors
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
 

@@ -166,10 +166,7 @@ class MemoryLocation:
         embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
         with open_store(self.memory) as store:
             memory = JudgeMemory(
-                store,
-                self.criterion.criterion,
-                **self.context,
-                embeddings=embeddings,
+                store, self.criterion.criterion, **self.context, embeddings=embeddings
             )
             if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)

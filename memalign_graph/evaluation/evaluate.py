@@ -36,11 +36,7 @@ from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.recall import (
-    decode_optional_vector,
-    recall,
-    recall_without_episodes,
-)
+from memalign_graph.memory.recall import decode_optional_vector, recall, recall_without_episodes
 from memalign_graph.models import ChatModelLike, embedder_id, model_name_of, resolve_chat_model
 from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
@@ -283,10 +279,7 @@ def _verdict_name(name: str) -> str:
 
 
 def _score_judges(
-    cases: Sequence[EvaluatedCase],
-    judges: Sequence[str],
-    scale: Scale,
-    settings: RunSettings,
+    cases: Sequence[EvaluatedCase], judges: Sequence[str], scale: Scale, settings: RunSettings
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score baselines and judges, and compare each judge with the first and with the baselines."""
     baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]

@@ -47,10 +47,7 @@ class EvidenceCase:
 
 
 def load_cases(
-    view: MemoryView,
-    scale: Scale,
-    judge_key: str | None = None,
-    excluded_ids: Container[str] = (),
+    view: MemoryView, scale: Scale, judge_key: str | None = None, excluded_ids: Container[str] = ()
 ) -> list[EvidenceCase]:
     """Return the newest cases of a memory, sorted by example id, without the excluded examples.
 

@@ -201,10 +201,7 @@ def worst_check_shift(worst: Collection[float]) -> float:
 
 
 def add_checks(
-    judged: Probabilities,
-    anchored: Sequence[AnchoredCheck],
-    values: Sequence[Value],
-    scale: Scale,
+    judged: Probabilities, anchored: Sequence[AnchoredCheck], values: Sequence[Value], scale: Scale
 ) -> Probabilities:
     """Combine the judge's own probabilities with those of the check that is met least."""
     if not anchored or share_of_scale(values[0], scale) is None:

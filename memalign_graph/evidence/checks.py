@@ -14,12 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from memalign_graph.agreement import value_or_none
 from memalign_graph.asking import ask_with_retry, with_schema
-from memalign_graph.errors import (
-    ChatModelError,
-    MemAlignError,
-    ModelAnswerError,
-    is_about_prompt,
-)
+from memalign_graph.errors import ChatModelError, MemAlignError, ModelAnswerError, is_about_prompt
 from memalign_graph.evidence.confidence import (
     ask_with_logprobs,
     token_probabilities,
@@ -30,12 +25,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess, chunks
 from memalign_graph.memory.checks import check_answers
 from memalign_graph.memory.learning import record_check_answers, record_questions
-from memalign_graph.models import (
-    BaseChatModel,
-    is_small_model,
-    max_input_tokens,
-    model_name_of,
-)
+from memalign_graph.models import BaseChatModel, is_small_model, max_input_tokens, model_name_of
 from memalign_graph.prompts import checks as prompts
 from memalign_graph.prompts.distill_small import with_statement, wordings_prompt, wordings_schema
 from memalign_graph.prompts.distilled import read_distilled
@@ -55,12 +45,7 @@ _MIN_YES_NO_MASS = 0.5  # an answer with less probability on yes and no together
 
 
 async def check_case(
-    io: IO,
-    chat: BaseChatModel,
-    example: Example,
-    guidelines: Sequence[Guideline],
-    *,
-    limit: int,
+    io: IO, chat: BaseChatModel, example: Example, guidelines: Sequence[Guideline], *, limit: int
 ) -> tuple[list[Check], list[str]]:
     """Ask the questions of guidelines about a case; returns checks and warnings."""
     questions = {each.id: each.question for each in guidelines if each.question}
@@ -93,7 +78,8 @@ async def ask_questions(
     The probability of a question that was answered with neither yes nor no is None.
     """
     asked = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
-    answers = await ask_yes_or_no(io, chat, asked, purpose="check", limit=limit)
+    io = TracedIO(io, lambda: {PURPOSE: "check"})
+    answers = await ask_yes_or_no(io, chat, asked, limit=limit)
     if answers is None:
         return None
     return [
@@ -103,18 +89,13 @@ async def ask_questions(
 
 
 async def ask_yes_or_no(
-    io: IO,
-    chat: BaseChatModel,
-    asked: Sequence[Sequence[BaseMessage]],
-    *,
-    purpose: str,
-    limit: int,
+    io: IO, chat: BaseChatModel, asked: Sequence[Sequence[BaseMessage]], *, limit: int
 ) -> list[float | None] | None:
     """Return the probability of yes for each prompt; None for a model without log-probabilities.
 
     The probability for a prompt that was answered with neither yes nor no is None.
     """
-    io, model = TracedIO(io, lambda: {PURPOSE: purpose}), usable_logprob_model(chat)
+    model = usable_logprob_model(chat)
     if model is None:
         return None
     has_logprobs, refused = False, False

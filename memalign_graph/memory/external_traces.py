@@ -22,10 +22,7 @@ TraceMarker = frozenset[str]
 
 
 async def erase_threads(
-    io: IO,
-    saver: BaseCheckpointSaver[Any] | None,
-    markers: set[TraceMarker],
-    known: Sequence[str],
+    io: IO, saver: BaseCheckpointSaver[Any] | None, markers: set[TraceMarker], known: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     if saver is None:
         where = f" (known threads: {', '.join(known)})" if known else ""

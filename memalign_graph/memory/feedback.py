@@ -10,16 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memalign_graph.agreement import value_or_none
-from memalign_graph.errors import EmbeddingError, InvalidInputError
+from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import JUDGE_CASES
 from memalign_graph.memory.index import Vector, retrieval_text
-from memalign_graph.memory.memory_state import (
-    EpisodeRow,
-    merge_feedback,
-    without_undone,
-)
+from memalign_graph.memory.memory_state import EpisodeRow, merge_feedback, without_undone
 from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import (
     ensure_vectors,
@@ -220,12 +216,10 @@ async def _store_vectors(
     new = {key: examples[each] for each, key in keys.items() if key not in access.view.index}
     known = {key: example for key, example in new.items() if example.id in known_vectors}
     texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}
-    refused: dict[str, EmbeddingError] = {}
-    await ensure_vectors(io, access, texts, refused)
+    await ensure_vectors(io, access, texts)
     vectors = {key: known_vectors[example.id] for key, example in known.items()}
     await store_vectors(io, access, vectors)
-    ids = [each for each, key in keys.items() if key in refused]
-    return [warn_refused(access, ids, refused)] if ids else []
+    return warn_refused(access, {each: key for each, key in keys.items() if key in texts})
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:

@@ -15,12 +15,7 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import PURGE, Fact, utc
 from memalign_graph.memory.guidelines import check_name
-from memalign_graph.memory.memory_state import (
-    VERSION_SPACE,
-    EpisodeRow,
-    MemoryState,
-    build_state,
-)
+from memalign_graph.memory.memory_state import VERSION_SPACE, EpisodeRow, MemoryState, build_state
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Episode, FrozenModel, Guideline
 

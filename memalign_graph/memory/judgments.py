@@ -247,10 +247,7 @@ async def _sweep(io: IO, access: MemoryAccess, at: datetime) -> None:
 
 
 async def _remove(
-    io: IO,
-    access: MemoryAccess,
-    search: SearchOp,
-    wanted: Callable[[Mapping[str, Any]], bool],
+    io: IO, access: MemoryAccess, search: SearchOp, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[int, int]:
     """Delete matching items; returns how many were deleted, and how many were read."""
     namespace = search.namespace_prefix

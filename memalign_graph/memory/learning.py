@@ -8,11 +8,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.facts import (
-    GuidelineRevision,
-    GuidelineTombstone,
-    clock,
-)
+from memalign_graph.memory.facts import GuidelineRevision, GuidelineTombstone, clock
 from memalign_graph.memory.guidelines import (
     GuidelineOperation,
     GuidelineTable,
@@ -231,9 +227,7 @@ def _valid(
 
 
 def _prior_attempt_report(
-    operations: Iterable[GuidelineOperation],
-    active: Mapping[str, Guideline],
-    distilled: set[str],
+    operations: Iterable[GuidelineOperation], active: Mapping[str, Guideline], distilled: set[str]
 ) -> list[dict[str, Any]]:
     """Report what an earlier attempt at the same lesson has already committed."""
     by_text = {normalize_text(guideline.text): guideline for guideline in active.values()}

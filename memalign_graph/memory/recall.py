@@ -135,10 +135,7 @@ def recall_excluding(
 
 
 def _find(
-    view: MemoryView,
-    vector: Vector,
-    k: int,
-    excluded_episode_ids: AbstractSet[str] = frozenset(),
+    view: MemoryView, vector: Vector, k: int, excluded_episode_ids: AbstractSet[str] = frozenset()
 ) -> tuple[list[RecalledExample], dict[str, float]]:
     """Find similar examples, and the similarity of further episodes, without some episodes."""
     if not k:
@@ -216,6 +213,7 @@ async def embed(
         try:
             answer = await embed_texts(io, access.embedder.embeddings, [texts[key] for key in keys])
             embedded = normalised(answer, len(keys), access.embedder.id)
+            vectors.update(zip(keys, embedded, strict=True))
         except EmbeddingError as error:
             if refused is None or not error.is_refusal:
                 raise
@@ -228,8 +226,6 @@ async def embed(
             is_proven = vectors or access.view.index.dimension
             if not is_proven and 1 < min(len(texts), _MAX_FIRST_REFUSED) <= len(refused):
                 raise
-        else:
-            vectors.update(zip(keys, embedded, strict=True))
 
     requests = [request(keys) for keys in chunks(list(texts), _EMBED_TEXTS)]
     if len(requests) == 1:
@@ -272,19 +268,15 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
 
 
 async def ensure_vectors(
-    io: IO,
-    access: MemoryAccess,
-    texts: Mapping[str, str],
-    refused: dict[str, EmbeddingError],
-    *,
-    warns: bool = False,
+    io: IO, access: MemoryAccess, texts: Mapping[str, str], *, warns: bool = False
 ) -> dict[str, Vector]:
     """Return the vectors of texts: stored ones, or new ones, which are then stored.
 
-    Those that the embeddings refuse are not tried again by this process.
+    A text that the embeddings refuse has none, and is not sent again by this process.
     """
-    stored = await stored_vectors(io, access, texts)
-    missing = {key: text for key, text in texts.items() if key not in stored}
+    stored, refused = await stored_vectors(io, access, texts), dict[str, EmbeddingError]()
+    known = stored.keys() | access.view.refused.keys()
+    missing = {key: text for key, text in texts.items() if key not in known}
     if missing and warns:
         logger.warning(
             "The memory of %r has %d example(s) without vectors of the embeddings %s. Embedding "
@@ -294,19 +286,20 @@ async def ensure_vectors(
             access.embedder.id,
         )
     vectors = await embed(io, access, missing, refused)
-    access.view.skip_vectors(refused)
+    access.view.add_refused(refused)
     await store_vectors(io, access, vectors)
     return stored | vectors
 
 
-def warn_refused(
-    access: MemoryAccess, episode_ids: Iterable[str], refused: Mapping[str, EmbeddingError]
-) -> str:
-    """Log and return a warning about episodes whose text the embeddings refused."""
-    ids, first_error = sorted(episode_ids), next(iter(refused.values()))
-    warning = _REFUSED.format(len(ids), enumerate_ids(ids), first_error)
+def warn_refused(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
+    """Log and return a warning if the embeddings refused vectors of episodes, given by id."""
+    refused = access.view.refused
+    ids = sorted(each for each, key in keys.items() if key in refused)
+    if not ids:
+        return []
+    warning = _REFUSED.format(len(ids), enumerate_ids(ids), refused[keys[ids[0]]])
     logger.warning("Memory of %r: %s", access.criterion.name, warning)
-    return warning
+    return [warning]
 
 
 async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
@@ -332,10 +325,8 @@ async def _index(
         for key, episode_id in episode_ids.items()
         if episode_id in episodes
     }
-    refused: dict[str, EmbeddingError] = {}
-    view.add_vectors(await ensure_vectors(io, access, texts, refused, warns=True))
-    if refused:
-        warn_refused(access, (episode_ids[key] for key in refused), refused)
+    view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
+    warn_refused(access, {each: key for key, each in episode_ids.items()})
 
 
 async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:

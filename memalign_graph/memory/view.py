@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.facts import LONG_AGO, PURGE, Fact, MemoryLayout, clock, timestamp_us
 from memalign_graph.memory.index import Vector, VectorIndex
@@ -71,6 +71,8 @@ class MemoryView:
         """Held by the caller that loads the memory, while others wait."""
         self.indexing = threading.Lock()
         """Held by the caller that embeds examples without vectors, while others wait."""
+        self.refused: dict[str, EmbeddingError] = {}
+        """Why the embeddings refused texts, by vector key; those do not count as missing."""
         self.head: str | None = None
         """The head when the facts were read; empty after a write, which may have been cut off."""
         self.latest_fact_id = ""
@@ -85,7 +87,6 @@ class MemoryView:
         self._state = MemoryState(self._rows)
         self.current = self._state.active_guidelines()
         self._missing: set[str] = set()
-        self._skipped: set[str] = set()
 
     @property
     def version(self) -> str:
@@ -236,7 +237,7 @@ class MemoryView:
                 self._state = build_state(self._facts.values(), self._rows)
             self._state.changed.clear()
             self.index.retain(self._state.by_vector.keys())
-            self._missing = self._state.by_vector.keys() - self.index.keys() - self._skipped
+            self._missing = self._state.by_vector.keys() - self.index.keys() - self.refused.keys()
             # Stored vectors of another dimension than the first are ignored.
             fresh_vectors = vectors or {}
             size = self.index.dimension or next(map(len, fresh_vectors.values()), None)
@@ -252,11 +253,10 @@ class MemoryView:
             self._add_vectors(vectors)
             self.derived_cache = {}
 
-    def skip_vectors(self, keys: Iterable[str]) -> None:
-        """Count vectors that the embeddings refuse as not missing."""
+    def add_refused(self, refused: Mapping[str, EmbeddingError]) -> None:
         with self._lock:
-            self._skipped.update(keys)
-            self._missing -= self._skipped
+            self.refused.update(refused)
+            self._missing -= refused.keys()
 
     def derive(self, key: object, compute: Callable[[], T]) -> T:
         """Compute something from the content, once until it changes."""

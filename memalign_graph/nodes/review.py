@@ -34,13 +34,7 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
-from memalign_graph.types import (
-    Example,
-    Feedback,
-    Judgment,
-    ReviewChoice,
-    ReviewReason,
-)
+from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
@@ -242,9 +236,9 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
     warnings = [*lesson.get("warnings", [])]
     if feedback.agrees:  # nothing was distilled
         stored = await _store(step)
-        [episode] = stored.episodes
         warnings += stored.warnings
-        learned = {**await commit_lesson(io, access, [], {}), "episode_ids": [episode.id]}
+        ids = [episode.id for episode in stored.episodes]
+        learned = {**await commit_lesson(io, access, [], {}), "episode_ids": ids}
     else:
         operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}

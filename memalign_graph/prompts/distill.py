@@ -214,9 +214,7 @@ def _prompt_frame(
 
 
 def _closing(
-    guidelines: Mapping[str, Guideline],
-    episodes: Mapping[str, Episode],
-    max_operations: int | None,
+    guidelines: Mapping[str, Guideline], episodes: Mapping[str, Episode], max_operations: int | None
 ) -> str:
     """Repeat the task and the shape, for models that do not see the schema."""
     operation = {"text": "the rule", "action": "add"}

@@ -34,9 +34,7 @@ class Answers:
     """Stores answers, learns from them, and tells experts the result."""
 
     def __init__(
-        self,
-        access: Callable[[str, list[str]], MemoryAccess],
-        feedback_graph: Callable[[str], Any],
+        self, access: Callable[[str, list[str]], MemoryAccess], feedback_graph: Callable[[str], Any]
     ) -> None:
         """Take functions that return a criterion's memory and its compiled feedback graph."""
         self._access, self._feedback_graph = access, feedback_graph

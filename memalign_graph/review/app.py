@@ -357,8 +357,7 @@ def create_review_app(
 
     static = Mount("/review/static", StaticFiles(packages=[(__package__, "static")]))
     return Starlette(
-        routes=[static, *(route(*entry) for entry in _PAGES)],
-        lifespan=None if served else lifespan,
+        routes=[static, *(route(*entry) for entry in _PAGES)], lifespan=None if served else lifespan
     )
 
 
