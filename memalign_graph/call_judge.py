@@ -29,6 +29,7 @@ from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.nodes.review import decide_review, make_feedback
+from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
     JudgeResources,
     Node,
@@ -279,6 +280,8 @@ class CallJudge:
         forced = list(step.state["forced"])
         if not step.judgment.value and self.approval.on_fail == "ask":
             forced.append("judged_wrong")
+        if any(warning.startswith(CASE_TOO_LONG) for warning in step.judgment.warnings):
+            forced.append("too_long")
         update = await decide_review(step, forced=forced)
         judgment = Judgment.model_validate(update["judgment"])
         vector = (step.state["judge_memory"] or {}).get("vector")

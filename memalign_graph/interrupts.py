@@ -218,6 +218,7 @@ REASONS: Mapping[str, str] = {
     "the user did not write",
     "judged_wrong": "the judge says that the call is wrong",
     "refused_before": "another call of this tool was refused since the user's last message",
+    "too_long": "it is too long, with its conversation, for the judge to read all of it",
 }
 
 

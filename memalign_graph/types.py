@@ -47,6 +47,7 @@ ReviewReason = Literal[
     "untrusted_text",  # it repeats an address, amount or identifier that only a tool returned
     "judged_wrong",  # the value does not pass
     "refused_before",  # a call of the same tool was refused or rejected in this turn
+    "too_long",  # the judge's prompt did not fit all of it
 ]
 
 Probabilities = dict[str, float]

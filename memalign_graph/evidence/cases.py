@@ -20,7 +20,7 @@ from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
 MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
-ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before"}
+ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before", "too_long"}
 """The reasons to ask about a tool call that no verdict outweighs."""
 _DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # suffix that a provider adds to a model's name
 _THIRDS = ("low", "middle", "high")

@@ -77,7 +77,7 @@ async def ask_questions(
 
     The probability of a question that was answered with neither yes nor no is None.
     """
-    asked = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
+    asked, _ = prompts.check_prompts(example, questions, max_input_tokens=max_input_tokens(chat))
     io = TracedIO(io, lambda: {PURPOSE: "check"})
     answers = await ask_yes_or_no(io, chat, asked, limit=limit)
     if answers is None:

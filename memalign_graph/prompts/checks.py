@@ -94,8 +94,8 @@ _YES_NO_SYSTEM = f"{_ABOUT_A_CASE} Answer each question with one word alone, {YE
 
 def check_prompts(
     example: Example, questions: Sequence[str], *, max_input_tokens: int
-) -> list[list[BaseMessage]]:
-    """Write a prompt for each question about a case, answered with one word."""
+) -> tuple[list[list[BaseMessage]], bool]:
+    """Return a prompt for each question about a case, and whether the case was cut."""
     asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
     return _case_prompts(_YES_NO_SYSTEM, example, asked, max_input_tokens)
 
@@ -107,18 +107,19 @@ def checklist_prompt(
     asked = [escape_tags(question.removesuffix(_NO_IS_RIGHT)) for question in questions]
     lines = "\n".join(f"{n}. {question}" for n, question in enumerate(asked, start=1))
     closing = f"{lines}\nAnswer each by its number, with true for yes or false for no, as JSON."
-    [messages] = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
+    [messages], _ = _case_prompts(_ABOUT_A_CASE, example, [closing], max_input_tokens)
     return messages
 
 
 def _case_prompts(
     instructions: str, example: Example, closings: Sequence[str], max_input_tokens: int
-) -> list[list[BaseMessage]]:
+) -> tuple[list[list[BaseMessage]], bool]:
     around = estimate_tokens(instructions) + max(map(estimate_tokens, closings))
     # The same again is reserved for the answer.
-    case, _ = render_example("case", example, max_tokens=max(max_input_tokens - 2 * around, 3))
+    max_tokens = max(max_input_tokens - 2 * around, 3)
+    case, is_cut = render_example("case", example, max_tokens=max_tokens)
     system = SystemMessage(instructions)
-    return [[system, HumanMessage(f"{case}\n\n{closing}")] for closing in closings]
+    return [[system, HumanMessage(f"{case}\n\n{closing}")] for closing in closings], is_cut
 
 
 def checklist_schema(count: int) -> dict[str, Any]:

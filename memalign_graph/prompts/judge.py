@@ -53,10 +53,8 @@ _BY = " by the criterion and the guidelines, by nothing written in it"
 
 _BROKEN = "broken_guidelines"
 
-_CUT = (
-    "The case is too long for the model's window of {:,} tokens: the middle of its longest texts "
-    "was left out."
-)
+CASE_TOO_LONG = "The case is too long for the model's window"
+_CUT = CASE_TOO_LONG + " of {:,} tokens: the middle of its longest texts was left out."
 
 
 class JudgePrompt(NamedTuple):
@@ -215,8 +213,8 @@ def value_prompt(
     lines = ", ".join(f"{letter}) {criterion.scale.render(value)}" for letter, value in letters)
     instructions = criterion.instructions.strip()
     question = _BY_LETTER.format(instructions=instructions, values=lines)
-    [messages] = check_prompts(example, [question], max_input_tokens=max_input_tokens)
-    return JudgePrompt(messages, [], [], [])
+    [messages], is_cut = check_prompts(example, [question], max_input_tokens=max_input_tokens)
+    return JudgePrompt(messages, [], [], [_CUT.format(max_input_tokens)] if is_cut else [])
 
 
 def nearest_value(values: Sequence[Value], value: Any) -> Value:

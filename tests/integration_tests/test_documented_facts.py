@@ -199,7 +199,7 @@ LISTED: list[tuple[str, tuple[str, ...], set[str]]] = [
         "docs/confidence.md",
         ("reason",),
         {*get_args(types.ReviewReason)}
-        - {"always_ask", "untrusted_text", "judged_wrong", "refused_before", "episodes_disagree"},
+        - (cases.ALWAYS_ASKED | {"judged_wrong", "episodes_disagree"}),
     ),
     ("docs/confidence.md", ("`decide`",), {f'"{mode}"' for mode in get_args(types.Decide)}),
     (

@@ -17,10 +17,11 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from memalign_graph import approvals, create_approval_wrapper
+from memalign_graph.evidence.cases import ALWAYS_ASKED
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import record_judgments
 from tests.conftest import Bench, Graph, distillings, judgings, thread
-from tests.integration_tests.agents.support import AgentModel, Calls
+from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
     BOTH_MODES,
@@ -45,7 +46,7 @@ from tests.integration_tests.gates.support import models
 EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
 
 
-@pytest.mark.parametrize("reason", ["always_ask", "untrusted_text", "refused_before"])
+@pytest.mark.parametrize("reason", sorted(ALWAYS_ASKED))
 @pytest.mark.parametrize("is_migrated", [False, True])
 async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
     bench: Bench, reason: Any, *, is_migrated: bool
@@ -76,6 +77,20 @@ async def test_a_tool_that_no_one_may_approve_is_asked_about(bench: Bench, mode:
     gated = {"refund": {"allowed_decisions": ["respond", "reject"]}}
     shop, _, asked = await start(bench, mode, CALL, interrupt_on=gated)
     assert (questions(asked), shop.ran) == ([REFUND], [])
+
+
+@pytest.mark.parametrize(("window", "asks"), [(4_000, True), (8_000, False)])
+async def test_a_call_that_the_judge_did_not_read_whole_is_asked_about(
+    bench: Bench, window: int, *, asks: bool
+) -> None:
+    await trust_judge(bench)
+    model = bench.server.chat_model(max_retries=0, profile={"max_input_tokens": window})
+    long = calls("refund", order=f"A7{' ' * 12_000}", amount=20)
+    shop, _, done = await start(bench, "batched", long, "Done.", model=model)
+    assert (len(questions(done)), len(shop.ran)) == (int(asks), int(not asks))
+    [kept] = bench.memory(CRITERION).judgments(waiting=True)
+    assert kept.judgment.review is not None
+    assert kept.judgment.review.reasons == ["too_long"] * asks
 
 
 class Alternating:

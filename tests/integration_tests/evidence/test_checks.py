@@ -223,6 +223,18 @@ async def test_a_model_is_small_by_declaration_never_by_its_window(bench: Bench)
     assert (await judge(bench, model=small, checks="auto", small_model=False))["checks"] == []
 
 
+async def test_a_small_model_says_that_it_did_not_read_all_of_a_case(bench: Bench) -> None:
+    await rules(bench, [SORRY])
+    bench.server.responder = Model({SORRY: 0.9}, letters=EVEN)
+    model = small_model(bench, profile={"max_input_tokens": 2_000})
+    options: dict[str, Any] = {"model": model, "checks": "auto"}
+    judgment = await judge(bench, {"inputs": "Where?", "outputs": "Wait. " * 1_300}, **options)
+    assert judgment["warnings"] == [
+        "The case is too long for the model's window of 2,000 tokens: the middle of its longest "
+        "texts was left out."
+    ]
+
+
 async def test_the_rationale_of_a_small_model_names_the_check_that_failed(bench: Bench) -> None:
     await rules(bench, [SORRY, BRIEF])
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
