@@ -494,6 +494,8 @@ def _choice(reply: Any, name: str, newer: str) -> str:
             return newer
         case Reply(kind="ignore" | "reject"):
             return "both"
+        case Reply(kind="edit", content={"conflict": other}) if other != name:
+            described = f"{other!r} in place of {name}"
         case Reply(kind="edit", content={"keep": keep}):
             reply, described = keep, f"{keep!r} for {name}"
         case Reply():

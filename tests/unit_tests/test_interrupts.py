@@ -322,6 +322,7 @@ REFUSED: list[tuple[str, Any, str]] = [
             (["first", "second"], "the decision on C1"),
             ([APPROVE, {"type": "edit", "edited_action": None}], "the decision on C2"),
             ([edit(keep="third"), APPROVE], "'third' for C1"),
+            ([edit(conflict="C2", keep="first"), APPROVE], "'C2' in place of C1"),
             ({"C1": "first"}, "leaves C2 open"),
             ({"C1": "first", "C2": "first", "c3": "first"}, "names 'c3'"),
         )
