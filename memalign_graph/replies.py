@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from json import JSONDecodeError
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -148,6 +149,8 @@ def _parse_json(text: str) -> Any:
 
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
+_OUTAGE = re.compile("api key|unexpected response type", re.IGNORECASE)
+"""Google also returns 400 for a wrong key, and a proxy 200 with a page in place of an answer."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and
@@ -200,8 +203,7 @@ def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
 
 def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
     """Return whether a provider refused this prompt or text, and no hint would fix the call."""
-    # Google also returns 400 for a wrong key.
-    if _hint(error, hints) or "api key" in str(error).lower():
+    if _hint(error, hints) or _OUTAGE.search(str(error)) or isinstance(error, JSONDecodeError):
         return False
     status = _http_status(error) or _http_status(error.__cause__)
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS
@@ -216,4 +218,7 @@ def _http_status(error: BaseException | None) -> int | None:
         return response["ResponseMetadata"]["HTTPStatusCode"] if is_about_prompt else None
     places = ((error, "status_code"), (response, "status_code"), (error, "code"))
     statuses = [getattr(place, name, None) for place, name in places]
+    # langchain-openai raises an error in a body with status 200 as it is.
+    bodies = (part for part in getattr(error, "args", ()) if isinstance(part, Mapping))
+    statuses += [body.get("code") for body in bodies]
     return next((status for status in statuses if isinstance(status, int)), None)

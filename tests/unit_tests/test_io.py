@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.models import embed_texts, resolve_embeddings
 from memalign_graph.replies import StructuredModel
 from memalign_graph.tracing import MeteredIO, Usage
-from tests.loopback import LoopbackServer, answer, error, truncated
+from tests.loopback import LoopbackServer, Raw, answer, error, truncated
 from tests.unit_tests.support import Barrier, Drive, blocking, say
 
 pytestmark = pytest.mark.every_way
@@ -352,6 +353,9 @@ def http_error(status: int) -> httpx.HTTPStatusError:
         (http_error(422), None, True),
         (http_error(503), None, False),
         (ValueError("The prompt was blocked."), None, True),
+        (ValueError({"code": 400, "message": "No."}), None, True),
+        (ValueError({"code": 429, "message": "Later."}), None, False),
+        (JSONDecodeError("Expecting value", "<html>", 0), None, False),
         (RuntimeError("It broke."), None, False),
     ],
 )
@@ -365,6 +369,13 @@ def test_refused_prompt_and_outage_are_distinguished_for_each_client(
     with pytest.raises(ChatModelError) as caught:
         drive(lambda io: io.chat(model, []))
     assert caught.value.is_refusal is is_refusal
+
+
+def test_a_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: LoopbackServer) -> None:
+    server.responder = lambda _: Raw(200, "<html>Down for maintenance.</html>", "text/html")
+    with pytest.raises(ChatModelError) as caught:
+        drive(lambda io: say(io, server))
+    assert caught.value.is_refusal is False
 
 
 def test_successful_calls_are_counted(drive: Drive, server: LoopbackServer) -> None:
