@@ -255,12 +255,12 @@ def _situation(
 ) -> Situation:
     """Return what precedes the message with a call; without messages if the state lacks it."""
     messages = state if isinstance(state, list) else read_key(state, "messages") or ()
-    before = None
+    before = own = None
     for place, message in enumerate(messages):
         calls = getattr(message, "tool_calls", None) or ()
         if any(call["id"] == call_id for call in calls):
-            before = list(messages[:place])
-    return Situation(before, _refused(before, saved), _settings(runtime, saved), runtime)
+            before, own = list(messages[:place]), message
+    return Situation(before, _refused(before, saved), _settings(runtime, saved), runtime, own)
 
 
 class ApprovalWrapper:

@@ -4,6 +4,7 @@ import json
 import logging
 import operator
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.constants import START, TAG_NOSTREAM
 from langgraph.graph import StateGraph
@@ -41,7 +42,7 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.scales import Boolean, PassRule, require_bool
 from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain, typed
-from memalign_graph.transcript import read_messages
+from memalign_graph.transcript import OWN_PARTS, read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ _DESTINATION = re.compile(
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PART = re.compile(r"[^\s<>,;:()]+")
 """A part of a value, such as the address in `Bob <bob@example.com>`."""
+_UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _MAX_DESTINATIONS = 1_000
 
 
@@ -103,24 +105,33 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     last message, and in nothing that the user wrote. The words of an argument's name show that it
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
-    written = [message.text.casefold() for message in messages if is_question(message)]
-    # A note of middleware may be a summary of tools' results.
-    returned = [
-        text.casefold()
-        for message in _since_question(messages)
-        if isinstance(message, ToolMessage | HumanMessage) and not is_question(message)
-        for text in _content_texts(message)
-    ]
+    written = [_comparable(message.text) for message in messages if is_question(message)]
+    since = _since_question(messages)
+    returned = [_comparable(text) for message in since for text in _returned_texts(message)]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
-        _occurs_in(value, returned) and not _occurs_in(value, written)
-        for value in map(str.casefold, values)
+        _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
     )
 
 
-def _content_texts(message: BaseMessage) -> list[str]:
-    """Return all that a message says: a tool may return JSON or a document in place of text."""
-    content = message.content
+def _comparable(text: str) -> str:
+    """Return a text without what a model may leave out or change when it copies an address."""
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+
+
+def _returned_texts(message: Any) -> list[str]:
+    """Return what tools say in a message: JSON or a document counts as well as text."""
+    content = getattr(message, "content", None)
+    if isinstance(message, AIMessage):
+        # A provider runs some tools itself, such as a web search, within the model's message.
+        parts = content if isinstance(content, list) else []
+        content = [
+            part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
+        ]
+        return [str(content), *texts_in(content)]
+    # A note of middleware may be a summary of tools' results.
+    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
+        return []
     if isinstance(content, str):
         return [content]
     # `str` also writes numbers, but not all texts as they are.
@@ -149,12 +160,12 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
         for name, part in value.items():
             is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
             yield from _destinations(part, named=named or is_named)
-            yield from _distinctive_parts(str(name)) if named else ()
+            yield from _distinctive_parts(_comparable(str(name))) if named else ()
     elif isinstance(value, list):
         for part in value:
             yield from _destinations(part, named=named)
     elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
-        text = f"{value:.15g}" if isinstance(value, float) else str(value).strip()
+        text = f"{value:.15g}" if isinstance(value, float) else _comparable(str(value)).strip()
         yield from [text] if text else []
         yield from _distinctive_parts(text)
 
@@ -197,6 +208,7 @@ class Situation:
     """The tools of calls that were refused in this turn."""
     settings: dict[str, Any]
     runtime: Any
+    message: Any = None  # with the calls
 
 
 @dataclass(frozen=True)
@@ -337,7 +349,7 @@ class CallJudge:
         never_runs = "approve" not in self._interrupt_on[call["name"]]["allowed_decisions"]
         is_named = require_bool(self._always_ask(own), "always_ask")
         forced = ["always_ask"] if never_runs or is_named else []
-        if repeats_tool_text(call["args"], messages or ()):
+        if repeats_tool_text(call["args"], [*(messages or ()), situation.message]):
             forced.append("untrusted_text")
         if call["name"] in situation.refused:
             # A model that tries arguments until one passes is not what the bound was measured on.
@@ -462,7 +474,9 @@ def difference(call: Call, edited: Call) -> str:
     changes = [f"{name} is left out" for name in before if name not in after]
     for name, new in after.items():
         if name not in before or before[name] != new:
-            old = f", not {_json(before[name])}" if name in before else ""
+            # A judged text of several words could be learned as if the person had written it.
+            is_shown = name in before and not re.search(r"\s", str(before[name]))
+            old = f", not {_json(before[name])}" if is_shown else ""
             changes.append(f"{name} is {_json(new)}{old}")
     return f"In the right call {excerpt('; '.join(changes), _MAX_CHANGE_CHARS)}."
 

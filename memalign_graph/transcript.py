@@ -34,6 +34,8 @@ _CALL_PARTS = (
     *("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "input_json_delta"),
     *("function_call", "custom_tool_call"),
 )
+OWN_PARTS = (*_TEXT_PARTS, "refusal", *_UNSAID_PARTS, *_CALL_PARTS)
+"""Types of content that a model writes itself; others are of tools that its provider ran."""
 _BINARY_PARTS = ("image", "audio", "video", "file", "document", "media")
 _BINARY_KEYS = {"image_url", "inline_data", "base64", "file_id", "file_data"}
 
