@@ -125,12 +125,9 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
 async def clarify_feedback(step: NodeCall) -> StateUpdate:
     feedback = step.feedback
     asked = require_channel(step.state, "judge_lesson")["clarification"]
-    # Checkpoints of earlier releases have an example, too.
-    question = " ".join(filter(None, (asked["question"], asked.get("example"))))
-    answer = clarify_form(step.resources.criterion, feedback, question).ask(
-        step.settings["namespace"]
-    )
-    merged = clarify.merge_clarification(feedback, question, answer)
+    form = clarify_form(step.resources.criterion, feedback, asked["question"])
+    answer = form.ask(step.settings["namespace"])
+    merged = clarify.merge_clarification(feedback, asked["question"], answer)
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
         stored = await step.access.episodes(step.io, [merged.episode_id])
         answered = merged.model_copy(update={"given_at": utc_now()})
