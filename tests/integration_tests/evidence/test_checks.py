@@ -229,10 +229,8 @@ async def test_a_small_model_says_that_it_did_not_read_all_of_a_case(bench: Benc
     model = small_model(bench, profile={"max_input_tokens": 2_000})
     options: dict[str, Any] = {"model": model, "checks": "auto"}
     judgment = await judge(bench, {"inputs": "Where?", "outputs": "Wait. " * 1_300}, **options)
-    assert judgment["warnings"] == [
-        "The case is too long for the model's window of 2,000 tokens: the middle of its longest "
-        "texts was left out."
-    ]
+    [warning] = judgment["warnings"]
+    assert warning.startswith("The case is too long for the model's window of 2,000 tokens")
 
 
 async def test_the_rationale_of_a_small_model_names_the_check_that_failed(bench: Bench) -> None:
