@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 
 from memalign_graph import Criterion, Judgment
 from memalign_graph.approvals import _situation
@@ -141,7 +141,7 @@ def test_the_result_of_a_tool_that_the_provider_ran_counts(kind: str) -> None:
     message = AIMessage([{"type": "text", "text": "To carl@example.com."}, result, calling])
     assert repeats_tool_text({"to": "mallory@evil.example"}, [*turn(), message])
     assert not repeats_tool_text({"to": "carl@example.com"}, [*turn(), message])
-    call = {"name": "send", "args": {"to": "mallory@evil.example"}, "id": "1"}
+    call = ToolCall(name="send", args={"to": "mallory@evil.example"}, id="1")
     message.tool_calls = [call]
     calls = CallJudge(CRITERION, {"send": {"allowed_decisions": ["approve"]}}, {})
     situation = _situation({"messages": [*turn(), message]}, "1", {}, None)
