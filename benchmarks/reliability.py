@@ -1,9 +1,10 @@
 """Simulate the statistics of a judge in production: `python -m benchmarks.reliability [--runs N]`.
 
-Streams have fixed seeds and no model. The tables show the coverage of the pass rate's interval and
-its width, as a share of that of the labels alone; how often agreement on unasked cases stays at 0.9
-after a change to a worse model whose verdicts on memory were stored; and false alarms and delay of
-the drift test, compared with a z-test of each week against the first answers.
+Streams have fixed seeds and no model. The tables show how many points the interval of the pass rate
+reaches to each side with the labels alone, and with a judge how often it covers the rate and its
+width as a share of that; how often agreement on unasked cases stays at 0.9 after a change to a
+worse model whose verdicts on memory were stored; and false alarms and delay of the drift test,
+compared with a z-test of each week against the first answers.
 """
 
 import argparse
@@ -20,13 +21,13 @@ _OTHERS, _ANSWERS, _A_DAY, _BASE = 2_000, 500, 5, 50  # 10,000 judgments, 100 a 
 
 
 def coverage(runs: int) -> list[list[str]]:
-    """Return a row for each rate and number of labels, a column for each accuracy of the judge."""
+    """Return a row for each rate and number of labels, columns for the labels alone and judges."""
     rows = []
     for rate in (0.02, 0.2, 0.5):
         for labels in (30, 100, 300):
-            cells = [f"{rate}", f"{labels}"]
+            cells = [f"{rate}", f"{labels}", ""]
             for accuracy in (0.6, 0.8, 0.95):
-                rng, hits, widths = np.random.default_rng(1), 0, []
+                rng, hits, widths, points = np.random.default_rng(1), 0, [], []
                 for _ in range(runs):
                     truth = rng.random(labels + _OTHERS) < rate
                     is_right = rng.random(len(truth)) < accuracy
@@ -36,6 +37,8 @@ def coverage(runs: int) -> list[list[str]]:
                     alone = estimate_mean(values)
                     hits += found.low <= rate <= found.high
                     widths.append((found.high - found.low) / (alone.high - alone.low))
+                    points.append(50 * (alone.high - alone.low))
+                cells[2] = f"{np.mean(points):.1f}"
                 cells.append(f"{hits / runs:.3f} ({np.mean(widths):.0%})")
             rows.append(cells)
     return rows
@@ -154,7 +157,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000)
     runs = parser.parse_args().runs
     tables = {
-        "rate|labels|judge .6|judge .8|judge .95": coverage(runs),
+        "rate|labels|labels alone|judge .6|judge .8|judge .95": coverage(runs),
         "new model|memory drawn|at 0.9 or above|unasked": swaps(runs // 5),
         "agreement|fall|false alarms|seen|days|z-test: false alarms|seen|days": drift(runs),
     }
