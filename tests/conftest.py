@@ -32,6 +32,9 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.evidence import confidence
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import commit_lesson
 from tests import postgres
 from tests.loopback import ChatRequest, LoopbackServer
 
@@ -40,9 +43,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The default threshold spends a tenth of the time on scanning what the imports made.
 gc.set_threshold(20_000)
 
-CRITERION = Criterion(
-    name="support_tone", instructions="Is the reply appropriate for the customer?"
-)
+QUESTION = "Is the reply appropriate for the customer?"
+CRITERION = Criterion(name="support_tone", instructions=QUESTION)
 CASE = {"inputs": "My order never came.", "outputs": "Check the tracking page."}
 OTHER = {"inputs": "The cup arrived broken.", "outputs": "Send us a photo."}
 COLD: dict[str, Any] = {"value": False, "rationale": "Too cold: it must say sorry first."}
@@ -149,6 +151,14 @@ class Bench:
     async def add_guideline(self, text: str, **options: Any) -> Guideline:
         memory = self.memory(**options)
         return await memory.aadd_guideline(text) if self.awaits else memory.add_guideline(text)
+
+    def teach(self, text: str, *episodes: Episode, question: str | None = None) -> None:
+        """Learn a guideline from some feedback."""
+        read = {episode.id: episode.word for episode in episodes}
+        lesson = GuidelineOperation(
+            action="add", text=text, question=question, episode_ids=list(read)
+        )
+        run_sync(commit_lesson(SYNC, self.memory().access, [lesson], read))
 
     async def call(self, target: Any, method: str, *args: Any, **options: Any) -> Any:
         """Call the sync or the async method of a memory or store."""

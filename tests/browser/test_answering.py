@@ -25,10 +25,8 @@ def test_twelve_cases_are_answered_by_keyboard_only(shop: Shop, expert: Bring) -
             zoe.see("case")
             seen.append(zoe.question)
             comment = f"us? 1 is {number}." if number < 4 else ""
-            answers_by_author[zoe.page.inner_text("article .outputs .text")] = (
-                number % 2 == 0,
-                comment or None,
-            )
+            author = zoe.page.inner_text("article .outputs .text")
+            answers_by_author[author] = (number % 2 == 0, comment or None)
             if number == 1:  # the help overlay blocks all other keys
                 zoe.press("?", "1", "s")
                 assert zoe.page.locator("dialog[open]").is_visible()

@@ -95,11 +95,8 @@ def guideline_per_topic(request: ChatRequest) -> ReplyLike:
     by_topic: dict[str, list[tuple[str, str]]] = {}
     for handle, comment in feedback_in(request).items():
         by_topic.setdefault(topic_of(comment), []).append((handle, comment))
-    return {
-        "operations": [
-            add(group[0][1], *(handle for handle, _ in group)) for group in by_topic.values()
-        ]
-    }
+    groups = [(group[0][1], [handle for handle, _ in group]) for group in by_topic.values()]
+    return {"operations": [add(text, *handles) for text, handles in groups]}
 
 
 def guideline_per_comment(request: ChatRequest) -> ReplyLike:
@@ -125,10 +122,8 @@ def relations_by_topic(request: ChatRequest) -> ReplyLike:
     for number in numbers:
         text = guidelines[number - 1]
         groups.setdefault((topic_of(text), "never" in text), []).append(number)
-    return {
-        "duplicates": [group for group in groups.values() if len(group) > 1],
-        "contradictions": pairs,
-    }
+    duplicates = [group for group in groups.values() if len(group) > 1]
+    return {"duplicates": duplicates, "contradictions": pairs}
 
 
 _NUMBER = re.compile(r"(?:Question|Case) (\d+)[:.]")

@@ -173,11 +173,8 @@ def model_that_runs(bench: Bench, action: Any, at: str) -> Any:
 
 
 def episode_id(memory: JudgeMemory, number: int) -> str:
-    return next(
-        episode.id
-        for episode in memory.episodes()
-        if f"Question {number}:" in str(episode.example.inputs)
-    )
+    asks = f"Question {number}:"
+    return next(item.id for item in memory.episodes() if asks in str(item.example.inputs))
 
 
 @pytest.mark.parametrize("at", [DISTIL, COMPARE])

@@ -22,13 +22,7 @@ from tests.loopback import ChatRequest
 OLD_A, NEW_A = "On #a always name it.", "On #a never name it."
 OLD_B, NEW_B = "On #b always thank them.", "On #b never thank them."
 OTHER = "On #c be brief."
-FEEDBACK = [
-    comment(1, OLD_A),
-    comment(2, OLD_B),
-    comment(3, NEW_A),
-    comment(4, NEW_B),
-    comment(5, OTHER),
-]
+FEEDBACK = [comment(at, text) for at, text in enumerate((OLD_A, OLD_B, NEW_A, NEW_B, OTHER), 1)]
 
 
 async def ask(bench: Bench, **options: Any) -> tuple[Graph, Any]:
@@ -192,11 +186,9 @@ async def test_missing_checkpointer_causes_a_warning(bench: Bench) -> None:
     assert await bench.guidelines() == []
 
 
-def comment_record(
-    author: str, value: Any, rationale: str | None = None, at: int = 1
-) -> dict[str, Any]:
+def comment_record(author: str, value: Any, why: str | None = None, at: int = 1) -> dict[str, Any]:
     given_at = record(at)["given_at"]
-    return record(1, author=author, value=value, rationale=rationale, given_at=given_at)
+    return record(1, author=author, value=value, rationale=why, given_at=given_at)
 
 
 ANN = comment_record("ann", False, "On #a too cold.", at=1)
@@ -207,11 +199,8 @@ THREE = [ANN, BOB, CARL]
 
 async def test_disagreement_and_alpha_are_reported(bench: Bench) -> None:
     bench.server.responder = Model()
-    agreeing = [
-        record(n, author=author, value=bool(n % 2), rationale=None)
-        for n in (2, 3)
-        for author in ("ann", "bob")
-    ]
+    pairs = [(number, author) for number in (2, 3) for author in ("ann", "bob")]
+    agreeing = [record(n, author=author, value=bool(n % 2), rationale=None) for n, author in pairs]
     report = await align(bench, [*THREE, *agreeing, record(9)])
     agreement = report["agreement"]
     units = [[False, True, False], [False, False], [True, True]]
@@ -231,10 +220,8 @@ async def test_guideline_of_more_experts_is_kept(bench: Bench) -> None:
     newer = [comment(4, NEW_A, author="cy"), comment(5, NEW_B, author="cy")]
     report = await align(bench, newer, alignment(bench, batch_size=1), "u")
     assert sources(await bench.guidelines()) == {OLD_A: 2, OLD_B: 1, NEW_A: 1, NEW_B: 1}
-    sides = [
-        (conflict["first"]["experts"], conflict["second"]["experts"])
-        for conflict in report["conflicts"]
-    ]
+    pairs = [(conflict["first"], conflict["second"]) for conflict in report["conflicts"]]
+    sides = [(first["experts"], second["experts"]) for first, second in pairs]
     assert sides == [(2, 1), (1, 1)]
     first, second = report["warnings"]
     assert first.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")

@@ -62,9 +62,8 @@ async def test_only_the_failing_case_stays_pending(bench: Bench, failure: str) -
     # An unreachable model counts as no case's failure: the whole batch stays pending.
     assert len(waiting) == (2 if kind is ChatModelError else 1)
     assert any("case 5" in (item.rationale or "") for item in waiting)
-    assert sum(len(guideline.episode_ids) for guideline in await bench.guidelines()) == 12 - len(
-        waiting
-    )
+    learned = sum(len(guideline.episode_ids) for guideline in await bench.guidelines())
+    assert learned == 12 - len(waiting)
     [warning] = report["warnings"]
     assert bench.server.chat_model().model_name in warning
     if kind is ModelAnswerError:

@@ -96,9 +96,8 @@ async def test_revision_that_regresses_a_case_is_undone(bench: Bench) -> None:
     await seed(bench, 6, guideline)
     [before] = await bench.guidelines()
     changed = {"operations": [revise("G1", "On #keep name it always.", "F1")]}
-    bench.server.responder = Model(
-        distil=lambda _: changed, judge=judge_by_guidelines(wrong=(2, 3, 4))
-    )
+    judge = judge_by_guidelines(wrong=(2, 3, 4))
+    bench.server.responder = Model(distil=lambda _: changed, judge=judge)
     report = await align(bench, [record(101, value=True)], guarded(bench))
     assert await bench.guidelines() == [before]
     assert report["guidelines"]["revised"] == []
@@ -178,20 +177,16 @@ def misled_by(episode: int, case: int, rules: Any = None) -> Any:
     judge = rules or judge_by_guidelines()
 
     def misled(chat: ChatRequest) -> Any:
-        return judge(chat) and not (
-            judged_case(chat) == case and episode in few_shot_cases_in(chat)
-        )
+        is_shown = judged_case(chat) == case and episode in few_shot_cases_in(chat)
+        return judge(chat) and not is_shown
 
     return misled
 
 
 async def test_verdict_changed_only_by_new_episodes_is_reported_as_such(bench: Bench) -> None:
     await seed(bench, 6)
-    [turned] = [
-        episode
-        for episode in await bench.episodes()
-        if "Question 2:" in str(episode.example.inputs)
-    ]
+    episodes = await bench.episodes()
+    [turned] = [item for item in episodes if "Question 2:" in str(item.example.inputs)]
     bench.server.responder = verbatim_model(judge=misled_by(101, 2))
     report = await align(bench, [comment_record(101, HARMLESS)], guarded(bench, k=20))
     replay = report["replay"]
@@ -275,6 +270,5 @@ async def test_case_refused_by_the_provider_is_excluded_from_the_replay(bench: B
     replay = report["replay"]
     assert len(replay["failed"]) == 1
     assert (replay["cases"], replay["agreed_before"], replay["agree_after"]) == (12, 11, 11)
-    assert any(
-        "1 seen case(s) could not be judged again" in warning for warning in report["warnings"]
-    )
+    says = "1 seen case(s) could not be judged again"
+    assert any(says in warning for warning in report["warnings"])

@@ -90,9 +90,8 @@ async def test_report_lists_revised_and_retired_guidelines(bench: Bench) -> None
     ]
     bench.server.responder = Model(distil=lambda _: {"operations": changes})
     report = await align(bench, [record(3), record(4)])
-    three, four = [
-        episode.id for episode in await bench.episodes() if episode.id not in _ids(first)
-    ]
+    known = _ids(first)
+    three, four = [item.id for item in await bench.episodes() if item.id not in known]
     [added] = report["guidelines"]["added"]
     [revised] = report["guidelines"]["revised"]
     [retired] = report["guidelines"]["retired"]
@@ -209,9 +208,8 @@ async def test_unusable_records_are_reported_and_do_not_exclude_others(bench: Be
     report = await align(bench, feedback, graph, None)
     count = len(UNUSABLE)
     assert report["feedback"] == {"new": 2, "changed": 0, "unchanged": 0, "rejected": count}
-    for number, (rejected, (_, field)) in enumerate(
-        zip(report["rejected"], UNUSABLE, strict=True), start=1
-    ):
+    pairs = zip(report["rejected"], UNUSABLE, strict=True)
+    for number, (rejected, (_, field)) in enumerate(pairs, start=1):
         assert rejected["index"] == number
         assert field in rejected["reason"]
         assert "\n" not in rejected["reason"]

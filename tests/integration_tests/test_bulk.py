@@ -115,9 +115,8 @@ async def test_batch_equals_direct_calls(bench: Bench, tmp_path: Path) -> None:
     assert made[0].guideline_ids
     assert str(unusable) == "outputs: is missing. Add it."
     assert (bench.server.chats, bench.server.embeddings) == ([], [])
-    assert [judgment.id for judgment in made] == [
-        judgment.id for judgment in batch.collect(again=None)[:4]
-    ]
+    collected = batch.collect(again=None)[:4]
+    assert [judgment.id for judgment in made] == [judgment.id for judgment in collected]
 
 
 @pytest.mark.parametrize(
@@ -306,9 +305,8 @@ async def test_unusable_arguments_are_refused_before_any_request(
     assert not again.exists()
     with pytest.raises(InvalidInputError, match="differs in k, namespace: give"):
         batch.collect(again=None, namespace="elsewhere")
-    with pytest.raises(
-        InvalidInputError, match=r"cases: .*batch0.jsonl was not written with a batch"
-    ):
+    refused = r"cases: .*batch0.jsonl was not written with a batch"
+    with pytest.raises(InvalidInputError, match=refused):
         list(collect_batch(batch.judge, tmp_path / "batch0.jsonl", [], store=bench.store))
     cut = tmp_path / "cut.cases.jsonl"
     cut.write_text((tmp_path / "batch0.cases.jsonl").read_text()[:-5])
@@ -343,10 +341,9 @@ async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -
     batch.judge = batch.judge.but(on_embedding_error="guidelines")
     made, sizes = batch.whole(CASES)
     assert sizes == [4]
-    assert all(
-        isinstance(judgment, Judgment) and "guidelines alone" in judgment.warnings[0]
-        for judgment in made
-    )
+    for judgment in made:
+        assert isinstance(judgment, Judgment)
+        assert "guidelines alone" in judgment.warnings[0]
 
 
 async def test_example_that_embeddings_refuse_is_judged_by_the_guidelines(

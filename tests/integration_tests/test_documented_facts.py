@@ -78,9 +78,6 @@ from tests.documents import ROOT, code, table
 from tests.integration_tests.evidence.checks_support import BRIEF, SORRY, Model
 from tests.loopback import LoopbackServer
 
-Field = tuple[Any, Any]
-"""An option's default and annotation."""
-
 
 def fields_of(model: type[BaseModel], *leave_out: str) -> dict[str, FieldInfo]:
     return {name: field for name, field in model.model_fields.items() if name not in leave_out}
@@ -237,11 +234,8 @@ def test_each_extra_is_in_the_table() -> None:
 def test_each_environment_variable_is_in_the_table() -> None:
     listed = {name for row in table("docs/operations.md", "variable") for name in code(row[0])}
     sources = (ROOT / "memalign_graph").rglob("*.py")
-    read = {
-        name
-        for path in sources
-        for name in re.findall(r"\"(MEMALIGN_[A-Z_]+)\"", path.read_text(encoding="utf-8"))
-    }
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    read = {name for text in texts for name in re.findall(r"\"(MEMALIGN_[A-Z_]+)\"", text)}
     assert {name for name in listed if name.startswith("MEMALIGN")} == read
 
 
@@ -273,82 +267,74 @@ def _is_used_after_failures(accepted: int) -> bool:
 
 SENTENCES: list[tuple[str, str, list[Any]]] = [
     (
-        "docs/how-it-works.md",
+        "how-it-works",
         r"about n / (\d+) chat calls .* n / (\d+) embedding requests",
         [settings.DEFAULT_BATCH_SIZE, recall._EMBED_TEXTS],
     ),
-    ("docs/how-it-works.md", r"refuses the same feedback (\w+) times", [distill.MAX_ATTEMPTS]),
-    ("docs/alignment.md", r"After (\w+) attempts", [distill.MAX_ATTEMPTS]),
-    ("docs/alignment.md", r"loses at least (\w+) cases more than", [replay._SLACK + 1]),
-    ("docs/alignment.md", r"compared with the (\w+) nearest", [merge._NEIGHBORS]),
-    ("docs/approvals.md", r"at most ([\d,]+) characters", [_MAX_CHANGE_CHARS]),
-    ("docs/approvals.md", r"more than ([\d,]+) of these values", [_MAX_DESTINATIONS]),
+    ("how-it-works", r"refuses the same feedback (\w+) times", [distill.MAX_ATTEMPTS]),
+    ("alignment", r"After (\w+) attempts", [distill.MAX_ATTEMPTS]),
+    ("alignment", r"loses at least (\w+) cases more than", [replay._SLACK + 1]),
+    ("alignment", r"compared with the (\w+) nearest", [merge._NEIGHBORS]),
+    ("approvals", r"at most ([\d,]+) characters", [_MAX_CHANGE_CHARS]),
+    ("approvals", r"more than ([\d,]+) of these values", [_MAX_DESTINATIONS]),
     (
-        "docs/checks.md",
+        "checks",
         r"gives none (\w+) times in a row is not asked for them for (\w+) minutes",
         [confidence._MAX_WITHOUT_LOGPROBS, confidence._WITHOUT_LOGPROBS_S / 60],
     ),
-    ("docs/command-line.md", r"its first (\w+) characters", [_MIN_ID_CHARS]),
+    ("command-line", r"its first (\w+) characters", [_MIN_ID_CHARS]),
+    ("confidence", r"closer to it than a (\w+) of the median", [regression._NEAR_DUPLICATE_SHARE]),
+    ("confidence", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
     (
-        "docs/confidence.md",
-        r"closer to it than a (\w+) of the median",
-        [regression._NEAR_DUPLICATE_SHARE],
-    ),
-    ("docs/confidence.md", r"more than (\S+) of the range", [comparison._MAX_LOSS]),
-    (
-        "docs/confidence.md",
+        "confidence",
         r"any case there than (\d+) % of those cases",
         [100 * (1 - evidence_model._NOVELTY_QUANTILE)],
     ),
+    ("evaluation", r"after (\d+), (\d+), (\d+), (\d+), (\d+), \.\.\.", [*Options().sizes[:5]]),
+    ("in-production", r"within (\d+) points to each side", [100 * reports._MARGIN]),
+    ("in-production", r"at most (\d+) % of all streams", [100 * monitoring.DRIFT_LEVEL]),
     (
-        "docs/evaluation.md",
-        r"after (\d+), (\d+), (\d+), (\d+), (\d+), \.\.\.",
-        [*Options().sizes[:5]],
-    ),
-    ("docs/in-production.md", r"within (\d+) points to each side", [100 * reports._MARGIN]),
-    ("docs/in-production.md", r"at most (\d+) % of all streams", [100 * monitoring.DRIFT_LEVEL]),
-    (
-        "docs/confidence.md",
+        "confidence",
         r"at a level of (\d+) % \((\d+) % if the confidence is the evidence's\)",
         [100 * threshold.LEVEL, 100 * threshold.LEFT_OUT_LEVEL],
     ),
-    ("docs/confidence.md", r"Of more than ([\d,]+) cases", [cases.MAX_CASES]),
-    ("docs/alignment.md", r"`max_concurrency` \((\d+) by default\)", [DEFAULT_MAX_CONCURRENCY]),
-    ("docs/alignment.md", r"asked of the newest (\d+) cases", [checks.MEASURED_CASES]),
-    ("docs/approvals.md", r"To show 0.95 takes (\d+) right calls", [needed(0.95, 0.95)]),
-    ("docs/approvals.md", r"kept for (\d+) days", [KEEP_CALLS.days]),
-    ("docs/checks.md", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
-    ("docs/checks.md", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
-    ("docs/checks.md", r"its weight, times n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
-    ("docs/checks.md", r"on average, times n / \(n \+ (\d+)\)", [check_value._ADDED_CASES]),
-    ("docs/checks.md", r"at a logarithm of (\d+) its weight is 1", [check_value._MAX_ODDS]),
+    ("confidence", r"Of more than ([\d,]+) cases", [cases.MAX_CASES]),
+    ("alignment", r"`max_concurrency` \((\d+) by default\)", [DEFAULT_MAX_CONCURRENCY]),
+    ("alignment", r"asked of the newest (\d+) cases", [checks.MEASURED_CASES]),
+    ("approvals", r"To show 0.95 takes (\d+) right calls", [needed(0.95, 0.95)]),
+    ("approvals", r"kept for (\d+) days", [KEEP_CALLS.days]),
+    ("checks", r"of the newest (\d+) cases that experts valued", [checks.MEASURED_CASES]),
+    ("checks", r"on at least (\d+) cases: it contradicts", [memory_checks.MIN_CASES]),
+    ("checks", r"its weight, times n / \(n \+ (\d+)\)", [check_value._HALF_WEIGHT_CASES]),
+    ("checks", r"on average, times n / \(n \+ (\d+)\)", [check_value._ADDED_CASES]),
+    ("checks", r"at a logarithm of (\d+) its weight is 1", [check_value._MAX_ODDS]),
     (
-        "docs/checks.md",
+        "checks",
         r"a weight of (\S+) or less .* at (\d+) accepted cases that all fail",
         [check_value._MIN_WEIGHT, next(n for n in range(50) if not _is_used_after_failures(n))],
     ),
     (
-        "docs/checks.md",
+        "checks",
         r"above the anchor by (\S+) of .* towards (\S+) of it",
         [check_value._FIRST_SHARE, check_value._LAST_SHARE],
     ),
-    ("docs/checks.md", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
-    ("docs/checks.md", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
-    ("docs/checks.md", r"of the (\d+) newest guidelines", [comment_questions._MAX_ACTIVE]),
-    ("docs/checks.md", r"of at least (\S+) counts as yes", [comment_questions._SAME_FAULT]),
-    ("docs/checks.md", r"by at least ([\d.]+) in log-odds", [comment_questions._MIN_SUPPORT]),
+    ("checks", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
+    ("checks", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
+    ("checks", r"of the (\d+) newest guidelines", [comment_questions._MAX_ACTIVE]),
+    ("checks", r"of at least (\S+) counts as yes", [comment_questions._SAME_FAULT]),
+    ("checks", r"by at least ([\d.]+) in log-odds", [comment_questions._MIN_SUPPORT]),
     (
-        "docs/checks.md",
+        "checks",
         r"Up to (\d+) comments .* up to (\d+) at a time, the model writes at most (\d+)",
         [distill._MAX_SINGLE_COMMENTS, distill_small.MAX_COMMENTS, distill_small._MAX_QUESTIONS],
     ),
-    ("docs/evaluation.md", r"`Numeric` with at most (\d+) values", [metrics._MOST_LABELS]),
-    ("docs/models.md", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
-    ("docs/models.md", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
-    ("docs/memory.md", r"a pool of up to (\d+) connections", [POOL_SIZE]),
-    ("docs/memory.md", r"`MEMALIGN_CACHE_BYTES` \((\d+) GiB\)", [view._DEFAULT_BYTES / 2**30]),
-    ("docs/review-page.md", r"theirs for (\d+) minutes", [LEASE.seconds / 60]),
-    ("docs/review-page.md", r"The list shows (\d+) cases", [queue._MAX_LISTED]),
+    ("evaluation", r"`Numeric` with at most (\d+) values", [metrics._MOST_LABELS]),
+    ("models", r"in requests of up to (\d+)", [models._MAX_TEXTS_PER_REQUEST]),
+    ("models", r"waits up to (\d+) ms", [1_000 * models._BATCH_WAIT_S]),
+    ("memory", r"a pool of up to (\d+) connections", [POOL_SIZE]),
+    ("memory", r"`MEMALIGN_CACHE_BYTES` \((\d+) GiB\)", [view._DEFAULT_BYTES / 2**30]),
+    ("review-page", r"theirs for (\d+) minutes", [LEASE.seconds / 60]),
+    ("review-page", r"The list shows (\d+) cases", [queue._MAX_LISTED]),
 ]
 """What a page says in a sentence: each group of the pattern is a fact of the code."""
 
@@ -357,7 +343,7 @@ WORDS = {"tenth": 0.1, "three": 3, "four": 4, "ten": 10}
 
 @pytest.mark.parametrize(("page", "pattern", "facts"), SENTENCES)
 def test_documented_sentences_match_the_code(page: str, pattern: str, facts: list[Any]) -> None:
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").split())
     [matches] = re.findall(pattern, text)
     sentences = [matches] if isinstance(matches, str) else list(matches)
     numbers = [WORDS.get(number, number.replace(",", "")) for number in sentences]
@@ -387,9 +373,8 @@ def test_graphs_take_and_return_the_documented_keys(page: str) -> None:
     names = {"create_alignment_graph": "align"}
     for row, (taken, returned) in rows.items():
         graph = GRAPHS[names.get(row, row.removeprefix("create_").removesuffix("_graph"))]()
-        assert taken.startswith("as ") or {*code(taken)} == {
-            *graph.get_input_jsonschema()["properties"]
-        }
+        keys = {*graph.get_input_jsonschema()["properties"]}
+        assert taken.startswith("as ") or {*code(taken)} == keys
         assert {*code(returned)} - {"feedback"} <= {*graph.get_output_jsonschema()["properties"]}
 
 

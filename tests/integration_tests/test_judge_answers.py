@@ -174,9 +174,8 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     await bench.add_guideline("Begin with a word of regret.")
     result = await bench.invoke(graph, {**CASE, "customer": "carol"})
     assert "Begin with a word of regret." in bench.server.chats[-1].text
-    assert result["judgment"]["guideline_ids"] == [
-        guideline.id for guideline in await bench.guidelines()
-    ]
+    ids = [guideline.id for guideline in await bench.guidelines()]
+    assert result["judgment"]["guideline_ids"] == ids
     bench.server.script(operations({"action": "add", "text": "Say sorry first."}))
     done = await bench.resume(graph, COLD)
     assert done["learned"]["guidelines"][0]["text"] == "Say sorry first."
@@ -201,9 +200,8 @@ async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -
 async def test_model_with_fallbacks_judges_measures_confidence_and_distills(bench: Bench) -> None:
     first: Any = bench.server.chat_model(model="first", max_retries=0)
     model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
-    graph = bench.review_graph(
-        model=model, review="always", confidence=True, samples=2, checks=True
-    )
+    options: Any = {"confidence": True, "samples": 2, "checks": True}
+    graph = bench.review_graph(model=model, review="always", **options)
     bench.server.responder = lambda request: (
         DOWN if request.body["model"] == "first" else bench.server.judge(request)
     )

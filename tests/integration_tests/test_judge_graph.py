@@ -15,9 +15,6 @@ from memalign_graph import (
     Numeric,
     Pairwise,
 )
-from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
 from tests.loopback import ChatRequest, Rule
@@ -84,12 +81,8 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     [episode] = await bench.episodes()
     assert guideline.text not in before.text
     assert guideline.text in system_of(after)
-    assert [message["role"] for message in after.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "user",
-    ]
+    roles = [message["role"] for message in after.messages]
+    assert roles == ["system", "user", "assistant", "user"]
     _, earlier, answered, messages = after.messages
     assert CASE["outputs"] in earlier["content"]
     assert json.loads(answered["content"]) == {"rationale": COLD["rationale"], "value": False}
@@ -103,14 +96,9 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
 
 
 async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(bench: Bench) -> None:
-    episode, two = await bench.remember(
-        {**CASE, **COLD, "author": "ann"}, {**CASE, **COLD, "author": "bob"}
-    )
-    operation = GuidelineOperation(
-        action="add", text="Say sorry.", episode_ids=[episode.id, two.id]
-    )
-    access = bench.memory().access
-    run_sync(commit_lesson(SYNC, access, [operation], {episode.id: episode.word, two.id: two.word}))
+    ann, bob = ({**CASE, **COLD, "author": name} for name in ("ann", "bob"))
+    episode, two = await bench.remember(ann, bob)
+    bench.teach("Say sorry.", episode, two)
     bench.memory().forget(episode.id)
     [guideline] = await bench.guidelines()
     assert guideline.status == "pending"
@@ -192,10 +180,8 @@ async def test_relevant_guidelines_are_selected_when_not_all_fit(bench: Bench) -
     for topic in topics:
         case = {"inputs": f"About {topic}", "outputs": f"We know {topic}."}
         await bench.review(graph, {"rationale": f"Say sorry for {topic}."}, case, topic)
-    by_topic = {
-        guideline.text.partition("sorry for ")[2]: guideline.id
-        for guideline in await bench.guidelines()
-    }
+    guidelines = await bench.guidelines()
+    by_topic = {item.text.partition("sorry for ")[2]: item.id for item in guidelines}
     narrow = bench.judge_graph(max_guideline_tokens=25)
     case = {"inputs": "About cups that are broken", "outputs": "We see cups that are broken."}
     judgment = (await bench.invoke(narrow, case, "u"))["judgment"]

@@ -75,11 +75,8 @@ async def test_purge_deletes_threads_with_the_feedback(bench: Bench, tmp_path: P
     assert set(forgotten.purged.thread_ids) == carrying
     assert untold(forgotten.purged.warnings, bench.store) == []
     saver: Any = bench.saver
-    checkpoints = (
-        [checkpoint async for checkpoint in saver.alist(None)]
-        if bench.awaits
-        else [*saver.list(None)]
-    )
+    saved = saver.alist(None)
+    checkpoints = [item async for item in saved] if bench.awaits else [*saver.list(None)]
     names = {checkpoint.config["configurable"]["thread_id"] for checkpoint in checkpoints}
     assert names == {"clean", "clean and open"}
     assert MARK not in repr(checkpoints).casefold()
@@ -92,9 +89,8 @@ async def test_purge_deletes_threads_with_the_feedback(bench: Bench, tmp_path: P
     assert (await bench.state(review, "clean and open")).interrupts
     bench.server.script({"operations": [{"text": "Say sorry first.", "action": "add"}]})
     done = await bench.resume(review, "Say sorry first.", "clean and open")
-    assert [guideline["text"] for guideline in done["learned"]["guidelines"]] == [
-        "Say sorry first."
-    ]
+    [guideline] = done["learned"]["guidelines"]
+    assert guideline["text"] == "Say sorry first."
 
 
 @EVERY_WAY("sqlite-async")
@@ -151,9 +147,8 @@ async def test_thread_that_used_a_lesson_from_the_feedback_is_deleted(bench: Ben
     bench.server.responder = judged_without
     [episode, other] = await bench.remember({**CASE, **REPLY}, {**SIMILAR, "rationale": "Else."})
     read = {value.id: value.word for value in (episode, other)}
-    run_sync(
-        commit_lesson(SYNC, bench.memory().access, [op("add", other, text="Mind zqxwhy.")], read)
-    )
+    lesson = [op("add", other, text="Mind zqxwhy.")]
+    run_sync(commit_lesson(SYNC, bench.memory().access, lesson, read))
     await bench.invoke(bench.judge_graph(use_episodes=False), CLEAN, "guided")
     forgotten = await purge(bench)
     assert forgotten.purged.thread_ids == ["guided"]
@@ -177,9 +172,7 @@ async def test_unreadable_threads_are_reported(bench: Bench) -> None:
         ask(saver, name, CASE["inputs"])
     forgotten = await purge(bench, saver=saver)
     assert forgotten.purged.thread_ids == ["known"]
-    assert [
-        warning for warning in forgotten.purged.warnings if "cannot list its threads" in warning
-    ]
+    assert any("cannot list its threads" in warning for warning in forgotten.purged.warnings)
     assert {*saver.storage} == {"unknown"}
 
 
@@ -201,12 +194,10 @@ async def test_purge_redacts_quoted_comments_and_loses_nothing_else(bench: Bench
         case = {"inputs": f"Question {number}?", "outputs": "Yes."}
         reply = {"value": False, "rationale": f"Too cold: {canary}.", "author": author}
         await bench.review(graph, reply, case, f"t{number}")
-    open_judge = bench.judge_graph(
-        keep_judgments=timedelta(days=1), k=0, decide="verdict", use_guidelines=False
-    )
-    apart = await bench.invoke(
-        open_judge, {"inputs": "Something else?", "outputs": "Yes."}, "apart"
-    )
+    options: Any = {"k": 0, "decide": "verdict", "use_guidelines": False}
+    open_judge = bench.judge_graph(keep_judgments=timedelta(days=1), **options)
+    case = {"inputs": "Something else?", "outputs": "Yes."}
+    apart = await bench.invoke(open_judge, case, "apart")
     for author, canary in CANARIES.items():
         authors = [episode.author for episode in await bench.episodes() if episode.author != author]
         bench.memory().forget(author=author, purge=True, checkpointer=bench.saver)

@@ -214,9 +214,8 @@ async def test_refused_case_in_memory_does_not_block_judging_other_cases(bench: 
     judgment = await bench.invoke(graph, {"inputs": "Where is it?", "outputs": "Soon."})
     judgment = judgment["judgment"]
     assert judgment["episode_ids"] == []
-    assert "judged without similar cases, since a prompt with them was refused" in "".join(
-        judgment["warnings"]
-    )
+    says = "judged without similar cases, since a prompt with them was refused"
+    assert says in "".join(judgment["warnings"])
     assert len(bench.server.chats) == 2
 
 

@@ -136,9 +136,8 @@ async def test_subgraph_under_a_parent_with_its_own_context(bench: Bench) -> Non
         assert result["steps"] == ["answer", "done"]
         assert result["feedback"]["value"] is False
         assert len(result["learned"]["guidelines"]) == 1
-        assert on in [
-            episode.thread_ids[0] for episode in await bench.episodes(namespace=(namespace,))
-        ]
+        episodes = await bench.episodes(namespace=(namespace))
+        assert on in [episode.thread_ids[0] for episode in episodes]
     assert len(judgings(bench.server)) == len(distillings(bench.server)) == 3
 
 

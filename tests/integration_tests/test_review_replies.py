@@ -7,9 +7,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from memalign_graph import Judgment
-from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, distillings, judgings, operations
 from tests.loopback import ChatRequest
 
@@ -96,10 +93,8 @@ async def test_reply_becomes_one_piece_of_feedback(bench: Bench, form: str) -> N
     assert feedback["example"] == {**CASE, "reference_outputs": None}
     assert feedback["judgment"] == result["judgment"]
     [episode] = await bench.episodes()
-    assert (episode.value, episode.rationale) == (
-        stored_fields["value"],
-        stored_fields["rationale"],
-    )
+    for name in ("value", "rationale"):
+        assert getattr(episode, name) == stored_fields[name]
     assert result["learned"]["episode_ids"] == [episode.id]
     assert episode.status == "distilled"
     assert len(judgings(bench.server)) == 1
@@ -159,9 +154,8 @@ async def test_approval_makes_no_model_call_and_embeds_nothing_again(bench: Benc
     result = await bench.resume(graph, {"type": "approve"})
     assert (len(bench.server.chats), len(bench.server.embeddings)) == calls
     assert result["learned"]["guidelines"] == []
-    [episode] = [
-        episode for episode in await bench.episodes() if episode.example.inputs == CASE["inputs"]
-    ]
+    episodes = await bench.episodes()
+    [episode] = [item for item in episodes if item.example.inputs == CASE["inputs"]]
     assert (episode.status, episode.value) == ("distilled", True)
     await bench.review(graph, COLD, on="u")
     assert len(bench.server.embeddings) == calls[1], "the case is embedded already"
@@ -187,9 +181,8 @@ async def test_rerunning_a_finished_node_changes_nothing(bench: Bench, node: str
 async def test_guidelines_are_revised_and_retired_by_handle(bench: Bench) -> None:
     graph = bench.review_graph()
     bench.server.script({"rationale": "Fine.", "value": True})
-    bench.server.script(
-        operations({"action": "add", "text": SORRY}, {"action": "add", "text": REASON})
-    )
+    added = [{"action": "add", "text": text} for text in (SORRY, REASON)]
+    bench.server.script(operations(*added))
     await bench.review(graph, COLD, on="a")
     [first] = await bench.episodes()
     sorry, reason = await bench.guidelines()
@@ -234,11 +227,7 @@ async def test_one_comment_changes_no_guideline_that_other_experts_support(
     episodes = await bench.remember(
         *({**CASE, "inputs": f"Case of {name}", **COLD, "author": name} for name in experts)
     )
-    operation = GuidelineOperation(
-        action="add", text=SORRY, episode_ids=[episode.id for episode in episodes]
-    )
-    read = {episode.id: episode.word for episode in episodes}
-    run_sync(commit_lesson(SYNC, bench.memory().access, [operation], read))
+    bench.teach(SORRY, *episodes)
     bench.server.script({"rationale": "Fine.", "value": True})
     bench.server.script(operations({"guideline": "G1", **change}))
     reply = {"rationale": "Never say sorry.", "author": "cy"}
@@ -273,9 +262,7 @@ async def test_comment_retires_a_guideline_that_the_same_review_rewords(bench: B
     first, second = await bench.remember(
         *({**CASE, "inputs": f"Case {number}", **COLD, "author": "cy"} for number in range(2))
     )
-    read = {episode.id: episode.word for episode in (first, second)}
-    operation = GuidelineOperation(action="add", text=SORRY, episode_ids=list(read))
-    run_sync(commit_lesson(SYNC, bench.memory().access, [operation], read))
+    bench.teach(SORRY, first, second)
     bench.memory().forget(first.id)
     bench.server.script({"rationale": "Fine.", "value": True})
     bench.server.script(operations({"guideline": "G1", **RETIRED}))
@@ -294,13 +281,10 @@ async def test_redistilling_after_a_purge_retires_no_guideline_of_other_experts(
     gone, along, *supporters = await bench.remember(
         *({**case, **COLD, "author": f"expert {index}"} for index, case in enumerate(cases))
     )
-    memory = bench.memory(model=bench.server.chat_model())
-    for text, sources in ((REASON, [gone, along]), (SORRY, supporters)):
-        read = {episode.id: episode.word for episode in sources}
-        operation = GuidelineOperation(action="add", text=text, episode_ids=list(read))
-        run_sync(commit_lesson(SYNC, memory.access, [operation], read))
+    bench.teach(REASON, gone, along)
+    bench.teach(SORRY, *supporters)
     bench.server.script(operations({"action": "retire", "guideline": "G1"}))
-    await memory.aforget(gone.id, purge=True)
+    await bench.memory(model=bench.server.chat_model()).aforget(gone.id, purge=True)
     assert [guideline.text for guideline in await bench.guidelines()] == [SORRY]
     assert "other experts support it" in caplog.text
 

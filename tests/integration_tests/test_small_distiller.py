@@ -56,13 +56,10 @@ async def test_questions_come_from_comments_alone_and_know_their_sources(bench: 
     assert "- (true) <outputs>\nAnswer 17: it is on its way" in second.text
     assert "Question" not in second.text
     words = {episode.id: episode.rationale for episode in await bench.episodes()}
-    sources = {
-        rule.question: {words[key] for key in rule.episode_ids} for rule in await bench.guidelines()
-    }
-    assert sources == {
-        PLANES: {comments[0], comments[2], comments[-1]},
-        APPLICATIONS: {comments[1]},
-    }
+    rules = await bench.guidelines()
+    sources = {rule.question: {words[key] for key in rule.episode_ids} for rule in rules}
+    planes = {comments[number] for number in (0, 2, -1)}
+    assert sources == {PLANES: planes, APPLICATIONS: {comments[1]}}
     assert (len(report["warnings"]), report["batches"]) == (3, 2)
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
@@ -121,34 +118,40 @@ async def test_a_comment_becomes_the_best_wording(bench: Bench) -> None:
     assert list(answers.values()) == pytest.approx([0.3])
 
 
-async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -> None:
-    bench.server.responder = Distiller(
-        (REFUND, SORRY), rewritten=CASE["outputs"], yes={REFUND: (0.4, 0.4), SORRY: (0.4, 0.8)}
-    )
-    await bench.remember({**OTHER, "value": True, "author": "ann"})
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+async def learn(bench: Bench, model: Any, reply: Any = COLD) -> Any:
+    """Have a case reviewed with a model that distills; returns what was learned."""
+    bench.server.responder = model
+    graph = bench.review_graph(distill_model=small(bench))
+    return (await bench.review(graph, reply))["learned"]
+
+
+async def question_from(bench: Bench, model: Any, reply: Any = COLD) -> str | None:
+    """The question of the one guideline that a review leads to."""
+    await learn(bench, model, reply)
     [rule] = await bench.guidelines()
-    assert rule.question == SORRY
+    return rule.question
+
+
+async def test_accepted_cases_in_memory_show_which_wording_works(bench: Bench) -> None:
+    await bench.remember({**OTHER, "value": True, "author": "ann"})
+    yes = {REFUND: (0.4, 0.4), SORRY: (0.4, 0.8)}
+    model = Distiller((REFUND, SORRY), rewritten=CASE["outputs"], yes=yes)
+    assert await question_from(bench, model) == SORRY
 
 
 async def test_what_good_outputs_do_is_asked_as_a_question(bench: Bench) -> None:
     question = 'Is this true of the outputs: "The reply never leaves regret out."?'
-    bench.server.responder = Distiller(
-        (REFUND,), yes={question: (0.6, 0.8)}, good="The reply never\nleaves regret out."
-    )
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
-    [rule] = await bench.guidelines()
-    assert rule.question == question
+    good = "The reply never\nleaves regret out."
+    model = Distiller((REFUND,), yes={question: (0.6, 0.8)}, good=good)
+    assert await question_from(bench, model) == question
     schema = asked(bench, QUESTIONS)[0].schema or {}
     assert schema["required"] == ["good", "questions"]
 
 
 async def test_a_question_about_the_fault_wins_if_it_separates_better(bench: Bench) -> None:
     rude = "Is the reply rude?"
-    bench.server.responder = Distiller((SORRY, rude), yes={SORRY: (0.3, 0.5), rude: (0.9, 0.1)})
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
-    [rule] = await bench.guidelines()
-    assert rule.question == f"{rude} (No is right.)"
+    model = Distiller((SORRY, rude), yes={SORRY: (0.3, 0.5), rude: (0.9, 0.1)})
+    assert await question_from(bench, model) == f"{rude} (No is right.)"
     # The answer on the case itself is turned around, too.
     [answers] = bench.memory().access.view.answers().values()
     assert list(answers.values()) == pytest.approx([0.1])
@@ -167,8 +170,7 @@ async def test_wordings_are_tried_on_the_two_newest_accepted_cases(bench: Bench)
     for number, value in enumerate(values):
         earlier = {"inputs": f"Earlier {number}.", "outputs": f"Reply {number}."}
         await bench.remember({**earlier, "value": value, "author": "ann"})
-    bench.server.responder = Distiller((SORRY,), CASE["outputs"], {SORRY: (0.3, 0.8)})
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    await learn(bench, Distiller((SORRY,), CASE["outputs"], {SORRY: (0.3, 0.8)}))
     checked = [chat.text for chat in bench.server.chats if chat.text.endswith(SORRY)]
     outputs = [text.split("<outputs>\n")[1].split("\n</outputs>")[0] for text in checked]
     assert sorted(outputs) == sorted([CASE["outputs"], "Reply 1.", "Reply 2."])
@@ -176,10 +178,9 @@ async def test_wordings_are_tried_on_the_two_newest_accepted_cases(bench: Bench)
 
 async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: Bench) -> None:
     # Yes for the rejected case and for all others: nothing of it can be checked.
-    bench.server.responder = Distiller((SORRY,))
-    learned = await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    learned = await learn(bench, Distiller((SORRY,)))
     assert await bench.guidelines() == []
-    [warning] = learned["learned"]["warnings"]
+    [warning] = learned["warnings"]
     assert COLD["rationale"] in warning
     assert "no question made from it is answered no on the case that it comes from" in warning
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
@@ -188,12 +189,10 @@ async def test_a_comment_whose_questions_its_case_refutes_is_not_learned(bench: 
 @pytest.mark.parametrize("comment", ["...", "\U0001f44e", " N/A", "None"])
 async def test_a_comment_without_a_word_becomes_no_guideline(bench: Bench, comment: str) -> None:
     """Also if the model makes a question from nothing that its case happens to fail."""
-    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.3, 0.8)})
-    learned = await bench.review(
-        bench.review_graph(distill_model=small(bench)), {**COLD, "rationale": comment}
-    )
+    model = Distiller((SORRY,), yes={SORRY: (0.3, 0.8)})
+    learned = await learn(bench, model, {**COLD, "rationale": comment})
     assert await bench.guidelines() == []
-    [warning] = learned["learned"]["warnings"]
+    [warning] = learned["warnings"]
     assert "without a word" in warning
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
@@ -201,24 +200,19 @@ async def test_a_comment_without_a_word_becomes_no_guideline(bench: Bench, comme
 @pytest.mark.parametrize("outputs", [None, 7, {"text": "Sorry!"}])
 async def test_rewritten_outputs_must_be_text(bench: Bench, outputs: Any) -> None:
     model = Distiller((REFUND, SORRY), outputs, yes={REFUND: (0.4, 0.9), SORRY: (0.3, 0.3)})
-    bench.server.responder = model
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
-    [rule] = await bench.guidelines()
-    assert rule.question == REFUND  # the first: there is nothing to compare them with
+    # The first: there is nothing to compare them with.
+    assert await question_from(bench, model) == REFUND
     assert len(asked(bench, "rewritten_outputs")) == 2
 
 
 async def test_a_question_about_the_fault_is_turned_around(bench: Bench) -> None:
     rude = "Do the outputs sound rude?"
-    bench.server.responder = Distiller((rude,), yes={rude: (0.8, 0.3)})
-    comment = {"value": False, "rationale": "It sounds rude."}
-    await bench.review(bench.review_graph(distill_model=small(bench)), comment)
-    [rule] = await bench.guidelines()
-    assert rule.question == f"{rude} (No is right.)"
+    model, comment = Distiller((rude,), yes={rude: (0.8, 0.3)}), "It sounds rude."
+    question = await question_from(bench, model, {"value": False, "rationale": comment})
+    assert question == f"{rude} (No is right.)"
     [answers] = bench.memory().access.view.answers().values()
     assert list(answers.values()) == pytest.approx([0.2])
-    model = declare_small(bench.server.chat_model())
-    graph = bench.judge_graph(model=model)
+    graph = bench.judge_graph(model=declare_small(bench.server.chat_model()))
     judgment = (await bench.invoke(graph, OTHER))["judgment"]
     [check] = judgment["checks"]
     assert (check["held"], check["probability"]) == (True, pytest.approx(0.7))
@@ -227,11 +221,9 @@ async def test_a_question_about_the_fault_is_turned_around(bench: Bench) -> None
 
 
 async def test_a_comment_of_praise_is_a_question_that_its_case_meets(bench: Bench) -> None:
-    bench.server.responder = Distiller((REFUND, SORRY), yes={REFUND: (0.2, 0.9), SORRY: (0.8, 0.9)})
+    model = Distiller((REFUND, SORRY), yes={REFUND: (0.2, 0.9), SORRY: (0.8, 0.9)})
     praise = {"value": True, "rationale": "Good: it says sorry first."}
-    await bench.review(bench.review_graph(distill_model=small(bench)), praise)
-    [rule] = await bench.guidelines()
-    assert rule.question == SORRY
+    assert await question_from(bench, model, praise) == SORRY
     assert asked(bench, "rewritten_outputs") == []
 
 
@@ -299,10 +291,8 @@ async def test_a_comment_that_repeats_a_guideline_supports_it(
     assert len(await bench.guidelines()) == rules
     compared = [chat for chat in bench.server.chats if "Comment 2" in chat.text]
     assert len(compared) == (met < 0.5)
-    assert all(
-        f"Comment 1: {COLD['rationale']}\nComment 2: No apology, again." in chat.text
-        for chat in compared
-    )
+    both = f"Comment 1: {COLD['rationale']}\nComment 2: No apology, again."
+    assert all(both in chat.text for chat in compared)
     calls = {row["purpose"]: row["calls"] for row in ledger.rows()}
     assert calls.get("compare", 0) == (len(compared) if status == 200 else 0)
     judged = [chat for chat in bench.server.chats if chat.schema_name == "judgment"]
@@ -323,27 +313,25 @@ async def test_praise_of_what_a_guideline_asks_for_supports_it(bench: Bench) -> 
 
 
 async def test_a_value_without_a_comment_makes_no_guideline(bench: Bench) -> None:
-    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.1, 0.8)})
-    learned = await bench.review(bench.review_graph(distill_model=small(bench)), {"value": False})
+    model = Distiller((SORRY,), yes={SORRY: (0.1, 0.8)})
+    learned = await learn(bench, model, {"value": False})
     assert asked(bench, QUESTIONS) == []
-    assert (await bench.guidelines(), learned["learned"]["warnings"]) == ([], [])
+    assert (await bench.guidelines(), learned["warnings"]) == ([], [])
     assert {episode.status for episode in await bench.episodes()} == {"distilled"}
 
 
 @pytest.mark.parametrize("others", [0.9, 0.3])
 async def test_praise_without_a_value_is_not_turned_around(bench: Bench, others: float) -> None:
     """Also not if the outputs that the model rewrites lose what the expert praises."""
-    bench.server.responder = Distiller((SORRY,), yes={SORRY: (0.9, others)})
-    graph = bench.review_graph(distill_model=small(bench))
-    result = await bench.review(graph, {"rationale": "Good: it says sorry first."})
+    model = Distiller((SORRY,), yes={SORRY: (0.9, others)})
+    learned = await learn(bench, model, {"rationale": "Good: it says sorry first."})
     assert await bench.guidelines() == []
-    [warning] = result["learned"]["warnings"]
+    [warning] = learned["warnings"]
     assert "without a value it is not clear whether the expert accepts the case" in warning
 
 
 async def test_wordings_that_are_no_questions_are_asked_for_once_more(bench: Bench) -> None:
-    bench.server.responder = Distiller(("How are you?", "Do the outputs have a zorp?"))
-    await bench.review(bench.review_graph(distill_model=small(bench)), COLD)
+    await learn(bench, Distiller(("How are you?", "Do the outputs have a zorp?")))
     first, second = asked(bench, QUESTIONS)
     assert "answered by yes or no" in second.text[len(first.text) :]
 

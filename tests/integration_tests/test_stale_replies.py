@@ -23,6 +23,7 @@ from memalign_graph import (
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, agent, calls, gate
 from tests.integration_tests.gates.support import (
+    Counted,
     Writer,
     asked,
     gate_on,
@@ -36,10 +37,6 @@ from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 APPROVE = {"type": "approve"}
 CHECK = calls("check_quality", inputs="My order never came.", outputs="Wait.")
-
-
-class Counted(MessagesState):
-    quality_gate: dict[str, Any]
 
 
 class Judged(TypedDict):
@@ -276,10 +273,8 @@ async def test_gate_tool_does_not_report_another_call_of_the_same_step(bench: Be
 
     def call_both(_: Any) -> Any:
         texts = ("First.", "Second.")
-        calls = [
-            {"name": tool.name, "id": text, "args": {"inputs": "?", "outputs": text}}
-            for text in texts
-        ]
+        values = {text: {"inputs": "?", "outputs": text} for text in texts}
+        calls = [{"name": tool.name, "id": text, "args": args} for text, args in values.items()]
         return {"messages": [AIMessage("", tool_calls=calls)]}
 
     builder: Any = StateGraph(MessagesState)

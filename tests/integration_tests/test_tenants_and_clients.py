@@ -212,10 +212,8 @@ async def test_nodes_may_be_reused_without_exposing_memory(bench: Bench) -> None
 async def test_tokens_are_streamed_only_on_request(bench: Bench, *, shows: bool) -> None:
     graph = own_graph(bench, stream_tokens=shows)
     fields = {"inputs": "my order", "customer": "Jo"}
-    messages = [
-        message.text
-        async for message, _ in graph.astream(fields, thread("s"), stream_mode="messages")
-    ]
+    parts = graph.astream(fields, thread("s"), stream_mode="messages")
+    messages = [message.text async for message, _ in parts]
     assert bool("".join(messages)) is shows
 
 

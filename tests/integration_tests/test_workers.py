@@ -42,9 +42,8 @@ def test_another_worker_completes_learning(postgres_server: str, server: Loopbac
             assert graph.get_state(ON).next == ()
             memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
             with open_store(uri) as cold:
-                check_same_content(
-                    memory, JudgeMemory(cold, CRITERION, embeddings=server.embedder())
-                )
+                other = JudgeMemory(cold, CRITERION, embeddings=server.embedder())
+                check_same_content(memory, other)
             assert len(judgings(server)) == 1
             assert len(distillings(server)) <= 2
             return content_of(memory), steps

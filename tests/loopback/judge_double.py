@@ -32,9 +32,7 @@ class Rule:
 
 def judged(request: ChatRequest, rules: Sequence[Rule]) -> Reply:
     """The model's answer; the first matching rule decides."""
-    matching_rule = next(
-        (matching_rule for matching_rule in tuple(rules) if matching_rule.fits(request)), None
-    )
+    matching_rule = next((rule for rule in tuple(rules) if rule.fits(request)), None)
     if matching_rule and matching_rule.reply is not None:
         return as_reply(matching_rule.reply)
     content = instance(request.schema) if request.schema else None
@@ -62,9 +60,8 @@ def instance(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
         schema = target
     variants = schema.get("anyOf") or schema.get("oneOf")
     if variants:
-        return instance(
-            next(variant for variant in variants if variant.get("type") != "null"), root
-        )
+        typed = (variant for variant in variants if variant.get("type") != "null")
+        return instance(next(typed), root)
     if "const" in schema or "enum" in schema:
         return schema["const"] if "const" in schema else schema["enum"][0]
     kind = schema.get("type", "object" if "properties" in schema else "string")

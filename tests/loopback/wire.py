@@ -29,11 +29,8 @@ def usage(request: ChatRequest, answer: Answer) -> dict[str, int]:
         prompt = count_tokens(request.text)
     if completion is None:
         completion = count_tokens(answer.content or answer.refusal or "")
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+    total = prompt + completion
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
 
 def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
@@ -46,10 +43,8 @@ def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
         "logprobs": _logprobs(request, answer),
         "finish_reason": answer.finish_reason,
     }
-    return _head(request, "chat.completion") | {
-        "choices": [choice],
-        "usage": usage(request, answer),
-    }
+    body = {"choices": [choice], "usage": usage(request, answer)}
+    return _head(request, "chat.completion") | body
 
 
 def chunks(request: ChatRequest, answer: Answer) -> Iterator[dict[str, Any]]:

@@ -153,9 +153,8 @@ def test_guard_evaluation_and_prompts_use_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
     episodes = [expert_feedback(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
     fields = "example", "value", "author", "given_at"
-    feedback = [
-        Feedback(**{name: getattr(episode, name) for name in fields}) for episode in episodes
-    ]
+    values = [{name: getattr(episode, name) for name in fields} for episode in episodes]
+    feedback = [Feedback(**value) for value in values]
     assert [case.expected for case in replay_cases_from(episodes, SHARE)] == [3]
     assert [case.expected for case in labelled_cases(feedback, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
@@ -184,14 +183,10 @@ def test_agreement_names_the_examples_whose_experts_differ() -> None:
     agreement = expert_agreement(episodes, Boolean())
     assert (agreement.level, agreement.examples) == ("nominal", 3)
     assert agreement.alpha == krippendorff_alpha([[1, 0], [1, 0, 0], [1, 1]], "nominal")
-    labels = [
-        [(item.author, item.value) for item in disagreement.given]
-        for disagreement in agreement.disagreements
-    ]
-    assert labels == [
-        [("ann", True), ("bob", False), ("cy", False)],
-        [("ann", True), (None, False)],
-    ]
+    given = [disagreement.given for disagreement in agreement.disagreements]
+    labels = [[(item.author, item.value) for item in items] for items in given]
+    disputed = [("ann", True), ("bob", False), ("cy", False)]
+    assert labels == [disputed, [("ann", True), (None, False)]]
     assert [disagreement.majority for disagreement in agreement.disagreements] == [False, False]
     later = agreement.disagreements[1]
     assert later.example_id == episodes[0].example_id
@@ -218,9 +213,8 @@ def test_scale_determines_the_measurement_level(
     agreement = expert_agreement(episodes, scale)
     assert agreement.level == level
     assert agreement.alpha == krippendorff_alpha(as_numbers, level)
-    assert [disagreement.example_id for disagreement in agreement.disagreements] == [
-        episodes[0].example_id
-    ]
+    [disagreement] = agreement.disagreements
+    assert disagreement.example_id == episodes[0].example_id
 
 
 def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> None:
@@ -232,17 +226,10 @@ def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> Non
     ]
     agreement = expert_agreement(earlier, GRADES)
     assert agreement.examples == 1
-    assert [disagreement.author for disagreement in agreement.disagreements[0].given] == [
-        "ann",
-        "dan",
-    ]
-    for alike, examples in (
-        ([], 0),
-        ([expert_feedback(TRUE, "ann"), expert_feedback(TRUE, "bob")], 1),
-    ):
+    given = agreement.disagreements[0].given
+    assert [label.author for label in given] == ["ann", "dan"]
+    both = [expert_feedback(TRUE, name) for name in ("ann", "bob")]
+    for alike, examples in (([], 0), (both, 1)):
         agreement = expert_agreement(alike, Boolean())
-        assert (agreement.alpha, agreement.examples, agreement.disagreements) == (
-            None,
-            examples,
-            [],
-        )
+        assert (agreement.alpha, agreement.disagreements) == (None, [])
+        assert agreement.examples == examples

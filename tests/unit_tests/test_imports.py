@@ -54,9 +54,8 @@ def imports_of(module: str) -> dict[str, bool]:
         elif isinstance(node, ast.ImportFrom):
             names = [(f"{node.module}.{alias.name}", str(node.module)) for alias in node.names]
         for pair in names:
-            own_values = [
-                name.removeprefix("memalign_graph.") for name in pair if "memalign" in name
-            ]
+            own_names = [name for name in pair if "memalign" in name]
+            own_values = [name.removeprefix("memalign_graph.") for name in own_names]
             target = next((name for name in own_values if name in MODULES), module)
             if target != module:
                 imported[target] = imported.get(target, False) or id(node) not in later

@@ -284,9 +284,8 @@ async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
     # A refused batch is repeated text by text.
     server.script_embeddings(error(400), error(400))
     refused = await ask(texts[:9])
-    [index] = [
-        index for index, outcome in enumerate(refused) if isinstance(outcome, EmbeddingError)
-    ]
+    failures = [isinstance(outcome, EmbeddingError) for outcome in refused]
+    index = failures.index(True)
     del refused[index]
     assert refused == answers[:index] + answers[index + 1 : 9]
 

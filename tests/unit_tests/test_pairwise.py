@@ -68,11 +68,8 @@ def test_differing_verdicts_are_a_tie_or_the_first(straight: str, swapped: str) 
         assert value == ("tie" if scale.allow_tie else straight)
         for part in ("One.", "Two.", f"({straight})", f"({as_given} as given)"):
             assert part in rationale
-        end = (
-            "so that it is a tie"
-            if scale.allow_tie
-            else "and the scale has no tie: the first stands"
-        )
+        first = "and the scale has no tie: the first stands"
+        end = "so that it is a tie" if scale.allow_tie else first
         assert warning == (
             f"The verdict depends on the order of the outputs: {straight} as they were given, "
             f"{as_given} when they were swapped, {end}."

@@ -37,6 +37,7 @@ REFUSED: list[tuple[Scale, list[Any]]] = [
     (COUNTS, [True, 3, 1.5]),
     (STARS, [0, 6, 2.5, "2.5", "three", "", True, None, [3], math.nan, "nan", math.inf, 10**400]),
     (SHARE, [-0.1, "1_0", "0,5"]),
+    (Numeric(minimum=0, maximum=5_000), ["1,000"]),
     (PAIR, ["C", "", 0, None]),
     (SIDES, ["tie"]),
 ]

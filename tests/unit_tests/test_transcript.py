@@ -29,7 +29,7 @@ from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
 from memalign_graph.transcript import read_messages, render, steps_of
-from memalign_graph.types import parse_example, stored_example
+from memalign_graph.types import parse_example
 from tests.unit_tests.memory.support import hashed
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate?")
@@ -193,15 +193,13 @@ def test_store_of_the_previous_release_gives_the_same_ids_recalls_and_prompts() 
     episodes = memory.episodes()
     assert sorted(episode.id for episode in episodes) == recorded["episode_ids"]
     # Including a case with an image, which is refused today.
-    assert [episode.example.id for episode in episodes] == [
-        episode.example_id for episode in episodes
-    ]
+    for episode in episodes:
+        assert episode.example.id == episode.example_id
     for case in recorded["cases"]:
         example = Example(**case["example"])
         recalled = memory.recall(example, k=3)
-        prompt = judge_prompt(
-            CRITERION, example, guidelines=[], recalled=recalled, max_input_tokens=8_000
-        )
+        options: Any = {"guidelines": [], "max_input_tokens": 8_000}
+        prompt = judge_prompt(CRITERION, example, recalled=recalled, **options)
         assert example.id == case["id"]
         assert [item.episodes[0].id for item in recalled] == case["recalled"]
         assert [message.text for message in prompt.messages[1:]] == case["prompt"]
@@ -268,10 +266,8 @@ def test_tool_results_are_truncated_before_messages() -> None:
 
 
 def test_messages_and_calls_keep_four_times_as_much_as_results() -> None:
-    messages = [
-        called("look_up", "1", json.dumps({"note": "c" * 9_000})),
-        returned("r" * 9_000, "1"),
-    ]
+    note = json.dumps({"note": "c" * 9_000})
+    messages = [called("look_up", "1", note), returned("r" * 9_000, "1")]
     example = Example(inputs="q", outputs=[*messages, message("assistant", "m" * 9_000)])
     text = render({"": steps_of(example.outputs)}, 5_000)
     assert text.count("m") == pytest.approx(text.count("c"), rel=0.02)
@@ -295,9 +291,8 @@ def pair_of(number: int, result: str) -> list[dict[str, Any]]:
 def test_steps_that_do_not_fit_are_counted() -> None:
     messages = Example(inputs="q", outputs=long_run(500)).outputs
     text = render({"": steps_of(messages)}, 2_000)
-    [omitted] = re.findall(
-        r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others", text
-    )
+    left_out = r"\[\.\.\. steps (\d+) to (\d+) left out: .*1 of tool_\d+.*, and others"
+    [omitted] = re.findall(left_out, text)
     first, last = map(int, omitted)
     numbers = [int(step.partition(".")[0]) for step in steps_in(text)]
     assert numbers == [*range(1, first), *range(last + 1, 501)]
@@ -308,14 +303,10 @@ def test_goal_tools_and_answer_are_embedded_and_no_results() -> None:
     text, is_cut = retrieval_text(Example(inputs="Where is order 7?", outputs=RUN))
     assert (text, is_cut) == ("Where is order 7?\n\nlook_up\n\nIt comes on Monday.", False)
     history = [message("user", "Hello"), message("assistant", "Yes?"), RUN[0]]
-    assert retrieval_text(Example(inputs=history, outputs="Soon."))[0] == (
-        "Hello\nWhere is order 7?\n\n\n\nSoon."
-    )
-    long = [
-        message("user", "goal " + "é" * 9_000),
-        *long_run(200),
-        message("assistant", "done " * 9_000),
-    ]
+    text, _ = retrieval_text(Example(inputs=history, outputs="Soon."))
+    assert text == "Hello\nWhere is order 7?\n\n\n\nSoon."
+    first, last = "goal " + "é" * 9_000, "done " * 9_000
+    long = [message("user", first), *long_run(200), message("assistant", last)]
     text, is_cut = retrieval_text(Example(inputs="q", outputs=long))
     assert is_cut
     assert len(text.encode()) <= MAX_BYTES
@@ -366,10 +357,8 @@ def test_call_without_a_name_is_a_step() -> None:
     block = {"type": "invalid_tool_call", **broken}
     messages = [RUN[0], AIMessage([block], invalid_tool_calls=[broken]), RUN[3]]
     text = fences.as_text(Example(inputs="q", outputs=messages).outputs)
-    assert steps_in(text)[1:] == [
-        "2. called ({)",
-        "3. assistant (final answer): " + RUN[3]["content"],
-    ]
+    answer = "3. assistant (final answer): " + RUN[3]["content"]
+    assert steps_in(text)[1:] == ["2. called ({)", answer]
 
 
 def test_message_of_another_kind_is_named() -> None:
@@ -507,10 +496,3 @@ def test_purge_removes_vectors_made_by_the_previous_release() -> None:
     example = Example(inputs=[message("user", "Hi")], outputs="Hello")
     assert past_texts(example) == {"user\nHi\n\nHello", "Hi\n\n\n\nHello"}
     assert past_texts(Example(inputs="Hi", outputs="Hello")) == {"Hi\n\nHello"}
-
-
-def test_stored_example_with_an_image_is_unchanged() -> None:
-    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
-    assert stored_example({"inputs": picture, "outputs": "a"}).inputs == picture
-    with pytest.raises(InvalidInputError, match="'image_url', which is not text"):
-        parse_example({"inputs": picture, "outputs": "a"})

@@ -47,11 +47,8 @@ def comment(number: int) -> str:
 
 def test_invalid_reply_keeps_interrupt(client: SyncLangGraphClient, server: LoopbackServer) -> None:
     example = {"inputs": {"question": "Où est mon colis ?"}, "outputs": "Regardez le suivi."}
-    feedback = {
-        "value": False,
-        "rationale": "Trop froid : il manque un mot d'excuse.",
-        "author": "Zoë",
-    }
+    rationale = "Trop froid : il manque un mot d'excuse."
+    feedback = {"value": False, "rationale": rationale, "author": "Zoë"}
     thread, context = new_thread(client), {"namespace": ["read"]}
     question = ask(client, thread, input=example, context=context)
     assert question["response_schema"]["properties"]["value"]["type"] == "boolean"
@@ -72,9 +69,8 @@ def test_invalid_reply_keeps_interrupt(client: SyncLangGraphClient, server: Loop
     version = memory_of(client, "read").version()
     assert version == learned["memory_version"]
     namespaces = client.store.list_namespaces(prefix=["read"], max_depth=3)["namespaces"]
-    assert [list(place) for place in namespaces] == [
-        ["read", MEMORY, kind] for kind in sorted((*KINDS, "vectors"))
-    ]
+    kinds = sorted((*KINDS, "vectors"))
+    assert [list(place) for place in namespaces] == [["read", MEMORY, kind] for kind in kinds]
 
     # An interrupt that an inbox closes stores nothing, and the next run can interrupt.
     first = ask(client, thread, context=context)

@@ -77,10 +77,8 @@ async def test_middleware(bench: Bench) -> None:
     assert (state.next, state.values["quality_gate"]) == (("quality_gate.after_agent",), {})
     result = await bench.resume(graph(), {"type": "ignore"})
     assert ended(result) == ("accepted", 0)
-    assert (inputs(bench.server)[-1], outputs(bench.server)[-1]) == (
-        "The cup is broken.",
-        "A new cup comes.",
-    )
+    assert inputs(bench.server)[-1] == "The cup is broken."
+    assert outputs(bench.server)[-1] == "A new cup comes."
 
 
 @EVERY_WAY

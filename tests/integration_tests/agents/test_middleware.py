@@ -91,10 +91,8 @@ async def test_each_turn_has_its_own_revisions_and_fallback(bench: Bench) -> Non
     assert "Draft 2." not in message
     model.then("", " ")
     result = await bench.invoke(graph, ask("And now?"))
-    assert (result["quality_gate"]["status"], messages_of(result)[-1]) == (
-        "exhausted",
-        ("ai", LATER),
-    )
+    assert result["quality_gate"]["status"] == "exhausted"
+    assert messages_of(result)[-1] == ("ai", LATER)
     assert len(judgings(bench.server)) == 4
 
 

@@ -167,9 +167,8 @@ class Judged(MessagesState):
 
 async def test_agent_in_a_parent_graph_counts_revisions_per_turn(bench: Bench) -> None:
     AgentModel(bench.server, *(f"Draft {number}." for number in range(4)))
-    inner = agent(
-        bench, gate(bench, review="always", max_revisions=1), store=None, checkpointer=None
-    )
+    apart: dict[str, Any] = {"store": None, "checkpointer": None}
+    inner = agent(bench, gate(bench, review="always", max_revisions=1), **apart)
     graph = bench.compile(writing(inner, Judged))
     for drafts in (1, 2):
         assert pending(await bench.invoke(graph, ask()))["name"] == "review_judgment"

@@ -25,13 +25,7 @@ from tests.integration_tests.agents.support import (
     messages_of,
     track,
 )
-from tests.integration_tests.gates.support import (
-    DOWN,
-    QUESTION,
-    inputs,
-    outputs,
-    pending,
-)
+from tests.integration_tests.gates.support import DOWN, QUESTION, inputs, outputs, pending
 
 ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
 
@@ -136,10 +130,8 @@ async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) 
     notices = [text for _, text in messages_of(result) if "Model call limits exceeded" in text]
     assert len(notices) == 1
     assert len(model.requests) == len(outputs(bench.server)) == limit
-    assert (result["quality_gate"]["status"], result["quality_gate"]["let_through"]) == (
-        "exhausted",
-        False,
-    )
+    verdict = result["quality_gate"]
+    assert (verdict["status"], verdict["let_through"]) == ("exhausted", False)
 
 
 @ORDERS

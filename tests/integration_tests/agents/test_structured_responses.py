@@ -7,19 +7,8 @@ import pytest
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 
 from tests.conftest import Bench
-from tests.integration_tests.agents.support import (
-    AgentModel,
-    agent,
-    ask,
-    calls,
-    fails,
-    gate,
-    track,
-)
-from tests.integration_tests.gates.support import (
-    REASON,
-    outputs,
-)
+from tests.integration_tests.agents.support import AgentModel, agent, ask, calls, fails, gate, track
+from tests.integration_tests.gates.support import REASON, outputs
 
 SHAPE: dict[str, Any] = {
     "title": "reply",
@@ -51,9 +40,8 @@ async def test_failed_structured_response_is_regenerated(bench: Bench, strategy:
     model.then(*replies(strategy, "A new cup comes."))
     result = await bench.invoke(graph, ask("The cup is broken."))
     assert result["structured_response"]["text"] == "A new cup comes."
-    for judged, text in zip(
-        outputs(bench.server), ("Wait.", "So sorry!", "A new cup comes."), strict=True
-    ):
+    drafts = ("Wait.", "So sorry!", "A new cup comes.")
+    for judged, text in zip(outputs(bench.server), drafts, strict=True):
         assert f'"text": "{text}"' in judged
         assert judged.count('"text"') == judged.count('"sure": true') == 1
 

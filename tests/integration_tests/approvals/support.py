@@ -149,10 +149,8 @@ async def trust_judge(
 
 
 def refund_case(thing: str, order: str, amount: int) -> Example:
-    request = {
-        "role": "user",
-        "content": f"The {thing} I bought is broken, order {order}. Refund it.",
-    }
+    text = f"The {thing} I bought is broken, order {order}. Refund it."
+    request = {"role": "user", "content": text}
     call = {"name": "refund", "args": {"order": order, "amount": amount}, "id": "1"}
     example = call_example(call, [request])
     assert example is not None

@@ -20,7 +20,6 @@ from tests.integration_tests.gates.support import models
 REFUND = ("refund", {"order": "A7", "amount": 20})
 EMAIL = ("send_email", {"to": "bob@example.com", "body": "Hello."})
 LOOK_UP = ("look_up", {"name": "Bob"})
-EDIT = {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7", "amount": 5}}}
 REJECT = {"type": "reject", "message": "Not this one."}
 RESPOND = {"type": "respond", "message": "The bank is closed."}
 
@@ -29,6 +28,19 @@ def describe(tool_call: Any, state: Any, runtime: Any) -> str:
     return f"{tool_call['name']} after {len(state['messages'])} messages"
 
 
+def only(*allowed: str, **more: Any) -> dict[str, Any]:
+    return {"refund": {"allowed_decisions": list(allowed), **more}}
+
+
+def edit(tool: str, /, **args: Any) -> dict[str, Any]:
+    return {"type": "edit", "edited_action": {"name": tool, "args": args}}
+
+
+def is_large(request: Any) -> bool:
+    return bool(request.tool_call["args"]["amount"] > 100)
+
+
+EDIT = edit("refund", order="A7", amount=5)
 CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "approve": ({"refund": True}, [REFUND], [APPROVE]),
     "edit": ({"refund": True}, [REFUND], [EDIT]),
@@ -36,40 +48,18 @@ CASES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "reject without a word": ({"refund": True}, [REFUND], [{"type": "reject"}]),
     "respond": ({"refund": True}, [REFUND], [RESPOND]),
     "not asked about": ({"refund": False}, [REFUND], []),
-    "only some decisions": (
-        {"refund": {"allowed_decisions": ["approve", "reject"]}},
-        [REFUND],
-        [APPROVE],
-    ),
-    "one decision": ({"refund": {"allowed_decisions": ["respond"]}}, [REFUND], [RESPOND]),
-    "a decision that is not allowed": (
-        {"refund": {"allowed_decisions": ["approve"]}},
-        [REFUND],
-        [REJECT],
-    ),
+    "only some decisions": (only("approve", "reject"), [REFUND], [APPROVE]),
+    "one decision": (only("respond"), [REFUND], [RESPOND]),
+    "a decision that is not allowed": (only("approve"), [REFUND], [REJECT]),
     "several, in order": (
         {"refund": True, "send_email": True},
         [REFUND, LOOK_UP, EMAIL],
         [EDIT, REJECT],
     ),
-    "a description": (
-        {"refund": {"allowed_decisions": ["approve"], "description": "Look twice."}},
-        [REFUND],
-        [APPROVE],
-    ),
-    "a function that describes": (
-        {"refund": {"allowed_decisions": ["approve"], "description": describe}},
-        [REFUND],
-        [APPROVE],
-    ),
+    "a description": (only("approve", description="Look twice."), [REFUND], [APPROVE]),
+    "a function that describes": (only("approve", description=describe), [REFUND], [APPROVE]),
     "a condition": (
-        {
-            "refund": {
-                "allowed_decisions": ["approve"],
-                "when": lambda request: request.tool_call["args"]["amount"] > 100,
-            },
-            "send_email": True,
-        },
+        {**only("approve", when=is_large), "send_email": True},
         [REFUND, EMAIL],
         [APPROVE],
     ),
@@ -84,15 +74,9 @@ WRONG: dict[str, list[Any]] = {
     "no decision": ["yes"],
     "a response without words": [{"type": "respond"}],
     "an edit without a call": [{"type": "edit"}],
-    "an edit to another tool": [
-        {"type": "edit", "edited_action": {"name": "look_up", "args": {"name": "Bob"}}}
-    ],
-    "an edit to a tool that is not there": [
-        {"type": "edit", "edited_action": {"name": "pay", "args": {}}}
-    ],
-    "an edit with arguments of other types": [
-        {"type": "edit", "edited_action": {"name": "refund", "args": {"order": "A7"}}}
-    ],
+    "an edit to another tool": [edit("look_up", name="Bob")],
+    "an edit to a tool that is not there": [edit("pay")],
+    "an edit with arguments of other types": [edit("refund", order="A7")],
 }
 
 

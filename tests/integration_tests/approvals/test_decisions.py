@@ -111,12 +111,10 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
     assert [question["name"] for question in questions(asked)] == ["send_email"]
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     assert shop.ran == [("A7", 20)]
-    rejected = [
-        episode for episode in await bench.episodes(criterion=CRITERION) if episode.value is False
-    ]
-    assert [(item.example.outputs["name"], item.rationale) for item in rejected] == [
-        ("send_email", None)
-    ]
+    episodes = await bench.episodes(criterion=CRITERION)
+    rejected = [episode for episode in episodes if episode.value is False]
+    [episode] = rejected
+    assert (episode.example.outputs["name"], episode.rationale) == ("send_email", None)
 
 
 @BOTH_MODES
@@ -271,9 +269,8 @@ async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_p
             bench.store.setup()
             graph = agent(bench, shop, *replies, interrupt_mode=mode)
             result = graph.invoke(graph_input, thread("t"))
-            feedback = [
-                (episode.value, episode.rationale) for episode in bench.memory(CRITERION).episodes()
-            ]
+            episodes = bench.memory(CRITERION).episodes()
+            feedback = [(episode.value, episode.rationale) for episode in episodes]
         return result, feedback
 
     replies: tuple[Any, ...] = (CALL,)
@@ -309,13 +306,10 @@ async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, 
     with pytest.raises(RuntimeError, match="cut"):
         await bench.resume(graph, answers(asked, edit))
     await bench.invoke(graph, None)
-    values = [
-        (episode.value, episode.rationale) for episode in await bench.episodes(criterion=CRITERION)
-    ]
-    assert sorted(values, key=str) == [
-        (False, 'In the right call order is "A8", not "A7".'),
-        (True, None),
-    ]
+    episodes = await bench.episodes(criterion=CRITERION)
+    values = [(episode.value, episode.rationale) for episode in episodes]
+    correction = 'In the right call order is "A8", not "A7".'
+    assert sorted(values, key=str) == [(False, correction), (True, None)]
     assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
 
 
@@ -390,9 +384,8 @@ async def test_the_memory_of_the_run_is_kept_after_a_question(bench: Bench, mode
     acme = {"memalign": {"namespace": ["acme"]}}
     asked = await bench.invoke(graph, ask(), context=acme)
     asked = await bench.resume(graph, answers(asked, APPROVE))  # without the context
-    assert [
-        episode.value for episode in bench.memory(CRITERION, namespace=["acme"]).episodes()
-    ] == [True]
+    episodes = bench.memory(CRITERION, namespace=["acme"]).episodes()
+    assert [episode.value for episode in episodes] == [True]
     assert len(bench.memory(CRITERION, namespace=["acme"]).judgments()) == 2
     assert await bench.episodes(criterion=CRITERION) == []
     with pytest.raises(InvalidInputError, match="context"):

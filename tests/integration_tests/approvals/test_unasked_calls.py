@@ -178,10 +178,8 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
     other = ("refund", {"order": "A8", "amount": 90})
     shared = Calls(*CALL.calls, other, ("look_up", {"name": "Bob"}), call_id="x")
     edited = {"name": "refund", "args": {"order": "A8", "amount": 9}}
-    decisions: dict[int, dict[str, Any]] = {
-        20: APPROVE,
-        90: {"type": "edit", "edited_action": edited},
-    }
+    edit = {"type": "edit", "edited_action": edited}
+    decisions: dict[int, dict[str, Any]] = {20: APPROVE, 90: edit}
     shop, graph, asked = await start(bench, mode, shared, "Done.")
     chosen = [decisions[question["args"]["amount"]] for question in questions(asked)]
     await bench.resume(graph, answers(asked, *chosen))
@@ -234,9 +232,8 @@ def tool_graph(bench: Bench, shop: Shop, route: Any, key: str = "messages") -> G
     options = {"target_agreement": TARGET, "sample_share": 0, **models(bench)}
     approve = create_approval_wrapper(CRITERION, {"refund": True}, **options)
     builder: Any = StateGraph(MessagesState if key == "messages" else ChatState)
-    node = ToolNode(
-        shop.tools, messages_key=key, wrap_tool_call=approve, awrap_tool_call=approve.awaiting
-    )
+    wrap: Any = {"wrap_tool_call": approve, "awrap_tool_call": approve.awaiting}
+    node = ToolNode(shop.tools, messages_key=key, **wrap)
     builder.add_node("tools", node)
     builder.add_conditional_edges(START, route, ["tools"])
     return bench.compile(builder)

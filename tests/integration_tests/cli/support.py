@@ -68,6 +68,12 @@ class Ran:
         [line] = [line for line in self.err.splitlines() if "memalign: error: " in line]
         return line.partition("memalign: error: ")[2]
 
+    @property
+    def refusal(self) -> str:
+        """The error line of a command that was refused for a mistake in it."""
+        assert (self.status, self.out) == (2, "")
+        return self.error
+
 
 @dataclass
 class Shell:

@@ -32,15 +32,10 @@ _NO_RECORD = "no record can be used. The first, "
         ("open.csv", b'a,b\na,b\n"c,d\n', "--feedback: open.csv, line 3: unexpected"),
     ],
 )
-def test_files_that_cannot_be_read(
-    shell: Shell, name: str, content: bytes | None, says: str
-) -> None:
+def test_unreadable_files(shell: Shell, name: str, content: bytes | None, says: str) -> None:
     if content is not None:
         shell.write(name, content)
-    ran = shell.run("align", "-c", "tone.yaml", "-f", name)
-    assert ran.status == 2
-    assert ran.error.startswith(says)
-    assert ran.out == ""
+    assert shell.run("align", "-c", "tone.yaml", "-f", name).refusal.startswith(says)
     assert (shell.server.chats, shell.server.embeddings) == ([], [])
     assert not (shell.folder / "memalign.db").exists()
 
@@ -75,8 +70,7 @@ def test_files_that_cannot_be_read(
 )
 def test_options_that_cannot_be_used(shell: Shell, arguments: list[str], says: str) -> None:
     ran = shell.align(ANN, options=arguments)
-    assert ran.status == 2
-    assert ran.error.startswith(says)
+    assert ran.refusal.startswith(says)
     assert "cret" not in ran.err
     assert shell.server.chats == []
     assert (shell.folder / "tone.yaml").read_text().startswith("name: support_tone")
@@ -101,11 +95,8 @@ def test_database_of_something_else(shell: Shell) -> None:
 
 @pytest.mark.parametrize("command", ["review", "rate", "align --pending", "memory list"])
 def test_memory_that_does_not_exist(shell: Shell, command: str) -> None:
-    ran = shell.run(*command.split(), "-c", "tone.yaml")
-    assert (ran.status, ran.error) == (
-        2,
-        "--memory: memalign.db does not exist: `memalign align` makes one.",
-    )
+    error = shell.run(*command.split(), "-c", "tone.yaml").refusal
+    assert error == "--memory: memalign.db does not exist: `memalign align` makes one."
     assert not (shell.folder / "memalign.db").exists()
 
 
@@ -113,9 +104,7 @@ def test_broken_database(shell: Shell) -> None:
     shell.align(ANN)
     path = shell.folder / "memalign.db"
     path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 4096)
-    ran = shell.memory("list")
-    assert ran.status == 2
-    assert ran.error.startswith("--memory: ")
+    assert shell.memory("list").refusal.startswith("--memory: ")
 
 
 def test_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,15 +116,12 @@ def test_locked_memory(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
         ran = shell.memory("list")
     finally:
         holder.close()
-    assert ran.status == 2
-    assert "database is locked: another process is using it, try again." in ran.error
+    assert "database is locked: another process is using it, try again." in ran.refusal
 
 
 def test_missing_extra_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "langgraph.store.sqlite", None)
-    ran = shell.align(ANN)
-    assert ran.status == 2
-    assert 'pip install "memalign-graph[local]"' in ran.error
+    assert 'pip install "memalign-graph[local]"' in shell.align(ANN).refusal
 
 
 def test_internal_error_shows_a_traceback(
@@ -163,8 +149,7 @@ def test_closed_stdin_is_read_as_empty(
 ) -> None:
     shell.align(ANN)
     monkeypatch.setattr("sys.stdin", None)
-    ran = shell.run(*command, "-c", "tone.yaml")
-    assert (ran.status, ran.error.startswith(says)) == (2, True)
+    assert shell.run(*command, "-c", "tone.yaml").refusal.startswith(says)
 
 
 def test_closed_stdout_gets_no_output(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +190,7 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
 def test_mistakes_in_a_criterion_file(shell: Shell, section: str, problem: str) -> None:
     shell.write("tone.yaml", f"{CRITERION_YAML}{section}\n")
     ran = shell.align(ANN)
-    assert (ran.status, ran.error.startswith(f"--criterion: tone.yaml: {problem}")) == (2, True)
+    assert ran.refusal.startswith(f"--criterion: tone.yaml: {problem}")
     assert shell.server.chats == []
 
 

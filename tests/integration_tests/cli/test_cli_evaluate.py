@@ -69,9 +69,8 @@ def test_one_of_two_thresholds_is_missed(shell: Shell) -> None:
     ran = evaluate(shell, "--min-agreement", "0.9", "--min-kappa", "0")
     assert ran.status == 1
     assert "--min-kappa 0: met by the aligned judge's kappa of 0.00" in ran.err
-    assert ran.error.startswith(
-        "--min-agreement 0.9: missed by the aligned judge's agreement of 0.5"
-    )
+    missed = "--min-agreement 0.9: missed by the aligned judge's agreement of 0.5"
+    assert ran.error.startswith(missed)
 
 
 def test_undefined_metric_misses_its_threshold(shell: Shell) -> None:
@@ -114,10 +113,7 @@ def test_numbers(shell: Shell) -> None:
 def test_unusable_arguments(shell: Shell, scale: str, options: list[str], says: str) -> None:
     shell.write("tone.yaml", f"name: tone\ninstructions: How kind?\nscale: {scale}\n")
     records = RECORDS if scale == "boolean" else [record(n, value=0.5) for n in range(4)]
-    ran = evaluate(shell, *options, records=records)
-    assert ran.status == 2
-    assert ran.error.startswith(says)
-    assert ran.out == ""
+    assert evaluate(shell, *options, records=records).refusal.startswith(says)
     assert shell.server.chats == []
 
 
@@ -127,8 +123,7 @@ def test_unusable_records_are_named_and_excluded(learner: Shell) -> None:
     assert ran.status == 4
     assert "--feedback: feedback.jsonl, line 13: " in ran.err
     assert "--feedback: feedback.jsonl, line 14: value: 'perhaps' is not on the scale" in ran.err
-    ran = evaluate(learner, records=[{"inputs": "x"}])
-    assert (ran.status, "no record can be used" in ran.error) == (2, True)
+    assert "no record can be used" in evaluate(learner, records=[{"inputs": "x"}]).refusal
 
 
 def test_separate_test_set_and_reports(learner: Shell) -> None:
@@ -170,9 +165,8 @@ def test_an_interrupted_run_is_cached(shell: Shell, sent: signal.Signals, status
 
     def stuck(request: Any) -> Any:
         # Counted here, since concurrent requests could all miss the limit in the server's own list.
-        return (
-            shell.server.judge(request) if next(calls) < answered else answer("{}", latency_s=600)
-        )
+        late = answer("{}", latency_s=600)
+        return shell.server.judge(request) if next(calls) < answered else late
 
     def kept() -> int:
         with open_local_store(shell.folder / "e.db") as store:

@@ -24,8 +24,8 @@ def test_forgetting_removes_the_guideline_and_can_be_rolled_back(shell: Shell) -
 def test_removing_a_guideline_keeps_its_feedback(shell: Shell) -> None:
     shell.align(ANN)
     ids = shell.ids()
-    ran = shell.memory("forget", ids["guideline"][:6], "--purge", "--yes")
-    assert (ran.status, "is a guideline" in ran.error) == (2, True)
+    error = shell.memory("forget", ids["guideline"][:6], "--purge", "--yes").refusal
+    assert "is a guideline" in error
     ran = shell.memory("forget", ids["guideline"][:6], "--yes")
     assert (ran.status, "guidelines_removed: 1" in ran.out) == (0, True)
     assert shell.opened()[0] == []
@@ -97,10 +97,8 @@ def test_purge_accepts_an_uppercase_id(shell: Shell) -> None:
 )
 def test_unusable_arguments(shell: Shell, arguments: list[str], says: str) -> None:
     shell.align(ANN)
-    ran = shell.memory("forget", *arguments, "--yes")
-    assert ran.status == 2
-    assert ran.error.startswith(says)
-    ran = shell.memory("forget", "--author", "ann")
-    assert (ran.status, ran.error) == (2, "--yes: there is no terminal to ask at. Add --yes.")
+    assert shell.memory("forget", *arguments, "--yes").refusal.startswith(says)
+    error = shell.memory("forget", "--author", "ann").refusal
+    assert error == "--yes: there is no terminal to ask at. Add --yes."
     assert shell.memory("forget", shell.ids()["ann"], "--author", "bob", "--yes").status == 2
     assert len(shell.opened()[1]) == 1

@@ -100,11 +100,8 @@ def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
 
 
 def test_named_memory_must_exist_and_not_be_empty(shell: Shell) -> None:
-    ran = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE)
-    assert (ran.status, ran.error) == (
-        2,
-        "--memory: typo.db does not exist: `memalign align` makes one.",
-    )
+    error = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE).refusal
+    assert error == "--memory: typo.db does not exist: `memalign align` makes one."
     assert shell.server.chats == []
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
@@ -134,10 +131,7 @@ def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
 )
 def test_unusable_arguments_call_no_model(shell: Shell, arguments: list[str], says: str) -> None:
     shell.write_lines("e.jsonl", CASE)
-    ran = shell.run("judge", "-c", "tone.yaml", *arguments)
-    assert ran.status == 2
-    assert ran.error.startswith(says)
-    assert ran.out == ""
+    assert shell.run("judge", "-c", "tone.yaml", *arguments).refusal.startswith(says)
     assert (shell.server.chats, shell.server.embeddings) == ([], [])
 
 
@@ -230,7 +224,5 @@ def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
 def test_unusable_arguments(shell: Shell, arguments: Any, says: str) -> None:
     shell.judge(CASE, options=["--prepare", "batch.jsonl"])
     shell.write_lines("e.jsonl", CASE)
-    ran = shell.run(*arguments)
-    assert ran.status == 2
-    assert re.match(says, ran.error)
+    assert re.match(says, shell.run(*arguments).refusal)
     assert shell.server.chats == []

@@ -27,17 +27,14 @@ def test_list_prints_guidelines_and_episodes(shell: Shell) -> None:
 def test_show_finds_a_guideline_or_episode_by_id_prefix(shell: Shell) -> None:
     shell.align(ANN)
     [guideline], [episode], _ = shell.opened()
-    ran = shell.memory("show", guideline.id[:3])
-    assert (ran.status, "give 4 characters or more" in ran.error) == (2, True)
+    assert "give 4 characters or more" in shell.memory("show", guideline.id[:3]).refusal
     ran = shell.memory("show", guideline.id[:4].upper())
     assert ran.status == 0
     for text in (guideline.id, guideline.text, episode.id[:8], ANN["rationale"]):
         assert text in " ".join(ran.out.split())
     document = shell.memory("show", guideline.id, "--json").document
-    assert (document["type"], [episode["id"] for episode in document["episodes"]]) == (
-        "guideline",
-        [episode.id],
-    )
+    assert document["type"] == "guideline"
+    assert [item["id"] for item in document["episodes"]] == [episode.id]
     ran = shell.memory("show", episode.id[:6])
     for text in (ANN["inputs"], ANN["outputs"], "false", "f-1", guideline.id[:8]):
         assert text in " ".join(ran.out.split())
@@ -58,11 +55,8 @@ def test_history_and_rollback(shell: Shell) -> None:
     assert commits[0]["id"][:8] not in ran.out
     document = shell.memory("rollback", first[:8], "--json").document
     assert (document["version_before"], document["version"]) == (second, first)
-    assert [len(document["episodes"][name]) for name in ("added", "removed", "changed")] == [
-        0,
-        1,
-        0,
-    ]
+    changes = document["episodes"]
+    assert [len(changes[name]) for name in ("added", "removed", "changed")] == [0, 1, 0]
     assert shell.opened()[2] == first
     assert shell.memory("rollback", first[:8]).status == 0
     document = shell.memory("rollback", second, "--json").document
@@ -114,24 +108,19 @@ def test_failed_import_creates_no_memory(shell: Shell) -> None:
     shell.memory("export", "memory.jsonl")
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
     ran = shell.run("memory", "import", "-c", "other.yaml", "-m", "new.db", "memory.jsonl")
-    assert ran.status == 2
-    assert "memory.jsonl: line 1: it is the memory of criterion 'support_tone'" in ran.error
+    assert "memory.jsonl: line 1: it is the memory of criterion 'support_tone'" in ran.refusal
     assert not list(shell.folder.glob("new.db*"))
     text = (shell.folder / "memory.jsonl").read_text(encoding="utf-8")
     shell.write("cut.jsonl", text[: len(text) // 2])
     before = shell.opened()
-    ran = shell.memory("import", "cut.jsonl")
-    assert ran.status == 2
-    assert ran.error.startswith("FILE: cut.jsonl: line ")
+    assert shell.memory("import", "cut.jsonl").refusal.startswith("FILE: cut.jsonl: line ")
     assert shell.opened() == before
 
 
 def test_missing_memory_error_lists_the_memories_in_the_file(shell: Shell) -> None:
     shell.align(ANN, options=["--namespace", "shop.emea"])
     for action in (["list"], ["history"], ["show", "abcd"], ["export", "x"], ["rollback", "0000"]):
-        ran = shell.memory(*action)
-        assert ran.status == 2
-        assert "It has: shop.emea.support_tone." in ran.error
+        assert "It has: shop.emea.support_tone." in shell.memory(*action).refusal
     assert not (shell.folder / "x").exists()
 
 
@@ -143,7 +132,6 @@ def test_file_with_only_judgments_explains_how_to_learn(shell: Shell) -> None:
 
 def test_criterion_may_come_from_the_environment(shell: Shell, monkeypatch: object) -> None:
     shell.align(ANN)
-    ran = shell.run("memory", "list")
-    assert (ran.status, "'--criterion'" in ran.error) == (2, True)
+    assert "'--criterion'" in shell.run("memory", "list").refusal
     monkeypatch.setenv("MEMALIGN_CRITERION", "tone.yaml")  # type: ignore[attr-defined]
     assert shell.run("memory", "list").status == 0

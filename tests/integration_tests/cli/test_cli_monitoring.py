@@ -1,13 +1,11 @@
 """`memalign rate` and `memalign migrate`: output and errors."""
 
 import json
-from datetime import timedelta
 
-from memalign_graph import Example, Feedback, JudgeMemory, Judgment
-from memalign_graph.io import SYNC, run_sync
+from memalign_graph import Example, Feedback, JudgeMemory
 from memalign_graph.local import open_local_store
-from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
-from memalign_graph.types import ReviewChoice
+from memalign_graph.types import ReviewReason
+from tests.builders import keep_reviewed
 from tests.integration_tests.cli.support import ANN, BOB, CRITERION, Shell
 from tests.loopback import Rule
 
@@ -19,18 +17,8 @@ def keep(shell: Shell, count: int) -> None:
         answers = []
         for number in range(count):
             example = Example(inputs={"region": "north"}, outputs=f"Answer {number}.")
-            judgment = Judgment(
-                criterion=CRITERION.name,
-                example_id=example.id,
-                value=True,
-                rationale="So.",
-                memory_version="0" * 32,
-            )
-            drawn = number % 2 == 0
-            choice = ReviewChoice(asks=drawn, reasons=["sample"] if drawn else [])
-            keeping = (memory.access, judgment, example, None, timedelta(days=30))
-            run_sync(keep_judgment(SYNC, *keeping))
-            run_sync(log_review(SYNC, memory.access, judgment, choice, utc_now()))
+            drawn: tuple[ReviewReason, ...] = () if number % 2 else ("sample",)
+            judgment = keep_reviewed(memory.access, example, *drawn)
             if drawn:
                 answers.append(Feedback(example=example, value=number % 3 > 0, judgment=judgment))
         if answers:
@@ -92,9 +80,8 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
 def test_migrate_refuses_unknown_models_and_cases(shell: Shell) -> None:
     assert shell.align(ANN).status == 0
     calls = len(shell.server.chats)
-    ran = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new")
-    assert ran.status == 2
-    assert ran.error.startswith("--to: 'gpt-new' names no model")
+    error = shell.run("migrate", "-c", "tone.yaml", "--to", "gpt-new").refusal
+    assert error.startswith("--to: 'gpt-new' names no model")
     ran = shell.run("migrate", "-c", "tone.yaml", "--target-agreement", "90")
     assert (ran.status, ran.error[:36]) == (2, "--target-agreement: 90.0 is too larg")
     assert len(shell.server.chats) == calls

@@ -167,9 +167,7 @@ def plain(result: Any) -> Any:
     if hasattr(result, "model_dump"):
         result = result.model_dump(mode="json")
     if isinstance(result, dict):
-        return {
-            name: plain(value) for name, value in result.items() if name not in (*_OWN, *_TIMES)
-        }
+        return {key: plain(value) for key, value in result.items() if key not in (*_OWN, *_TIMES)}
     return [plain(item) for item in result] if isinstance(result, list) else result
 
 

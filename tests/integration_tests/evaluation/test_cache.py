@@ -159,12 +159,8 @@ async def test_only_changed_prompts_are_sent_again(call: Caller, server: Loopbac
 
 async def test_unusable_answers_are_not_cached(call: Caller, server: LoopbackServer) -> None:
     """The next run requests them again."""
-    broken: list[Any] = [
-        "I would say yes.",
-        refusal(),
-        truncated('{"rationale": "Se'),
-        '{"rationale": "Seen."}',
-    ]
+    cut = truncated('{"rationale": "Se')
+    broken: list[Any] = ["I would say yes.", refusal(), cut, '{"rationale": "Seen."}']
     for reply in [*broken, '{"rationale": "x", "value": "perhaps"}']:
         store = InMemoryStore()
         failing = partial(

@@ -158,12 +158,8 @@ async def test_baselines_are_scored(call: Caller) -> None:
     assert report.metric("evidence", "agreement").value == pytest.approx(1, abs=0.1)
     assert ("aligned", "kNN") in {(pair.judge, pair.against) for pair in report.comparisons}
     stars = await call.evaluate(SCALES["stars"], records(12, "stars"))
-    assert [scores.judge for scores in stars.scores][:4] == [
-        "majority",
-        "median",
-        "kNN",
-        "evidence",
-    ]
+    judges = [scores.judge for scores in stars.scores]
+    assert judges[:4] == ["majority", "median", "kNN", "evidence"]
     none = await call.evaluate(CRITERION, records(4, value=None), test=[record(60)])
     assert set(none.cases[0].predictions) == {"base", "aligned"}
 
@@ -346,9 +342,8 @@ async def test_evaluation_in_a_graph_leaves_no_trace(call: Caller, server: Loopb
     modes = ["messages", "updates", "custom"]
     events = [mode async for mode in graph.astream({}, config, stream_mode=modes)]
     assert events == [("updates", {"measure": {"agreement": 5 / 8}})]
-    assert {
-        checkpoint.config["configurable"]["checkpoint_ns"] for checkpoint in saver.list(None)
-    } == {""}
+    configs = [checkpoint.config["configurable"] for checkpoint in saver.list(None)]
+    assert {config["checkpoint_ns"] for config in configs} == {""}
     assert store.list_namespaces() == []
     assert plain(collected[0]) == plain(await call.evaluate(CRITERION, GIVEN, folds=2))
 
@@ -367,9 +362,8 @@ async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
     table = report.to_pandas()
     assert len(table) == 8 * 5
     assert set(table.judge) == {"majority", "kNN", "evidence", "base", "aligned"}
-    assert (
-        table[table.judge == "aligned"].right.mean() == report.metric("aligned", "agreement").value
-    )
+    agreement = report.metric("aligned", "agreement").value
+    assert table[table.judge == "aligned"].right.mean() == agreement
 
 
 async def test_checks_are_counted_as_checks(call: Caller, server: LoopbackServer) -> None:
@@ -400,7 +394,6 @@ async def test_comparison_of_two_reports(call: Caller, server: LoopbackServer) -
     assert any("On #new" in guideline.text for guideline in changes.worse[0].guidelines)
     # A corrected label is not a change of the judge.
     corrected = [{**GIVEN[7], "value": not GIVEN[7]["value"]}]
-    same = (await call.evaluate(CRITERION, [*feedback[:7], *corrected, feedback[8]])).compare(
-        before
-    )
+    after = await call.evaluate(CRITERION, [*feedback[:7], *corrected, feedback[8]])
+    same = after.compare(before)
     assert (len(same.better), len(same.worse)) == (3, 2)

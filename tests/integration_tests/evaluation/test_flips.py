@@ -93,9 +93,8 @@ async def test_cases_with_new_feedback_are_not_flips(call: Caller, server: Loopb
     server.responder = Model(judge=judge_by_guidelines())
     memory, since = remembered(server, TRUE[:5])
     memory.add_guideline("On #bad it is false of cases 0 1 2, always.")
-    first = next(
-        episode for episode in memory.episodes() if episode.example.inputs == TRUE[0]["inputs"]
-    )
+    inputs = TRUE[0]["inputs"]
+    first = next(item for item in memory.episodes() if item.example.inputs == inputs)
     memory.revise(first.id, {"value": False, "rationale": "It is late."})
     remember(memory, record(1, values=(True,), author="bob"))
     flips = await call("flips", memory, since=since)

@@ -142,9 +142,8 @@ def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackSer
     )
     server.responder = double
     options, keys = judge_of(server, k=0).options, by_key(memory)
-    migration = migrate(
-        memory, server.chat_model(model="new"), apply=True, progress=False, **options
-    )
+    model = server.chat_model(model="new")
+    migration = migrate(memory, model, apply=True, progress=False, **options)
     [why] = migration.failures.values()
     assert "This prompt is not allowed." in why
     changed = [was != now for was, now in zip(keys, by_key(memory), strict=True)]

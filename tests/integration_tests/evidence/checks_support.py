@@ -28,9 +28,8 @@ class Model:
     def __call__(self, chat: ChatRequest) -> Reply:
         last = said_last(chat)
         if chat.schema_name == "answers":
-            return answer(
-                {str(n): self.yes[question] >= 0.5 for n, question in enumerate(listed(chat), 1)}
-            )
+            yes = [self.yes[question] >= 0.5 for question in listed(chat)]
+            return answer({str(number): is_yes for number, is_yes in enumerate(yes, 1)})
         if chat.schema_name is not None:
             return answer({"rationale": "Seen.", "value": self.value})
         odds = self.letters

@@ -10,8 +10,7 @@ from memalign_graph import Criterion, Numeric
 from memalign_graph.evidence.checks import fill_check_answers
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson, record_check_answers
+from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.models import declare_small
 from memalign_graph.types import Worth
 from tests.conftest import COLD, Bench, judgings
@@ -50,9 +49,9 @@ async def test_each_question_is_asked_alone_behind_the_same_case(bench: Bench) -
     asked = checks_in(bench)
     assert (len(asked), len(bench.server.chats)) == (3, 4)
     assert {said_last(chat).splitlines()[-1] for chat in asked} == {SORRY, BRIEF, DATE}
+    texts = [said_last(chat).rpartition("</case>")[0] for chat in asked]
     [prefix] = {
-        (str(chat.messages[0]["content"]), said_last(chat).rpartition("</case>")[0])
-        for chat in asked
+        (str(chat.messages[0]["content"]), text) for chat, text in zip(asked, texts, strict=True)
     }
     assert prefix[1].startswith("<case>\n<inputs>")
     assert not any(question in "".join(prefix) for question in (SORRY, BRIEF, DATE))
@@ -250,13 +249,9 @@ async def test_the_rationale_of_a_small_model_names_the_check_that_failed(bench:
 async def test_a_check_is_compared_with_its_answers_on_valued_cases(bench: Bench) -> None:
     """A model that answers every case with yes can still tell them apart."""
     [episode] = await bench.remember({**case(1), **COLD, "author": "ann"})
-    operation = GuidelineOperation(
-        action="add", text="Say sorry.", question=SORRY, episode_ids=[episode.id]
-    )
-    access = bench.memory().access
-    run_sync(commit_lesson(SYNC, access, [operation], {episode.id: episode.word}))
+    bench.teach("Say sorry.", episode, question=SORRY)
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run_sync(record_check_answers(SYNC, access, {asked: {episode.example_id: 0.7}}))
+    run_sync(record_check_answers(SYNC, bench.memory().access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
     for share, value in ((0.71, False), (0.85, True)):
         bench.server.responder = Model({SORRY: share}, letters=EVEN)
@@ -304,14 +299,10 @@ async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) ->
     cold = {**case(1), **COLD, "author": "ann"}
     good = [{**case(number), "value": True, "author": "ann"} for number in range(10, 26)]
     episodes = await bench.remember(cold, *good)
-    operation = GuidelineOperation(
-        action="add", text="Say sorry.", question=SORRY, episode_ids=[episodes[0].id]
-    )
-    access = bench.memory().access
-    run_sync(commit_lesson(SYNC, access, [operation], {episodes[0].id: episodes[0].word}))
+    bench.teach("Say sorry.", episodes[0], question=SORRY)
     answers = dict.fromkeys([episode.example_id for episode in episodes], 0.7)
     asked = asked_id(SORRY, "gpt-4.1-mini")
-    run_sync(record_check_answers(SYNC, access, {asked: answers}))
+    run_sync(record_check_answers(SYNC, bench.memory().access, {asked: answers}))
     bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
     model = small_model(bench)
     judgment = await judge(bench, case(3), model=model, checks="auto", cite_guidelines=True)

@@ -300,9 +300,8 @@ async def test_purge_covers_question_and_answer(bench: Bench, tmp_path: Path) ->
     bench.server.script(QUOTING)
     done = await bench.resume(graph, "Yes, zqxyes it is.", "of ann")
     assert "zqxyes" in done["feedback"]["rationale"]
-    assert [guideline.text for guideline in await bench.guidelines()] == [
-        "Never be zqxask, nor zqxyes."
-    ]
+    [guideline] = await bench.guidelines()
+    assert guideline.text == "Never be zqxask, nor zqxyes."
     await bench.invoke(bench.judge_graph(), OTHER, "recalled it")
     await bench.remember({**CASE, "rationale": "His own words.", "author": "bob"})
     # A thread goes that waits for the answer, though all else on it is another expert's, too.

@@ -33,9 +33,8 @@ from tests.loopback import (
 from tests.loopback.replies import as_reply
 
 SURE = {True: 0.75, False: 0.25}
-STARS = Criterion(
-    name="stars", instructions="How many?", scale=Numeric(minimum=1, maximum=5, integer=True)
-)
+SCALE = Numeric(minimum=1, maximum=5, integer=True)
+STARS = Criterion(name="stars", instructions="How many?", scale=SCALE)
 SHARE = Criterion(name="share", instructions="How much?", scale=Numeric(minimum=0, maximum=10))
 MANY = Criterion(
     name="many",

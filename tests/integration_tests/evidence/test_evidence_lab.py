@@ -98,9 +98,8 @@ async def test_by_the_verdict_the_same_rule_wins_what_it_loses(bench: Bench) -> 
 
 @pytest.fixture
 def lab(server: LoopbackServer) -> Caller:
-    server.responder = Judge(
-        value=wrong_half, belief=lambda number: 0.9 if wrong_half(number) else 0.1
-    )
+    belief = {True: 0.9, False: 0.1}
+    server.responder = Judge(value=wrong_half, belief=lambda number: belief[wrong_half(number)])
     shared = {"decide": "evidence", "use_guidelines": False, "k": 3}
     return Caller(server, defaults=shared)
 
@@ -113,9 +112,7 @@ async def test_base_verdict_and_evidence_are_reported(lab: Caller, server: Loopb
     assert agreement == [0.5, 0.5, 1.0]
     assert report.metric(VERDICT, "auc").value == pytest.approx(0.5)
     assert report.metric(ALIGNED, "auc").value == 1.0
-    pairs = {
-        (comparison.judge, comparison.against): comparison for comparison in report.comparisons
-    }
+    pairs = {(pair.judge, pair.against): pair for pair in report.comparisons}
     assert pairs[ALIGNED, VERDICT].is_ahead("agreement") is True
     # No fold sees its own cases.
     assert not any(number_of(chat) in earlier(chat) for chat in judgings(server))

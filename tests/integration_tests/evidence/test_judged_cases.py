@@ -80,9 +80,8 @@ async def test_only_cases_that_tell_something_and_have_no_judgment_are_judged(be
     bench.server.responder = Judge()
     await learn(bench, [], "t")
     await bench.resume(graph, {"value": False, "author": "bob"}, "review")
-    reviewed = [
-        episode for episode in await bench.episodes() if episode.example.inputs == case(4)["inputs"]
-    ]
+    inputs = case(4)["inputs"]
+    reviewed = [item for item in await bench.episodes() if item.example.inputs == inputs]
     assert {episode.author: episode.judgment.value for episode in reviewed if episode.judgment} == {
         "ann": True,
         "bob": False,

@@ -7,12 +7,13 @@ from typing import Any, Literal
 import pytest
 from langgraph.store.base import PutOp
 
-from memalign_graph import Example, Feedback, InvalidInputError, Judgment, Uncertain
+from memalign_graph import Example, Feedback, InvalidInputError, Uncertain
 from memalign_graph.memory import judgments
 from memalign_graph.memory.judgments import KEEP_REVIEWS, ReviewLogEntry
 from memalign_graph.memory.reports import report_of
 from memalign_graph.scales import Boolean, Numeric
 from memalign_graph.types import Episode
+from tests.builders import make_judgment
 from tests.conftest import CASE, CRITERION, EVERY_WAY, Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.evidence.judging_support import asks_for_value
 from tests.integration_tests.gates.support import Writer, gated
@@ -64,15 +65,8 @@ def uncertain_graph(bench: Bench, **options: Any) -> Graph:
 def valued(number: int, *, value: bool = True, held: float = 0.95) -> Feedback:
     """An expert's value on a case of which the judge had said yes, as sure as it was."""
     example = Example.model_validate(case(number))
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id=example.id,
-        value=True,
-        rationale="It is fine.",
-        memory_version="0" * 32,
-        model="gpt-4.1-mini",
-        probabilities={"true": held, "false": 1 - held},
-    )
+    fields = {"model": "gpt-4.1-mini", "probabilities": {"true": held, "false": 1 - held}}
+    judgment = make_judgment(example.id, criterion=CRITERION.name, **fields)
     return Feedback(example=example, value=value, judgment=judgment)
 
 
@@ -148,10 +142,8 @@ async def test_an_uncertain_case_is_asked_and_logged(bench: Bench, clock: type[C
     assert whole.reasons == {"unsure": 5, "no_budget": 1}
     asked = whole.asked
     assert (asked.asked, asked.answered, asked.agreeing, asked.agreement) == (4, 2, 1, 0.5)
-    assert (asked.low, asked.high) == (
-        pytest.approx(0.095, abs=1e-3),
-        pytest.approx(0.905, abs=1e-3),
-    )
+    bounds = pytest.approx(0.095, abs=1e-3), pytest.approx(0.905, abs=1e-3)
+    assert (asked.low, asked.high) == bounds
     first, second = whole.days
     assert (first.day, first.judgments, first.coverage) == (whole.since, 7, pytest.approx(4 / 7))
     assert (second.asked.asked, second.asked.answered) == (1, 0)
@@ -309,10 +301,8 @@ async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Cl
     below = uncertain_graph(bench, criterion=day, per_day=1)
     for team, one in ((["a"], graph), (["b"], graph), (inner, below)):
         context = {"namespace": team}
-        asked = [
-            "__interrupt__" in await bench.invoke(one, case(n), f"{team}{n}", context=context)
-            for n in (1, 2)
-        ]
+        results = [await bench.invoke(one, case(n), f"{team}{n}", context=context) for n in (1, 2)]
+        asked = ["__interrupt__" in result for result in results]
         assert asked == [True, False]
     assert (await report(bench)).judgments == 0
 
@@ -364,9 +354,8 @@ async def test_purge_covers_the_log_of_reviews(bench: Bench, clock: type[Clock])
 
 def logged(number: int, *reasons: Any, asked: Literal[0, 1] = 1) -> ReviewLogEntry:
     fields: dict[str, Any] = {"at": Clock.at, "day": 20250131, "confidence": 0.5, "threshold": 0.9}
-    return ReviewLogEntry(
-        judgment_id=f"j{number}", example_id="e", asked=asked, reasons=list(reasons), **fields
-    )
+    fields |= {"example_id": "e", "asked": asked, "reasons": list(reasons)}
+    return ReviewLogEntry(judgment_id=f"j{number}", **fields)
 
 
 def answered(number: int, value: Any, *, of: Any = True, author: str | None = None) -> Episode:

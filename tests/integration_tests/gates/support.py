@@ -91,6 +91,14 @@ class Told(MessagesState):
     critique: Annotated[str, keep_last]
 
 
+class Counted(MessagesState):
+    quality_gate: dict[str, Any]
+
+
+class Kept(MessagesState):
+    quality_gate: GateVerdict
+
+
 def gate_on(
     bench: Bench,
     builder: Builder,
@@ -101,9 +109,8 @@ def gate_on(
     **options: Any,
 ) -> Builder:
     """Add a gate with the bench's models to a graph."""
-    return add_quality_gate(
-        builder, criterion, after=after, revise=revise, **models(bench, **options)
-    )
+    options = {"after": after, "revise": revise, **models(bench, **options)}
+    return add_quality_gate(builder, criterion, **options)
 
 
 def gate_of(state: Any) -> Any:

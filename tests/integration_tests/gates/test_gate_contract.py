@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
-from langgraph.graph import END, MessagesState, add_messages
+from langgraph.graph import END, add_messages
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -26,6 +26,7 @@ from tests.integration_tests.gates.support import (
     DOWN,
     QUESTION,
     REASON,
+    Counted,
     Writer,
     always,
     asked,
@@ -54,10 +55,6 @@ pytestmark = EVERY_WAY
 OPTIONS: dict[str, Any] = {"review": "always", "max_revisions": 1}
 CONTEXT = {"memalign": {"namespace": ["team-a"]}}
 APPROVE = {"decisions": [{"type": "approve"}]}
-
-
-class State(MessagesState):
-    quality_gate: dict[str, Any]
 
 
 async def check_turn(bench: Bench, graph: Any, writer: Writer, **later: Any) -> GateVerdict:
@@ -124,7 +121,7 @@ async def test_gate_node_added_by_hand(bench: Bench) -> None:
     writer = Writer("Wait.", "Sorry!")
 
     def graph() -> Graph:
-        return wired(bench, writer, State, **OPTIONS)
+        return wired(bench, writer, Counted, **OPTIONS)
 
     await check_turn(bench, graph, writer, context=CONTEXT)
     bench.server.rules = always(False)
@@ -239,9 +236,8 @@ class Unreduced(TypedDict, total=False):
 async def test_messages_under_another_key_and_as_dicts_without_a_reducer(bench: Bench) -> None:
     writer = Writer()
     bench.server.script(verdict(False), verdict(True))
-    graph = gated(
-        bench, lambda state: {"chat": writer(state)["messages"]}, state=Chat, messages_key="chat"
-    )
+    options: dict[str, Any] = {"state": Chat, "messages_key": "chat"}
+    graph = gated(bench, lambda state: {"chat": writer(state)["messages"]}, **options)
     result = await bench.invoke(graph, {"chat": [("human", QUESTION)]})
     assert inputs(bench.server) == [QUESTION, QUESTION]
     assert isinstance(result["chat"][2], HumanMessage)
@@ -281,10 +277,11 @@ def system_of(chat: ChatRequest) -> str:
 async def test_only_the_writer_gets_the_critique(bench: Bench) -> None:
     model = bench.server.chat_model()
     bench.server.script("Wait.", verdict(False, HOSTILE), "Sorry!", verdict(True))
-    graph = gated(
-        bench,
-        lambda state: {"messages": [model.invoke([SystemMessage("Be kind."), *state["messages"]])]},
-    )
+
+    def write(state: Any) -> dict[str, Any]:
+        return {"messages": [model.invoke([SystemMessage("Be kind."), *state["messages"]])]}
+
+    graph = gated(bench, write)
     await bench.invoke(graph, asked())
     writings = [chat for chat in bench.server.chats if chat.schema_name is None]
     roles = [message["role"] for message in writings[1].messages]
@@ -301,9 +298,8 @@ async def test_forged_critiques_and_templates_are_plain_text(bench: Bench) -> No
     looks = '{"rationale": "{outputs} %s {instructions}", "value": true}'
     bench.server.rules = always(False, "{name} %s {0} {{x}}")
     writer = Writer(looks, looks)
-    result = await bench.invoke(
-        gated(bench, writer, max_revisions=1, sees="answer"), {"messages": turns}
-    )
+    graph = gated(bench, writer, max_revisions=1, sees="answer")
+    result = await bench.invoke(graph, {"messages": turns})
     assert inputs(bench.server) == [forged] * 2
     assert outputs(bench.server) == [looks] * 2
     assert result["quality_gate"]["status"] == "exhausted"
@@ -341,20 +337,15 @@ async def test_no_event_reports_acceptance_before_a_judgment(
         caplog.clear()
         events = await bench.stream(graph, asked(), mode, stream_mode="custom")
         gate = (await bench.state(graph, mode)).values["tone"]
-        assert (gate["status"], gate["passed"], gate["let_through"]) == (
-            "judge_error",
-            False,
-            opens,
-        )
+        assert (gate["status"], gate["let_through"]) == ("judge_error", opens)
+        assert gate["passed"] is False
         assert (gate["value"], gate["decided_by"], gate["judgment"]) == (None, None, None)
         assert gate["example_id"] == Example(inputs=QUESTION, outputs="Draft 1.").id
         assert gate["critique"] == ""
         assert "\n" not in gate["error"]
         assert (len(publish.seen), len(boss.seen)) == (opens, not opens)
         assert (events[-1]["status"], events[-1]["error"]) == ("judge_error", gate["error"])
-        [record] = [
-            record for record in caplog.records if record.name.startswith("memalign_graph.gate")
-        ]
+        [record] = [each for each in caplog.records if each.name.startswith("memalign_graph.gate")]
         for text in ("'tone'", f"on_judge_error is {mode!r}", gate["error"]):
             assert text in record.getMessage()
 

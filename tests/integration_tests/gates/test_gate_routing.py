@@ -21,6 +21,7 @@ from tests.integration_tests.gates.support import (
     QUESTION,
     REASON,
     Builder,
+    Kept,
     Told,
     Writer,
     always,
@@ -156,11 +157,7 @@ class Strict(BaseModel):
     messages: Annotated[list[AnyMessage], add_messages] = []
 
 
-class Declared(MessagesState):
-    quality_gate: GateVerdict
-
-
-@pytest.mark.parametrize("state", [Strict, Declared])
+@pytest.mark.parametrize("state", [Strict, Kept])
 async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: Any) -> None:
     bench.server.script(verdict(False), verdict(True))
     result = await bench.invoke(gated(bench, Writer(), state=state), asked())
@@ -281,12 +278,9 @@ async def test_items_sent_to_one_gate_are_routed_separately(bench: Bench) -> Non
 async def test_one_invalid_reply_keeps_only_its_own_interrupt_pending(bench: Bench) -> None:
     graph = straight(bench, review="always")
     result = await bench.invoke(graph, {"items": ITEMS})
-    interrupts = {
-        item.id: item.value["action_requests"][0]["description"] for item in result["__interrupt__"]
-    }
-    replies: dict[str, Any] = {
-        key: {"value": "two" not in text} for key, text in interrupts.items()
-    }
+    actions = {item.id: item.value["action_requests"][0] for item in result["__interrupt__"]}
+    interrupts = {key: action["description"] for key, action in actions.items()}
+    replies: Any = {key: {"value": "two" not in text} for key, text in interrupts.items()}
     bad = next(key for key, text in interrupts.items() if "two" in text)
     with pytest.raises(ValueError, match="not on the scale"):
         await bench.invoke(graph, Command(resume={**replies, bad: {"value": "perhaps"}}))

@@ -22,6 +22,8 @@ from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
     REASON,
+    Counted,
+    Kept,
     Told,
     Writer,
     always,
@@ -82,10 +84,7 @@ async def test_turn_after_a_failed_turn_has_all_its_revisions(bench: Bench, case
 
 
 async def test_each_question_starts_a_turn_of_a_hand_added_node(bench: Bench) -> None:
-    class State(MessagesState):
-        quality_gate: dict[str, Any]
-
-    graph = wired(bench, Failing(at=2), State, max_revisions=1)
+    graph = wired(bench, Failing(at=2), Counted, max_revisions=1)
     bench.server.rules = always(False)
     with pytest.raises(ConnectionError):
         await bench.invoke(graph, asked())
@@ -111,11 +110,8 @@ async def test_skipped_gate_has_all_its_revisions_in_the_next_turn(bench: Bench)
     gate_on(bench, builder, revise=None, name="tone", accept="short", sees="answer")
     gate_on(bench, builder, LENGTH, after=None, name="short", max_revisions=1, sees="answer")
     graph = bench.compile(builder)
-    bench.server.rules = [
-        judge_rule(LENGTH.instructions, False),
-        judge_rule("Draft 2.", False),
-        *always(True),
-    ]
+    rejected = [judge_rule(text, False) for text in (LENGTH.instructions, "Draft 2.")]
+    bench.server.rules = [*rejected, *always(True)]
     first = await bench.invoke(graph, asked())
     assert (first["tone"]["status"], first["short"]["status"]) == ("exhausted", "revise")
     second = await bench.invoke(graph, asked(AGAIN))
@@ -201,10 +197,6 @@ async def test_approval_applies_to_the_shown_answer(bench: Bench, durability: An
     assert (episode.example.outputs, episode.value) == ("So sorry!", True)
 
 
-class Counted(MessagesState):
-    quality_gate: dict[str, Any]
-
-
 async def test_state_sets_no_revisions_of_a_hand_added_node(bench: Bench) -> None:
     bench.server.rules = always(False)
     graph = wired(bench, Writer(), Counted, max_revisions=1)
@@ -213,10 +205,6 @@ async def test_state_sets_no_revisions_of_a_hand_added_node(bench: Bench) -> Non
     assert ended(result) == ("exhausted", 1)
     namespaces = bench.store.list_namespaces()
     assert {namespace[0] for namespace in namespaces} == {"memalign"}
-
-
-class Kept(MessagesState):
-    quality_gate: GateVerdict
 
 
 class KeptModel(BaseModel):
@@ -389,17 +377,13 @@ async def test_gates_of_one_name_in_parent_and_subgraph_count_separately(bench: 
     assert len(writer.seen) == 2
 
 
-class State(MessagesState):
-    quality_gate: dict[str, Any]
-
-
 @pytest.mark.parametrize("by_hand", [True, False])
 async def test_subgraph_gate_resets_in_each_turn(bench: Bench, *, by_hand: bool) -> None:
     """Verdicts stay in the subgraph; critiques are in the parent's messages."""
     writer = Writer()
     options: dict[str, Any] = {"max_revisions": 1, "sees": "answer"}
     if by_hand:
-        worker = wired(bench, writer, State, **options)
+        worker = wired(bench, writer, Counted, **options)
         worker.store = worker.checkpointer = None
     else:
         worker = inside(bench, writer, **options)

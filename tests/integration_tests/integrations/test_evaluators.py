@@ -46,12 +46,10 @@ pytestmark = pytest.mark.filterwarnings(
 
 BOTH = EVERY_WAY("memory-sync", "memory-async")
 CHOICES = ("cold", "fair", "warm")
-TONE = Criterion(
-    name="tone", instructions="How warm is it?", scale=Categorical(choices=CHOICES, ordered=True)
-)
-GRADE = Criterion(
-    name="grade", instructions="Which grade?", scale=Numeric(minimum=1, maximum=5, integer=True)
-)
+WARMTH = Categorical(choices=CHOICES, ordered=True)
+TONE = Criterion(name="tone", instructions="How warm is it?", scale=WARMTH)
+GRADES = Numeric(minimum=1, maximum=5, integer=True)
+GRADE = Criterion(name="grade", instructions="Which grade?", scale=GRADES)
 BETTER = Criterion(name="better", instructions="Which is better?", scale=Pairwise())
 NOW = datetime(2025, 3, 1, tzinfo=UTC)
 TARGETS = {"AsyncTarget"}

@@ -37,9 +37,8 @@ class Killer:
 
 
 def test_killed_worker_loses_and_repeats_no_row(server: LoopbackServer, tmp_path: Path) -> None:
-    server.rules = [
-        Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=error(400, "No."))
-    ]
+    refused = error(400, "No.")
+    server.rules = [Rule(lambda chat: "poison" in chat.text.rpartition("<case>")[2], reply=refused)]
     server.responder = killer = Killer(server)
     run_worker("ray", server, tmp_path, str(tmp_path), str(ROWS), str(BATCH))
     result = json.loads((tmp_path / "told.json").read_text())

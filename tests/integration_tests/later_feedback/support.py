@@ -15,11 +15,7 @@ ROOT = ("memalign", CRITERION.name)
 
 def feedback_graph(bench: Bench, criterion: Criterion = CRITERION, **options: Any) -> Graph:
     """The feedback graph with the bench's models."""
-    arguments = {
-        "model": bench.server.chat_model(),
-        "embeddings": bench.server.embedder(),
-        **options,
-    }
+    arguments = bench.models(**options)
     return bench.compile(create_feedback_graph(criterion, **arguments))
 
 

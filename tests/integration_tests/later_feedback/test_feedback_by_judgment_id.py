@@ -91,9 +91,7 @@ async def test_judgments_are_kept_until_expiry_and_only_on_request(bench: Bench)
 async def test_reviewed_judgment_is_kept_once_and_accepts_later_feedback(bench: Bench) -> None:
     graph = bench.review_graph(keep_judgments=DAY)
     result = await bench.review(graph, BY_ANN)
-    assert [waiting.judgment.id for waiting in waiting_judgments(bench)] == [
-        result["judgment"]["id"]
-    ]
+    assert [kept.judgment.id for kept in waiting_judgments(bench)] == [result["judgment"]["id"]]
     other = bench.server.chat_model(model="distiller")
     feedback = {"value": True, "rationale": "Fine.", "author": "bob"}
     await give_feedback(bench, result["judgment"]["id"], feedback, distill_model=other)
@@ -111,9 +109,8 @@ async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) 
     embedder = bench.server.embedder(model="text-embedding-3-large", dimensions=32)
     feedback = {**COLD, "author": "bob"}
     await give_feedback(bench, judgment["id"], feedback, on="later", embeddings=embedder)
-    assert {embedding_count.model for embedding_count in bench.server.embeddings} == {
-        "text-embedding-3-large"
-    }
+    models = {request.model for request in bench.server.embeddings}
+    assert models == {"text-embedding-3-large"}
     recalled = bench.memory(embeddings=embedder).recall(OTHER, 1)
     assert [similar.example.inputs for similar in recalled] == [OTHER["inputs"]]
 
@@ -125,9 +122,8 @@ async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None
         judgment = await judge(bench, **options)
         with pytest.raises(ValueError, match="another namespace"):
             await give_feedback(bench, judgment["id"], COLD, criterion=named)
-        assert (await give_feedback(bench, judgment["id"], COLD, **options))["learned"][
-            "guidelines"
-        ]
+        result = await give_feedback(bench, judgment["id"], COLD, **options)
+        assert result["learned"]["guidelines"]
         assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
 
 
@@ -192,9 +188,8 @@ async def test_invalid_feedback_can_be_corrected(bench: Bench) -> None:
 
 async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Bench) -> None:
     graph_input = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
-    assert "another namespace" in await refuse(
-        bench, graph_input, {"namespace": ["memalign", "sub"]}
-    )
+    context = {"namespace": ["memalign", "sub"]}
+    assert "another namespace" in await refuse(bench, graph_input, context)
     other = CRITERION.model_copy(update={"name": "brevity"})
     assert "memalign/brevity" in await refuse(bench, graph_input, criterion=other)
     age(bench, graph_input["judgment_id"])
@@ -261,6 +256,5 @@ async def test_stored_format_of_feedback_on_one_judgment_is_unchanged(bench: Ben
 
 def verdict(value: Any) -> Judgment:
     key = Example(**CASE).id
-    return Judgment(
-        criterion=CRITERION.name, example_id=key, value=value, rationale="r", memory_version="v"
-    )
+    fields: Any = {"criterion": CRITERION.name, "rationale": "r", "memory_version": "v"}
+    return Judgment(example_id=key, value=value, **fields)

@@ -130,9 +130,8 @@ async def test_removal_reads_bounded_numbers(bench: Bench, monkeypatch: pytest.M
 
     def counted(self: InMemoryStore, ops: Any) -> Any:
         results = batch(self, ops)
-        collected.extend(
-            len(result) for result in results if isinstance(result, list) and len(result) > 1
-        )
+        lists = [result for result in results if isinstance(result, list)]
+        collected.extend(len(result) for result in lists if len(result) > 1)
         return results
 
     monkeypatch.setattr(InMemoryStore, "batch", counted)
@@ -255,9 +254,8 @@ async def test_purge_affects_only_its_memory_and_author(bench: Bench) -> None:
     others = await judge_and_give_feedback(bench, OTHER, bob)
     # Of the same inputs, which bob's feedback keeps.
     draft = await judge(bench, {**SECRET, "outputs": "Draft."})
-    same = await judge_and_give_feedback(
-        bench, {**SECRET, "outputs": "Look."}, {"value": True, "author": "bob"}
-    )
+    other = {**SECRET, "outputs": "Look."}
+    same = await judge_and_give_feedback(bench, other, {"value": True, "author": "bob"})
     judgment = await judge(bench, SECRET, use_episodes=False, use_guidelines=False)
     await give_feedback(bench, judgment["id"], WORD)
     assert len(purge(bench, author="ann").episode_ids) == 1

@@ -111,7 +111,5 @@ async def learned_texts(
         criterion.name: await bench.guidelines(criterion=criterion, **options)
         for criterion in criteria
     }
-    return {
-        name: [guideline.text for guideline in guidelines_by_name[name]]
-        for name in guidelines_by_name
-    }
+    by_name = guidelines_by_name.items()
+    return {name: [guideline.text for guideline in values] for name, values in by_name}

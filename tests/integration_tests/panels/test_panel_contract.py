@@ -81,9 +81,8 @@ async def test_panel(bench: Bench) -> None:
         assert (await bench.state(graph())).interrupts[0].id == state.interrupts[0].id
     reply = {"tone": COLD, "facts": "Name the order.", "author": "ann"}
     result = await bench.resume(graph(), reply)
-    assert set(result) - {*CASE, "__interrupt__"} == {
-        *("judgments", "errors", "aggregate", "feedback", "learned")
-    }
+    keys = {"judgments", "errors", "aggregate", "feedback", "learned"}
+    assert set(result) - {*CASE, "__interrupt__"} == keys
     assert result["learned"].keys() == result["feedback"].keys() == {"tone", "facts"}
     assert result["judgments"] == state.values["judgments"]
     assert result["errors"] == {}
@@ -160,14 +159,8 @@ async def test_mixed_scales_and_pairs_in_both_orders(bench: Bench) -> None:
     result = await bench.invoke(panel(bench, MIXED, swap=True), PAIR)
     # The same letter in both orders is position bias, and so a tie.
     assert values_of(result) == {**values, "better": "tie"}
-    assert [type(value) for value in values_of(result).values()] == [
-        bool,
-        int,
-        float,
-        str,
-        str,
-        str,
-    ]
+    kinds = [type(value) for value in values_of(result).values()]
+    assert kinds == [bool, int, float, str, str, str]
     names = [criterion.name for criterion in MIXED]
     assert judged_names(bench.server, names) == sorted([*names, "better"])
     for criterion in MIXED:
@@ -179,9 +172,8 @@ async def test_mixed_scales_and_pairs_in_both_orders(bench: Bench) -> None:
 
 async def test_each_judge_sees_only_its_own_memory(bench: Bench) -> None:
     for criterion in THREE:
-        await store_feedback(
-            bench, criterion, OTHER, value=False, rationale=f"Said of {criterion.name} alone."
-        )
+        rationale = f"Said of {criterion.name} alone."
+        await store_feedback(bench, criterion, OTHER, value=False, rationale=rationale)
         await bench.add_guideline(f"A rule of {criterion.name} alone.", criterion=criterion)
     case = {**CASE, "reference_outputs": "We are sorry: a new one is sent."}
     result = await bench.invoke(panel(bench), case)
@@ -317,9 +309,8 @@ async def test_example_is_embedded_at_most_once_for_all_memories(
     graph = reviewed(bench, decide="verdict")
     result = await bench.invoke(graph, CASE)
     assert embedded(bench) == bool(filled)
-    names_with_episodes = {
-        name for name, item in result["judgments"].items() if item["episode_ids"]
-    }
+    judged = result["judgments"].items()
+    names_with_episodes = {name for name, item in judged if item["episode_ids"]}
     assert names_with_episodes == {item.name for item in filled}
     await bench.resume(graph, reply)
     assert embedded(bench) == texts

@@ -102,9 +102,8 @@ async def test_context_overrides_default_settings_and_is_validated(bench: Bench)
     for number, (built, pair, asks) in enumerate(
         [("always", "never", False), ("never", "always", True), ("always", None, True)]
     ):
-        result = await bench.invoke(
-            panel(bench, review=built), CASE, str(number), context={"review": pair, "k": 2}
-        )
+        graph, context = panel(bench, review=built), {"review": pair, "k": 2}
+        result = await bench.invoke(graph, CASE, str(number), context=context)
         assert ("__interrupt__" in result) is asks
     bench.server.chats.clear()
     graph = panel(bench)
@@ -286,9 +285,8 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
     for criterion in THREE:
         await store_feedback(bench, criterion)
         for number in range(30):
-            await bench.add_guideline(
-                f"Rule {number} of {criterion.name}: say sorry.", criterion=criterion
-            )
+            text = f"Rule {number} of {criterion.name}: say sorry."
+            await bench.add_guideline(text, criterion=criterion)
     graph = panel(bench, max_guideline_tokens=60)
     await bench.invoke(graph, CASE)
     state = (await bench.state(graph)).values
@@ -315,9 +313,8 @@ async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     result = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
     ids = {name: item["id"] for name, item in result["judgments"].items()}
     for criterion in THREE:
-        assert [judgment.judgment.id for judgment in bench.memory(criterion).judgments()] == [
-            ids[criterion.name]
-        ]
+        judgments = bench.memory(criterion).judgments()
+        assert [kept.judgment.id for kept in judgments] == [ids[criterion.name]]
     later = await give_feedback(bench, FACTS, ids["facts"])
     assert later["judgment"]["id"] == ids["facts"]
     [episode] = await bench.episodes(criterion=FACTS)

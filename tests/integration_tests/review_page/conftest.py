@@ -84,11 +84,17 @@ class Office:
         return Expert(http)
 
     async def begin(
-        self, name: str = "ann", queue: ReviewQueue | None = None
+        self, *outputs: Any, name: str = "ann", queue: ReviewQueue | None = None
     ) -> tuple[ReviewQueue, Expert]:
-        """Open the first case of a queue."""
+        """Judge outputs, and open the first case of a queue."""
+        await self.judged(*outputs)
         queue = queue or self.queue()
         return queue, await self.expert(name, queue).get("/review/next")
+
+    async def answer(self, queue: ReviewQueue, expert: Expert, **form: str) -> None:
+        """Answer the open case, and wait until it is learned from."""
+        await expert.answer(**(form or {"value": "false", "rationale": "Too cold."}))
+        await queue.answers.drain()
 
     async def reply(
         self, queue: ReviewQueue, reviewer: Reviewer, task_id: str, case: Any = None, **reply: Any
@@ -150,9 +156,8 @@ class Threads:
     """A fake Agent Server client with one review graph."""
 
     def __init__(self, office: Office, **options: Any) -> None:
-        builder = create_review_graph(
-            CRITERION, **{**office.judge.options, "keep_judgments": None, **options}
-        )
+        changed = {**office.judge.options, "keep_judgments": None, **options}
+        builder = create_review_graph(CRITERION, **changed)
         self.graph = builder.compile(checkpointer=InMemorySaver(), store=office.store)
         self.threads = self.runs = self
         self.ids: list[str] = []

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from memalign_graph import Example, Feedback, create_judge_graph
-from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
 from memalign_graph.review.blocks import arguments_of, tool_call
-from memalign_graph.types import Judgment, ReviewChoice
+from memalign_graph.types import ReviewChoice
+from tests.builders import keep_reviewed
 from tests.conftest import CRITERION
 from tests.integration_tests.review_page.conftest import Office
 
@@ -65,25 +64,14 @@ async def test_call_that_ran_without_approval_is_marked_and_can_be_rated_wrong(
 ) -> None:
     choice = ReviewChoice(asks=asks, reasons=["sample"] if asks else [])
     example = Example(inputs=ASKED, outputs=call(order="A7", amount=5))
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id=example.id,
-        value=value,
-        rationale="So.",
-        memory_version="",
-        review=choice,
-    )
-    access = office.memory.access
-    run_sync(keep_judgment(SYNC, access, judgment, example, None, office.judge.keep_judgments))
-    run_sync(log_review(SYNC, access, judgment, choice, utc_now()))
+    keep_reviewed(office.memory.access, example, *choice.reasons, value=value, review=choice)
     queue = office.queue()
     ann = await office.expert("ann", queue).get("/review")
     assert ("ran without a question" in ann.text) == ran
     assert "Input: Refund order A7." in ann.text
     await ann.get("/review/next")
     assert ("This call ran without a question" in ann.text) == ran
-    await ann.answer(value="false", rationale="Too little.")
-    await queue.answers.drain()
+    await office.answer(queue, ann, value="false", rationale="Too little.")
     report = await office.memory.areview_report()
     assert report.unasked_wrong == int(ran)
 
@@ -111,11 +99,8 @@ def test_only_a_name_with_arguments_counts_as_a_call() -> None:
 
 
 async def test_list_shows_the_last_question_of_a_conversation(office: Office) -> None:
-    turns = [
-        *ASKED,
-        {"role": "assistant", "content": "Done."},
-        {"role": "user", "content": "When?"},
-    ]
+    later = {"role": "user", "content": "When?"}
+    turns = [*ASKED, {"role": "assistant", "content": "Done."}, later]
     graph = create_judge_graph(CRITERION, **office.judge.options).compile(store=office.store)
     await graph.ainvoke({"inputs": turns, "outputs": "Today."})
     ann = await office.expert("ann", office.queue()).get("/review")

@@ -145,11 +145,9 @@ def replace_criterion(office: Office, name: str) -> Any:
 
 @pytest.mark.parametrize("status", [400, 401])
 async def test_comment_survives_a_failing_embedder(office: Office, status: int) -> None:
-    await office.judged("Wait.")
-    queue, ann = await office.begin()
+    queue, ann = await office.begin("Wait.")
     office.server.script_embeddings(*[error(status, "It broke.")] * 9)
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     office.server.script_embeddings()
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
@@ -166,13 +164,11 @@ ODD_OUTPUTS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("outputs", ODD_OUTPUTS, ids=lambda outputs: repr(outputs)[:20])
 async def test_unusual_outputs_do_not_block_the_queue(office: Office, outputs: Any) -> None:
-    await office.judged(outputs)
-    queue, ann = await office.begin()
+    queue, ann = await office.begin(outputs)
     case = ann.here
     for path in (case, f"{case}/nearest", "/review", case):
         assert (await ann.get(path)).page.status_code == 200
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     for page in ("mine", "learned", "standing"):
         assert (await ann.get(f"/review/{page}/{NAME}")).page.status_code == 200
     assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
@@ -237,8 +233,7 @@ async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     assert [episode.status for episode in await office.memory.aepisodes()] == ["pending"]
     ann = await office.expert("ann", queue).get("/review/next")
-    await ann.answer(value="false", rationale="No photo is needed.")
-    await queue.answers.drain()
+    await office.answer(queue, ann, value="false", rationale="No photo is needed.")
     assert [episode.status for episode in await office.memory.aepisodes()] == ["distilled"] * 2
 
 
@@ -248,8 +243,7 @@ async def test_name_with_a_slash_is_accepted(office: Office) -> None:
     graph = create_judge_graph(office.judge.criterion, **office.judge.options)
     await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
     queue, ann = await office.begin()
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     for page in ("learned", "mine", "standing"):
         await ann.get(f"/review/{page}/{quote(name)}")
         assert (ann.page.status_code, name in ann.text) == (200, True), page
@@ -312,8 +306,7 @@ async def test_comment_is_shown_again_if_the_store_fails(office: Office, namespa
             return await super().abatch(ops)
 
     office.store = store = Locked()
-    await office.judged("Wait.")
-    queue, ann = await office.begin()
+    queue, ann = await office.begin("Wait.")
     here, store.is_locked = ann.here, True
     await ann.answer(value="false", rationale="Too cold.")
     assert (ann.page.status_code, "database is locked" in ann.text) == (400, True)
@@ -336,8 +329,7 @@ async def test_unverified_name_opens_no_case_of_another_account(office: Office) 
 
 
 async def test_expert_without_a_name_is_sent_to_the_name_form(office: Office) -> None:
-    await office.judged("Wait.")
-    _, ann = await office.begin()
+    _, ann = await office.begin("Wait.")
     forgot = Expert(
         httpx.AsyncClient(
             transport=httpx.ASGITransport(app=create_review_app(office.queue())),
@@ -410,8 +402,7 @@ async def test_newer_answer_is_kept(office: Office, monkeypatch: pytest.MonkeyPa
 async def test_answer_changed_before_learning_is_learned_in_its_new_form(
     office: Office, monkeypatch: pytest.MonkeyPatch, where: str, change: Any, left: Any
 ) -> None:
-    await office.judged("Wait.")
-    queue, ann = await office.begin()
+    queue, ann = await office.begin("Wait.")
     case, learn, is_changed = ann.here, queue.answers._learn, asyncio.Event()
 
     async def slowly(*arguments: Any) -> None:
@@ -440,8 +431,7 @@ async def test_answer_changed_before_learning_is_learned_in_its_new_form(
 async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
     office: Office, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
 ) -> None:
-    await office.judged("Wait.")
-    _, ann = await office.begin()
+    _, ann = await office.begin("Wait.")
     form = {"value": "false", "rationale": "Too <cold>.\nSay sorry."}
     days_later = datetime.now(UTC) + timedelta(days=2)
     monkeypatch.setattr("memalign_graph.memory.judgments.utc_now", lambda: days_later)
@@ -470,9 +460,8 @@ async def test_notice_names_no_other_answers_guideline(office: Office, people: P
     assert task is not None
     [notice] = await office.reply(queue, bob, question, value=True, rationale="Fine for a chat.")
     assert notice.startswith("Learned:")
-    [notice] = await office.reply(
-        queue, ann, question, task.case, value=False, rationale="only the tone."
-    )
+    reply: Any = {"value": False, "rationale": "only the tone."}
+    [notice] = await office.reply(queue, ann, question, task.case, **reply)
     assert "Fine for a chat" not in notice
     assert "your answer is stored" in notice
 
@@ -503,9 +492,8 @@ async def test_reworded_guideline_is_not_changed(office: Office, change: dict[st
     assert bob.page.status_code == 400
     assert "This rule was reworded" in bob.text
     assert text in bob.text, "what was written is shown to be copied"
-    assert [guideline.text for guideline in await office.memory.aguidelines()] == [
-        "Say when it will come."
-    ]
+    [guideline] = await office.memory.aguidelines()
+    assert guideline.text == "Say when it will come."
 
 
 async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None:
@@ -513,8 +501,7 @@ async def test_answered_case_does_not_open_as_a_new_case(office: Office) -> None
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
     case = (await ann.get("/review/next")).here
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     for expert in (ann, bob):
         assert (await expert.get(case)).page.status_code == 404
         assert "This case is answered" in expert.text

@@ -17,8 +17,7 @@ from tests.loopback import Rule, error
 
 
 async def test_answer_is_learned_and_the_expert_is_notified(office: Office) -> None:
-    await office.judged("Wait.", "Send a photo.")
-    queue, ann = await office.begin()
+    queue, ann = await office.begin("Wait.", "Send a photo.")
     assert "The loopback judge" not in ann.text  # hidden until there is an answer
     case, page = ann.here, ann.page
     await ann.post(f"{case}/effect", value="false", rationale="Too cold.")
@@ -94,11 +93,9 @@ async def test_two_answers_to_one_case_are_both_stored(office: Office) -> None:
 
 
 async def test_answer_is_stored_if_the_model_fails(office: Office) -> None:
-    await office.judged("One.")
-    queue, ann = await office.begin()
+    queue, ann = await office.begin("One.")
     office.server.responder = lambda _: error(500, "It broke.")
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     assert "stored, and learned from later" in (await ann.get("/review")).notices[0]
     assert await office.feedback() == {("ann", "One."): (False, "Too cold.")}
 
@@ -108,8 +105,7 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     queue = office.queue()
     ann, bob = office.expert("ann", queue), office.expert("bob", queue)
     await ann.get("/review/next")
-    await ann.answer(value="false", rationale="Too cold.")
-    await queue.answers.drain()
+    await office.answer(queue, ann)
     [episode] = await office.memory.aepisodes()
     await ann.get(f"/review/mine/{NAME}")
     await bob.get(f"/review/learned/{NAME}")
@@ -133,9 +129,8 @@ async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> No
     assert (await ann.get(f"/review/learned/{NAME}/changes/{version}")).text == "Says sorry first."
     await ann.get(f"/review/learned/{NAME}")
     await ann.post(f"/review/learned/{NAME}/rollback", version=version)
-    assert [guideline.text for guideline in await office.memory.aguidelines()] == [
-        "Says sorry first."
-    ]
+    [guideline] = await office.memory.aguidelines()
+    assert guideline.text == "Says sorry first."
     await ann.post(f"/review/learned/{NAME}/remove", guideline_id=guideline.id)
     assert await office.memory.aguidelines() == []
 
@@ -150,8 +145,7 @@ FORGED: dict[str, Callable[[Expert], Any]] = {
 
 @pytest.mark.parametrize("how", FORGED)
 async def test_cross_site_requests_are_refused(office: Office, how: str) -> None:
-    await office.judged("Wait.")
-    _, ann = await office.begin()
+    _, ann = await office.begin("Wait.")
     FORGED[how](ann)
     await ann.answer(value="false", rationale="Too cold.")
     assert ann.page.status_code == 403
@@ -159,8 +153,7 @@ async def test_cross_site_requests_are_refused(office: Office, how: str) -> None
 
 
 async def test_invalid_answers_show_an_error_in_the_form(office: Office) -> None:
-    await office.judged("Wait.")
-    _, ann = await office.begin()
+    _, ann = await office.begin("Wait.")
     case = ann.here
     await ann.post(f"{case}/answer", rationale="  ")
     assert "Choose a value, write why, or both." in ann.text
@@ -175,8 +168,7 @@ async def test_invalid_answers_show_an_error_in_the_form(office: Office) -> None
 
 async def test_judged_text_is_escaped(office: Office) -> None:
     hostile = '<script>alert(1)</script><img src=x onerror="alert(2)">'
-    await office.judged(hostile)
-    _, ann = await office.begin()
+    _, ann = await office.begin(hostile)
     assert "<script>alert" not in ann.page.text
     assert "<img" not in ann.page.text
     assert ann.page.headers["content-security-policy"].startswith("default-src 'self'")
@@ -185,8 +177,7 @@ async def test_judged_text_is_escaped(office: Office) -> None:
 
 async def test_characters_that_reorder_a_rationale_are_spelled_out(office: Office) -> None:
     office.server.rules = [Rule(lambda _: True, value=True, rationale="It says \u202eon.")]
-    await office.judged("Wait.")
-    _, ann = await office.begin()
+    _, ann = await office.begin("Wait.")
     assert r"It says \u202eon." in (await ann.get(f"{ann.here}?show=verdict")).text
 
 
@@ -250,15 +241,11 @@ def test_form_replies_are_valid_for_the_graphs() -> None:
         "share": Numeric(minimum=0, maximum=1),
         "pair": Pairwise(),
     }
-    criteria = [
-        Criterion(name=name, instructions="Is it?", scale=scale) for name, scale in scales.items()
-    ]
+    asked = {"instructions": "Is it?"}
+    criteria = [Criterion(name=name, scale=scale, **asked) for name, scale in scales.items()]
     case = case_payload("panel", criteria)
-    kinds = {
-        field.name: (field.kind, len(field.options))
-        for field in fields_of(case, {})
-        if field.kind != "comment"
-    }
+    fields = [field for field in fields_of(case, {}) if field.kind != "comment"]
+    kinds = {field.name: (field.kind, len(field.options)) for field in fields}
     assert kinds == {
         "choice.value": ("choice", 2),
         "marks.value": ("choice", 5),

@@ -39,9 +39,8 @@ def through(office: Office, address: str, proxy: str | None = None, **headers: A
 async def test_proxy_user_is_the_author(office: Office, address: str, proxy: str | None) -> None:
     await office.judged("Wait.")
     name = "Zoë".encode()
-    zoe = await through(office, address, proxy, headers=[(HEADER.encode(), name)]).get(
-        "/review/next"
-    )
+    expert = through(office, address, proxy, headers=[(HEADER.encode(), name)])
+    zoe = await expert.get("/review/next")
     assert ("Zoë" in zoe.text, "not checked" in zoe.text) == (True, False)
     for cookie in zoe.page.headers.get_list("set-cookie"):
         parts = {part.strip() for part in cookie.split(";")[1:]}
@@ -116,10 +115,8 @@ async def test_users_with_a_common_long_name_prefix_are_distinct(office: Office)
     users = [await through(office, "127.0.0.1", headers={HEADER: name}).get(path) for name in names]
     for user, value in zip(users, ("true", "false"), strict=True):
         await user.answer(value=value)
-    assert await office.feedback() == {
-        (names[0], "Wait."): (True, None),
-        (names[1], "Wait."): (False, None),
-    }
+    given = {(name, "Wait."): (name == names[0], None) for name in names}
+    assert await office.feedback() == given
 
 
 @pytest.mark.parametrize(
@@ -146,16 +143,13 @@ async def test_without_sign_in_only_local_requests_are_served(
 
 @pytest.mark.parametrize(("name", "author"), [("  Ann   Lee ", "Ann Lee"), ("a\0nn", "ann")])
 async def test_name_of_the_command_is_normalized(office: Office, name: str, author: str) -> None:
-    await office.judged("Wait.")
-    queue, ann = await office.begin(name)
-    await ann.answer(value="false")
-    await queue.answers.drain()
+    queue, ann = await office.begin("Wait.", name=name)
+    await office.answer(queue, ann, value="false")
     assert await office.feedback() == {(author, "Wait."): (False, None)}
     await ann.get("/review/mine/support_tone")
     assert "You have not answered anything" not in ann.text
 
 
 async def test_blank_name_is_requested_again(office: Office) -> None:
-    await office.judged("Wait.")
-    _, nobody = await office.begin("   ")
+    _, nobody = await office.begin("Wait.", name="   ")
     assert nobody.here == "/review/name"

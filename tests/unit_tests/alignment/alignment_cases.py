@@ -81,11 +81,8 @@ def after(
 
 def stands(guidelines: dict[str, Guideline]) -> dict[str, set[str]]:
     """The guidelines that the judge would be given, with their sources."""
-    return {
-        text: set(item.episode_ids)
-        for text, item in guidelines.items()
-        if item.status == "standing"
-    }
+    active = (item for item in guidelines.items() if item[1].status == "standing")
+    return {text: set(item.episode_ids) for text, item in active}
 
 
 def episode(number: int, outputs: str = "Go away.", **word: Any) -> Episode:

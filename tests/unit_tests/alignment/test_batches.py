@@ -76,11 +76,8 @@ def test_every_batch_is_one_prompt_that_fits_the_window() -> None:
             )
             assert sum(estimate_tokens(message.text) for message in prompt.messages) <= window
             assert len(prompt.episodes) == len(batch)
-            cut = {
-                episode.id
-                for episode in prompt.episodes.values()
-                if len(episode.rationale or "") > 3000
-            }
+            shown = prompt.episodes.values()
+            cut = {episode.id for episode in shown if len(episode.rationale or "") > 3000}
             assert cut <= set(prompt.truncated_ids)
 
 

@@ -161,10 +161,8 @@ def conflict(number: int, first: str, second: str, newer: Any = "second") -> Con
 
 
 def losers(conflicts: Any, decisions: Any = None) -> dict[str | None, str | None]:
-    return {
-        conflict.guideline_id: conflict.superseded_by
-        for conflict in resolve_conflicts(conflicts, decisions)
-    }
+    settled = resolve_conflicts(conflicts, decisions)
+    return {conflict.guideline_id: conflict.superseded_by for conflict in settled}
 
 
 def test_what_has_lost_decides_nothing() -> None:

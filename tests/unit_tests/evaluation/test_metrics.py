@@ -78,9 +78,8 @@ def test_metrics_match_scikit_learn() -> None:
             f1 = sklearn.f1_score(expected, got, labels=there, average="macro", zero_division=0)
             assert scores.metrics["macro_f1"].value == pytest.approx(f1)
             assert scores.metrics["agreement"].value == sklearn.accuracy_score(expected, got)
-            assert (
-                scores.confusion == sklearn.confusion_matrix(expected, got, labels=LABELS).tolist()
-            )
+            confusion = sklearn.confusion_matrix(expected, got, labels=LABELS)
+            assert scores.confusion == confusion.tolist()
             rows = sklearn.precision_recall_fscore_support(
                 expected, got, labels=LABELS, zero_division=np.nan
             )

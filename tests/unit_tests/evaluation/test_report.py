@@ -10,16 +10,7 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Categorical,
-    Criterion,
-    Example,
-    Guideline,
-    Judgment,
-    Numeric,
-    Pairwise,
-)
+from memalign_graph import Boolean, Categorical, Criterion, Example, Guideline, Numeric, Pairwise
 from memalign_graph.agreement import expert_agreement
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation import Report
@@ -36,6 +27,7 @@ from memalign_graph.evaluation.report import (
     clean,
     inline,
 )
+from tests.builders import make_judgment
 
 THEN = datetime(2026, 3, 1, tzinfo=UTC)
 SCALES: dict[str, Any] = {
@@ -77,15 +69,13 @@ def make_report(
         example = Example(inputs=f"{text} {index}", outputs={"a": text}, reference_outputs=[text])
         expected = chance.choice(values)
         judgments = {
-            name: Judgment(
-                criterion="tone",
-                example_id=example.id,
+            name: make_judgment(
+                example.id,
                 value=expected if chance.random() < share else chance.choice(values),
                 rationale=text,
                 confidence=chance.uniform(0.5, 1),
                 guideline_ids=["g0"],
                 episode_ids=["e0", "elsewhere"],
-                memory_version="v",
             )
             for name, share in (("base", 0.5), ("aligned", right))
             if index or name == "base"
@@ -235,11 +225,8 @@ def test_report_with_missing_parts() -> None:
 
 
 def test_headline() -> None:
-    for right, number, verdict in (
-        (1.0, 60, "better"),
-        (0.0, 60, "worse"),
-        (0.5, 8, "may be chance"),
-    ):
+    rows = ((1.0, 60, "better"), (0.0, 60, "worse"), (0.5, 8, "may be chance"))
+    for right, number, verdict in rows:
         text = make_report(number=number, right=right).to_markdown()
         than = "" if number < 20 else " than base"
         assert f"{verdict}{than}: tone" in text.split("\n")[0]

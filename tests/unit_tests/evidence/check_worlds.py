@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from langgraph.store.memory import InMemoryStore
-from numpy.typing import NDArray
 
 from memalign_graph import Boolean, Criterion, JudgeMemory
 from memalign_graph.evidence.check_value import add_checks, anchor_checks
@@ -19,7 +18,6 @@ _NEW = 24  # unseen cases, half of them bad
 _JUDGE_AUC = 0.8
 _SPREAD, _MET = 0.7, 0.9  # of the log-odds of yes: standard deviation, and mean of good cases
 Rng = np.random.Generator
-Odds = NDArray[np.float64]
 
 
 class World(NamedTuple):

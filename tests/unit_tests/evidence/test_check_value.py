@@ -48,9 +48,8 @@ def anchored(
     memory = asked_memory([value for value, _ in cases], [[share for _, share in cases]], scale)
     if source:
         first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
-        operation = GuidelineOperation(
-            action="add", text="Say sorry.", question=QUESTION, episode_ids=[first.id]
-        )
+        lesson: Any = {"action": "add", "text": "Say sorry.", "question": QUESTION}
+        operation = GuidelineOperation(**lesson, episode_ids=[first.id])
         run_sync(commit_lesson(SYNC, memory.access, [operation], {first.id: first.word}))
     else:
         memory.add_guideline("Say sorry.")
@@ -62,25 +61,35 @@ def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
     return check_vote(memory.access.view, Boolean(), own, [True, False], ())
 
 
-@pytest.mark.parametrize(
-    ("anchor", "threshold"),
-    [(0.5, 0.2), (0.75, log_odds(0.75) + 0.07), (0.1, log_odds(0.1) * 0.8 + 0.2)],
-)
-def test_one_anchor_sets_the_threshold(anchor: float, threshold: float) -> None:
-    for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
-        assert anchored(probability(odds), (False, anchor)).check.held is held
+def accepted(count: int) -> dict[float, Value]:
+    """Answers on accepted cases: their log-odds are 1, and so a missing anchor's would be 0."""
+    return {probability(1 + number / 1e6): True for number in range(count)}
 
 
-def test_without_an_anchor_the_threshold_is_one_half() -> None:
-    assert anchored(0.51, None).check.held is True
-    assert anchored(0.49, None).check.held is False
+LIKELY, UNLIKELY, MIDDLE = log_odds(0.75), log_odds(0.1) * 0.8, log_odds(0.92) / 2
+THRESHOLDS: dict[str, tuple[float, float, tuple[Value, float] | None, dict[float, Value]]] = {
+    "of an even anchor": (0.18, 0.22, (False, 0.5), {}),
+    "of a likely anchor": (LIKELY + 0.05, LIKELY + 0.09, (False, 0.75), {}),
+    "of an unlikely anchor": (UNLIKELY + 0.18, UNLIKELY + 0.22, (False, 0.1), {}),
+    "without an anchor": (-0.04, 0.04, None, {}),
+    "between the anchor and accepted cases": (
+        MIDDLE * 0.8,
+        MIDDLE * 1.1,
+        (False, 0.5),
+        {0.9 + number / 1000: True for number in range(40)},
+    ),
+    "of one accepted case": (0.24, 0.28, None, accepted(1)),
+    "of many accepted cases": (0.18 + 12 / 44, 0.22 + 12 / 44, None, accepted(40)),
+    "of praise, below its own case": (log_odds(0.6), log_odds(0.85), (True, 0.9), {}),
+}
 
 
-def test_accepted_cases_move_the_threshold_towards_the_middle() -> None:
-    source, others = (False, 0.5), {0.9 + number / 1000: True for number in range(40)}
-    middle = log_odds(0.92) / 2
-    assert anchored(probability(middle * 0.8), source, others).check.held is False
-    assert anchored(probability(middle * 1.1), source, others).check.held is True
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_threshold_of_a_check(name: str) -> None:
+    """Log-odds of an answer that fails the check, and of one that meets it."""
+    failed, met, source, others = THRESHOLDS[name]
+    assert anchored(probability(failed), source, others).check.held is False
+    assert anchored(probability(met), source, others).check.held is True
 
 
 def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
@@ -95,14 +104,6 @@ def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
 def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
     """Experts who comment on bad cases alone do not say that all cases are bad."""
     assert vote_of(asked_memory(values, [[0.5] * len(values)]), {ASKED: 0.5})[1] == 0
-
-
-@pytest.mark.parametrize(("count", "threshold"), [(1, 0.26), (40, 0.2 + 0.3 * 40 / 44)])
-def test_accepted_cases_replace_a_missing_anchor(count: int, threshold: float) -> None:
-    """Their log-odds are 1 here, and so the anchor's would be 0."""
-    others = {probability(1 + number / 1e6): True for number in range(count)}
-    for odds, held in ((threshold - 0.02, False), (threshold + 0.02, True)):
-        assert anchored(probability(odds), None, others).check.held is held
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -120,11 +121,6 @@ def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int)
     assert anchor_of(memory, memory.add_guideline("Say sorry."), 0.9).met_values == []
     shares, _ = vote_of(memory, {ASKED: 0.8})
     assert shares["false"] > 0.8
-
-
-def test_a_guideline_of_praise_is_broken_below_the_case_it_comes_from() -> None:
-    assert anchored(0.85, (True, 0.9)).check.held is True
-    assert anchored(0.6, (True, 0.9)).check.held is False
 
 
 def test_a_failed_check_outweighs_a_judge_that_is_fairly_sure() -> None:
@@ -151,9 +147,8 @@ def test_a_failed_check_leads_to_the_value_of_the_case_it_comes_from() -> None:
     shares = add_checks(even, [failed], values, NUMBERS)
     assert max(shares, key=lambda name: shares[name]) == "0.5"
     failed = anchored(0.1, ("poor", 0.2), scale=CHOICES)
-    shares = add_checks(
-        dict.fromkeys(CHOICES.choices, 1 / 3), [failed], [*CHOICES.choices], CHOICES
-    )
+    even = dict.fromkeys(CHOICES.choices, 1 / 3)
+    shares = add_checks(even, [failed], [*CHOICES.choices], CHOICES)
     assert max(shares, key=lambda name: shares[name]) == "poor"
 
 

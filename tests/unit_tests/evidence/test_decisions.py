@@ -123,10 +123,8 @@ def test_examples_with_one_text_are_cases_of_their_own() -> None:
     view = view_of([item], [first])
     view.add([fact(view, said={"e0001": "e0001"})], {"e0001": EpisodeRow.of(second, "made up")})
     model = model_of(view)
-    assert [(case.example_id, case.value) for case in model.cases] == [
-        ("x0000", item.truth),
-        ("x0001", not item.truth),
-    ]
+    values = [(case.example_id, case.value) for case in model.cases]
+    assert values == [("x0000", item.truth), ("x0001", not item.truth)]
     assert [case.example_id for case in model_of(view, Boolean(), {"x0000"}).cases] == ["x0001"]
 
 

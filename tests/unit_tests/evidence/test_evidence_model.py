@@ -65,11 +65,8 @@ def errors(kind: str, judge: Judge, count: int, **options: Any) -> tuple[float, 
             assert not by_evidence or model.decides("evidence")
             assert decision.value == (decision.evidence.estimate if by_evidence else item.verdict)
             for off, predicted in ((verdict, item.verdict), (value, decision.value)):
-                by = (
-                    abs(float(predicted or 0) - float(item.truth))
-                    if isinstance(scale, Numeric)
-                    else 1
-                )
+                is_number = isinstance(scale, Numeric)
+                by = abs(float(predicted or 0) - float(item.truth)) if is_number else 1
                 off.append(by * (predicted != item.truth))
     return float(np.mean(verdict)), float(np.mean(value)), float(np.mean(used))
 
@@ -117,10 +114,8 @@ def test_ten_values_that_like_cases_tell_are_enough_and_strangers_tell_nothing(k
         replace(item, vector=normalised(np.eye(90)[at]), verdict=None)
         for at, item in enumerate(world(scale, 90, seeded(1), coin))
     ]
-    view, truth = (
-        view_of(items[:80]),
-        ValueEncoding(scale).numbers([item.truth for item in items]),
-    )
+    view = view_of(items[:80])
+    truth = ValueEncoding(scale).numbers([item.truth for item in items])
     model = model_of(view, scale)
     if not model.encoding.is_ordered:
         assert model.decides("evidence") is False

@@ -7,10 +7,7 @@ import pytest
 
 from memalign_graph.evidence.confidence import letter_probabilities
 
-ALTERNATIVES = [
-    {"token": "A", "logprob": math.log(0.75)},
-    {"token": "B", "logprob": math.log(0.25)},
-]
+ALTERNATIVES = [{"token": token, "logprob": math.log(p)} for token, p in (("A", 0.75), ("B", 0.25))]
 GOOD = {"token": "A", "logprob": math.log(0.75), "top_logprobs": ALTERNATIVES}
 PROBABILITIES: Any = {"true": pytest.approx(0.75), "false": pytest.approx(0.25)}
 A = {"token": "A", "logprob": -0.3}
@@ -61,10 +58,8 @@ def test_what_tells_nothing_is_no_confidence(logprobs: Any) -> None:
 def test_odds_beyond_what_there_are_stay_probabilities() -> None:
     for low, high, shares in ((-math.inf, 0.0, (0, 1)), (0.0, 10**400, (0.5, 0.5))):
         top = [{"token": "A", "logprob": low}, {"token": "B", "logprob": high}]
-        assert probabilities_of(logprob=low, top_logprobs=top) == {
-            "true": shares[0],
-            "false": shares[1],
-        }
+        expected = dict(zip(("true", "false"), shares, strict=True))
+        assert probabilities_of(logprob=low, top_logprobs=top) == expected
     none = [{"token": letter, "logprob": -math.inf} for letter in "AB"]
     assert probabilities_of(logprob=-math.inf, top_logprobs=none) is None
 

@@ -69,10 +69,8 @@ def test_no_threshold_with_enough_feedback_is_told_from_too_little() -> None:
 def test_a_gate_that_passes_bad_answers_is_not_excused_by_good_ones() -> None:
     good, bad = pairs((0.99, 400, 4)), pairs((0.98, 3, 5))
     trust = find_threshold_by_verdict({"true": good, "false": bad}, TARGET)
-    assert trust.verdicts == {
-        "true": find_threshold(good, TARGET),
-        "false": find_threshold(bad, TARGET),
-    }
+    each = {"true": good, "false": bad}
+    assert trust.verdicts == {name: find_threshold(some, TARGET) for name, some in each.items()}
     assert trust.verdicts["false"].threshold is None
     assert (trust.threshold, trust.decisions, trust.cases) == (0.99, 412, 404)
     assert (trust.coverage, trust.bound) == (404 / 412, trust.verdicts["true"].bound)
@@ -103,9 +101,8 @@ def test_a_judge_below_the_target_is_seldom_trusted_at_any_time(right: float) ->
     rng, ever, memories = random.Random(3), 0, 80  # noqa: S311 - nothing secret
     for _ in range(memories):
         past = made(rng, 300, right, ranks=False)
-        ever += any(
-            find_threshold(past[:n], TARGET).threshold is not None for n in range(30, 301, 10)
-        )
+        thresholds = (find_threshold(past[:n], TARGET).threshold for n in range(30, 301, 10))
+        ever += any(lowest is not None for lowest in thresholds)
     # At most 5 % in truth; more of so few memories come up with a chance of a hundredth.
     assert ever <= 0.05 * memories + 2.4 * (0.05 * 0.95 * memories) ** 0.5
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 
-from memalign_graph import Criterion, Judgment
+from memalign_graph import Criterion
 from memalign_graph.approvals import _situation
 from memalign_graph.call_judge import (
     CallJudge,
@@ -22,6 +22,7 @@ from memalign_graph.conversation import critique_message
 from memalign_graph.evidence.threshold import find_threshold
 from memalign_graph.prompts.fences import as_text
 from memalign_graph.types import Evidence
+from tests.builders import make_judgment
 
 CRITERION = Criterion(name="call_right", instructions="Is the call right?")
 TARGET = 0.8
@@ -213,32 +214,22 @@ def test_refused_calls_are_recognized(result: dict[str, Any], *, is_refused: boo
 def test_call_key_depends_on_the_content() -> None:
     call = {"name": "refund", "args": {"a": 1, "b": 2}, "id": "1"}
     assert call_key(call) == call_key({**call, "args": {"b": 2, "a": 1}})
-    assert (
-        len({call_key(call), call_key({**call, "id": "2"}), call_key({**call, "name": "x"})}) == 3
-    )
+    others = ({**call, "id": "2"}, {**call, "name": "x"})
+    assert len({*map(call_key, (call, *others))}) == 3
     odd = {**call, "args": {"a": float("nan"), "b": "\ud800"}}
     assert call_key(odd) == call_key(odd)
     assert call_example(odd, []) is None
     assert call_example(call, ["no message"]) is None
     example = call_example(call, [])
     assert example is not None
-    assert (example.inputs, example.outputs) == (
-        "(no messages)",
-        {"name": "refund", "args": call["args"]},
-    )
+    outputs = {"name": "refund", "args": call["args"]}
+    assert (example.inputs, example.outputs) == ("(no messages)", outputs)
 
 
 def test_refusal_omits_the_rationale_of_a_judge_overruled_by_the_evidence() -> None:
     call = {"name": "refund", "args": {}, "id": "1"}
     evidence = Evidence(decided_by="evidence", reason="Similar cases.", verdict=True)
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id="e",
-        value=False,
-        rationale="The user asked for it.",
-        memory_version="0",
-        evidence=evidence,
-    )
+    judgment = make_judgment(value=False, rationale="The user asked for it.", evidence=evidence)
     calls = CallJudge(CRITERION, {"refund": {}}, {})
     content = {"judgment": judgment.to_json(), "broken": []}
     text = calls.refusal(Ruling(call, Situation([], [], {}, None), content)).text

@@ -25,6 +25,7 @@ from memalign_graph.memory.index import retrieval_text
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
 from memalign_graph.types import Evidence
+from tests.builders import make_judgment
 from tests.conftest import CRITERION
 
 ASKED = HumanMessage("Where is it?")
@@ -177,9 +178,8 @@ CHECK = {"name": "check_quality", "args": {}, "id": "8", "type": "tool_call"}
 VERDICT = {"gate": "check_quality", "let_through": True, "judgment": None}
 SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
 
-BROKEN = AIMessage(
-    "", invalid_tool_calls=[{"name": None, "args": "{\x00", "id": "1", "error": None}]
-)
+UNNAMED = {"name": None, "args": "{\x00", "id": "1", "error": None}
+BROKEN = AIMessage("", invalid_tool_calls=[UNNAMED])
 NAMELESS = {**FIND, "function": {"name": "", "arguments": "{"}}
 
 SEEN: dict[str, tuple[list[Any], Any, Any]] = {
@@ -360,10 +360,8 @@ def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
     assert turn_view == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
     messages = [ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')]
     turn_view = what_gate_sees(read_turn(messages, {}, structured=structured), "messages", "turn")
-    assert turn_view == {
-        "inputs": "Where is it?",
-        "outputs": [*STEPS, assistant('{"city": "Kiel"}')],
-    }
+    outputs = [*STEPS, assistant('{"city": "Kiel"}')]
+    assert turn_view == {"inputs": "Where is it?", "outputs": outputs}
 
 
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
@@ -413,14 +411,7 @@ OUTWEIGHED = Evidence(decided_by="evidence", reason="It foretells better.", verd
 
 
 def judgment(value: Any, rationale: str = "It is cold.", **more: Any) -> Judgment:
-    return Judgment(
-        criterion=CRITERION.name,
-        example_id=EXAMPLE.id,
-        value=value,
-        rationale=rationale,
-        memory_version="",
-        **more,
-    )
+    return make_judgment(EXAMPLE.id, value=value, rationale=rationale, **more)
 
 
 def critique_of(criterion: Criterion, judged: Judgment, *broken: str, **fields: Any) -> str:

@@ -102,9 +102,8 @@ def test_invalid_option_leaves_the_graph_unchanged(option: str, value: Any, sent
 
 
 def test_every_builder_refuses_the_same_options() -> None:
-    assert [option for option, _, _ in GATE] == [
-        option for option in Gate.model_fields for _ in range(2)
-    ]
+    twice = [option for option in Gate.model_fields for _ in range(2)]
+    assert [option for option, _, _ in GATE] == twice
     wrong: list[tuple[str, Any]] = [("on_judge_error", "ajar"), ("k", -1), ("clarify", 1)]
     for build in (add, node, tool, middleware):
         for option, value in [*wrong, ("distill_model", 5), ("modle", "x")]:

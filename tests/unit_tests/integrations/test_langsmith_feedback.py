@@ -17,12 +17,10 @@ from tests.conftest import CRITERION
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 LATER = datetime(2025, 3, 2, 12, tzinfo=UTC)
-GRADE = Criterion(
-    name="support_tone", instructions="Which?", scale=Numeric(minimum=1, maximum=5, integer=True)
-)
-TONE = Criterion(
-    name="support_tone", instructions="Which?", scale=Categorical(choices=("cold", "warm"))
-)
+STARS = Numeric(minimum=1, maximum=5, integer=True)
+GRADE = Criterion(name="support_tone", instructions="Which?", scale=STARS)
+WARMTH = Categorical(choices=("cold", "warm"))
+TONE = Criterion(name="support_tone", instructions="Which?", scale=WARMTH)
 
 
 def run(**fields: Any) -> Run:
@@ -115,10 +113,9 @@ def test_labels_of_a_table_get_their_type() -> None:
     ]
     table = pd.DataFrame(rows)
     for variant in (table, table.convert_dtypes()):
-        imported = feedback_from_langsmith(
-            runs, variant.to_dict("records"), criterion=CRITERION, sources=None
-        )
-        assert [(feedback.value, feedback.rationale) for feedback in imported.feedback] == [
+        feedback: Any = variant.to_dict("records")
+        imported = feedback_from_langsmith(runs, feedback, criterion=CRITERION, sources=None)
+        assert [(item.value, item.rationale) for item in imported.feedback] == [
             (True, None),
             (False, "Cold."),
             (None, "Words."),
@@ -158,10 +155,8 @@ def test_only_feedback_from_people_is_imported() -> None:
         "its source is None, which is not a person": 1,
     }
     assert only(read([app], [nobody], sources=None)).value is True
-    assert (
-        only(read([app], [langsmith_feedback(app, key="thumbs", score=1)], key="thumbs")).value
-        is True
-    )
+    thumbs = langsmith_feedback(app, key="thumbs", score=1)
+    assert only(read([app], [thumbs], key="thumbs")).value is True
 
 
 def test_source_of_a_table_in_csv_is_not_a_person() -> None:
@@ -183,10 +178,8 @@ def test_correction_is_feedback_of_its_author() -> None:
         ),
         langsmith_feedback(app, source="model", score=1, comment="Fine!", correction="Say sorry."),
     ]
-    labels = [
-        (feedback.value, feedback.rationale, feedback.author)
-        for feedback in read([app], feedback).feedback
-    ]
+    imported = read([app], feedback).feedback
+    labels = [(item.value, item.rationale, item.author) for item in imported]
     assert labels == [
         (False, "Cold.\nThe output should have been: We are sorry.", "ann"),
         (False, "Too cold.", None),
@@ -218,9 +211,8 @@ def test_two_users_with_one_name_are_two_experts() -> None:
             (ids[1], {"key": "note", "comment": "Short."}),
         )
     ]
-    imported = feedback_from_langsmith(
-        [app], [*feedback, langsmith_feedback(app, score=1)], criterion=CRITERION
-    )
+    feedback = [*feedback, langsmith_feedback(app, score=1)]
+    imported = feedback_from_langsmith([app], feedback, criterion=CRITERION)
     assert [(item.author, item.rationale) for item in imported.feedback] == [
         (f"John Smith ({ids[0]})", "Cold."),
         (f"John Smith ({ids[1]})", "Short."),

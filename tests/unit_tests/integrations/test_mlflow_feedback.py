@@ -26,10 +26,8 @@ def assessment(**fields: Any) -> dict[str, Any]:
 def trace(*assessments: Any, **span: Any) -> dict[str, Any]:
     attributes = {"mlflow.spanInputs": '"Where is it?"', "mlflow.spanOutputs": '"Here."'}
     root = {"span_id": "AC4cDh4N0iw=", "parent_span_id": None, "attributes": attributes, **span}
-    return {
-        "info": {"trace_id": "tr-1", "assessments": list(assessments)},
-        "data": {"spans": [root]},
-    }
+    info = {"trace_id": "tr-1", "assessments": list(assessments)}
+    return {"info": info, "data": {"spans": [root]}}
 
 
 def read(*traces: Any, criterion: Criterion = CRITERION) -> Any:
@@ -43,14 +41,10 @@ def test_overridden_and_automatic_assessments_do_not_count() -> None:
     unnamed = assessment(**comment, source={"source_type": "HUMAN"})
     judged = assessment(source={"source_type": "LLM_JUDGE", "source_id": "ann"})
     parsed = read(trace(older, newer, unnamed, judged))
-    assert [(feedback.value, feedback.id) for feedback in parsed.feedback] == [
-        (True, "a-2"),
-        (None, None),
-    ]
-    assert parsed.passed_over == {
-        "it was overridden by another": 1,
-        "its source is LLM_JUDGE, which is not a person": 1,
-    }
+    labels = [(feedback.value, feedback.id) for feedback in parsed.feedback]
+    assert labels == [(True, "a-2"), (None, None)]
+    by_judge = "its source is LLM_JUDGE, which is not a person"
+    assert parsed.passed_over == {"it was overridden by another": 1, by_judge: 1}
 
 
 def test_expectations_of_a_judge_and_overridden_ones_are_not_used_as_reference() -> None:
@@ -84,11 +78,8 @@ def test_every_format_of_a_trace_is_accepted() -> None:
     [feedback] = read(sample_trace).feedback
     assert (feedback.author, feedback.example.outputs) == ("ann", "Here.")
     table = pd.DataFrame([{"trace_id": "tr-1", "trace": json.dumps(sample_trace)}])
-    assert (
-        feedback_from_mlflow(table, CRITERION)
-        == read(json.dumps(sample_trace))
-        == read(sample_trace)
-    )
+    expected = read(sample_trace)
+    assert feedback_from_mlflow(table, CRITERION) == read(json.dumps(sample_trace)) == expected
     nothing = read(trace(), {"info": {"trace_id": "tr-2"}})
     assert (nothing.feedback, nothing.rejected, nothing.passed_over) == ([], [], {})
 

@@ -121,24 +121,20 @@ def test_reference_messages_are_kept() -> None:
     assert example.reference_outputs == example.outputs
 
 
+def parts(role: str, *parts: Any, **fields: Any) -> dict[str, Any]:
+    texts = ({"type": "text", "content": part} if isinstance(part, str) else part for part in parts)
+    return {"role": role, "parts": list(texts), **fields}
+
+
+BLOB = {"type": "blob", "modality": "image"}
+REFUNDS = {"type": "tool_call", "id": "c1", "name": "refund", "arguments": {"order": "A7"}}
 INPUT = [
-    {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
-    {"role": "user", "parts": [{"type": "text", "content": "Refund A7."}]},
-    {
-        "role": "assistant",
-        "parts": [
-            {"type": "reasoning", "content": "Hm."},
-            {"type": "tool_call", "id": "c1", "name": "refund", "arguments": {"order": "A7"}},
-        ],
-    },
-    {
-        "role": "tool",
-        "parts": [{"type": "tool_call_response", "id": "c1", "response": "paid back"}],
-    },
+    parts("system", "Be kind."),
+    parts("user", "Refund A7."),
+    parts("assistant", {"type": "reasoning", "content": "Hm."}, REFUNDS),
+    parts("tool", {"type": "tool_call_response", "id": "c1", "response": "paid back"}),
 ]
-OUTPUT = [
-    {"role": "assistant", "parts": [{"type": "text", "content": "Done."}], "finish_reason": "stop"}
-]
+OUTPUT = [parts("assistant", "Done.", finish_reason="stop")]
 
 
 @pytest.mark.parametrize("encode", [json.dumps, list])
@@ -149,7 +145,7 @@ def test_span_of_opentelemetry_is_the_turn_that_a_gate_judges(encode: Any) -> No
 
 
 def test_span_keeps_the_names_of_participants() -> None:
-    asked = {"role": "user", "name": "ann", "parts": [{"type": "text", "content": "Hi"}]}
+    asked = parts("user", "Hi", name="ann")
     span = {"gen_ai.input.messages": [asked, *INPUT], "gen_ai.output.messages": OUTPUT}
     first = {"role": "user", "name": "ann", "content": "Hi"}
     assert example_from_opentelemetry(span).inputs[0] == first
@@ -164,10 +160,7 @@ def test_span_keeps_the_names_of_participants() -> None:
         ([{"role": "assistant", "content": "Hi."}], "has no list of `parts`"),
         ([{"role": "assistant", "parts": "Hi."}], "has no list of `parts`"),
         ([{"role": "assistant", "parts": ["Hi."]}], "has no list of `parts`"),
-        (
-            [{"role": "assistant", "parts": [{"type": "blob", "modality": "image"}]}],
-            "outputs.* content of the type 'image'",
-        ),
+        ([parts("assistant", BLOB)], "outputs.* content of the type 'image'"),
     ],
 )
 def test_span_that_cannot_be_judged_is_refused(messages: Any, problem: str) -> None:

@@ -61,15 +61,10 @@ OF_ONE, OF_BOTH, OF_TWO, OLD = map(guideline_id, ("Of zqxone.", "Of both.", "Of 
 
 
 def judge(io: IO, access: MemoryAccess) -> Coroutine[Any, Any, None]:
-    fields: dict[str, Any] = {
-        "criterion": "tone",
-        "value": True,
-        "rationale": f"Seen {next(NUMBERS)}.",
-    }
-    judgments = {
-        key: Judgment(example_id=key, memory_version="", **fields)
-        for key in (ONE.example_id, THREE.example_id)
-    }
+    rationale = f"Seen {next(NUMBERS)}."
+    fields: dict[str, Any] = {"criterion": "tone", "value": True, "rationale": rationale}
+    keys = (ONE.example_id, THREE.example_id)
+    judgments = {key: Judgment(example_id=key, memory_version="", **fields) for key in keys}
     return feedback.record_judgments(io, access, judgments)
 
 

@@ -8,10 +8,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.store.base import BaseStore, SearchOp
 
-from memalign_graph import Criterion, Episode, Feedback, JudgeMemory, Judgment
+from memalign_graph import Criterion, Episode, Feedback, JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.memory.purge import Purged
+from tests.builders import make_judgment
 from tests.unit_tests.memory.support import (
     CRITERION,
     NO_LIMIT,
@@ -26,22 +27,14 @@ from tests.unit_tests.memory.support import (
 MARK = "zqx"
 """All planted words hold this, and nothing else does."""
 
-WORDS = tuple(
-    f"{MARK}{part}" for part in ("in", "out", "ref", "why", "old", "said", "ann", "id", "asks")
-)
+PLACES = ("in", "out", "ref", "why", "old", "said", "ann", "id", "asks")
+WORDS = tuple(f"{MARK}{place}" for place in PLACES)
 """Planted in inputs, outputs, reference, rationale, an earlier rationale, the judge's rationale,
 the author's name, the feedback's id and guidelines' questions."""
 
 
 def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
     """Feedback full of planted words."""
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id="x",
-        value=True,
-        rationale="The judge quotes zqxsaid.",
-        memory_version="0" * 32,
-    )
     return comment(
         **{
             "inputs": {"first": "A line.\nzqxin-7 begins the next", "then": ["more of it", 7]},
@@ -51,7 +44,7 @@ def planted(rationale: str = "zqxwhy", **fields: Any) -> Feedback:
             "author": "zqxann",
             "id": "zqxid",
             "value": False,
-            "judgment": judgment,
+            "judgment": make_judgment(rationale="The judge quotes zqxsaid."),
             **fields,
         }
     )
@@ -80,10 +73,8 @@ def fill(
         author="zqxann",
     )
     guidelines = {guideline.text: guideline for guideline in memory.guidelines()}
-    merged, superseded = (
-        guidelines["Another that is merged, zqxout."],
-        guidelines["Old rule of zqxin-7."],
-    )
+    merged = guidelines["Another that is merged, zqxout."]
+    superseded = guidelines["Old rule of zqxin-7."]
     reworded = guidelines["Rule of zqxwhy alone."]
     untouched = guidelines["Untouched."]
     learn(

@@ -96,9 +96,7 @@ def interleave(
 
 def commits(asked: Any) -> bool:
     ops = asked if isinstance(asked, Sequence) else ()
-    return any(
-        isinstance(operation, PutOp) and operation.namespace[-1] == "facts" for operation in ops
-    )
+    return any(isinstance(op, PutOp) and op.namespace[-1] == "facts" for op in ops)
 
 
 def asks(asked: Asked) -> bool:
@@ -151,9 +149,7 @@ class WatchedStore(InMemoryStore):
     @property
     def writes(self) -> list[list[PutOp]]:
         """The batches that write, as the puts in them."""
-        puts = [
-            [operation for operation in ops if isinstance(operation, PutOp)] for ops in self.batches
-        ]
+        puts = [[op for op in ops if isinstance(op, PutOp)] for ops in self.batches]
         return [batch for batch in puts if batch]
 
 

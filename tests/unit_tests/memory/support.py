@@ -28,9 +28,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def comment(inputs: Any = "q", rationale: str | None = "Too cold.", **fields: Any) -> Feedback:
-    return Feedback.model_validate(
-        {"inputs": inputs, "outputs": "a", "rationale": rationale, **fields}
-    )
+    written = {"inputs": inputs, "outputs": "a", "rationale": rationale}
+    return Feedback.model_validate({**written, **fields})
 
 
 def hashed(texts: Iterable[str]) -> list[list[float]]:
@@ -107,14 +106,12 @@ class Bench:
     async def learn(self, *operations: GuidelineOperation) -> dict[str, Any]:
         io, access = ASYNC if self.awaits else SYNC, self.memory().access
         hashes_read = hashes(await self.do("episodes"))
-        return await learning.commit_lesson(
-            io, access, operations, hashes_read, is_redistilling=True
-        )
+        options: Any = {"read": hashes_read, "is_redistilling": True}
+        return await learning.commit_lesson(io, access, operations, **options)
 
     async def guidelines(self) -> dict[str, set[str]]:
-        return {
-            guideline.text: set(guideline.episode_ids) for guideline in await self.do("guidelines")
-        }
+        guidelines = await self.do("guidelines")
+        return {guideline.text: set(guideline.episode_ids) for guideline in guidelines}
 
     async def items(self, kind: str | None = None) -> list[SearchItem]:
         search = [SearchOp(("memalign",), limit=NO_LIMIT)]

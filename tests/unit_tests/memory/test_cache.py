@@ -45,9 +45,8 @@ def judge_memory(store: Any, name: str = "memalign") -> JudgeMemory:
 
 
 def words_in(memory: JudgeMemory) -> set[str | None]:
-    return {
-        episode.rationale for recalled in memory.recall(QUERY, k=9) for episode in recalled.episodes
-    }
+    matches = memory.recall(QUERY, k=9)
+    return {episode.rationale for match in matches for episode in match.episodes}
 
 
 def cached() -> list[view.MemoryView]:
@@ -174,10 +173,8 @@ async def test_one_caller_loads_a_memory_while_the_others_wait(slow: SlowStore) 
         blocked = [threads.submit(judge_memory(slow).version) for _ in range(10)]
         await asyncio.sleep(0.05)
         slow.released.set()
-        versions = {
-            *await asyncio.gather(*tasks),
-            *[await asyncio.wrap_future(item) for item in blocked],
-        }
+        versions = {*await asyncio.gather(*tasks)}
+        versions |= {await asyncio.wrap_future(item) for item in blocked}
     assert len(versions) == 1
     assert versions != {"0" * 32}
     assert slow.readings == 1

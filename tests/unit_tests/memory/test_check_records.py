@@ -9,11 +9,12 @@ import pytest
 from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import InvalidInputError, JudgeMemory, Judgment
+from memalign_graph import InvalidInputError, JudgeMemory
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.types import Check
+from tests.builders import make_judgment
 from tests.unit_tests.memory.stores import Opener, interleave
 from tests.unit_tests.memory.support import CRITERION, comment, hashed, learn, op
 
@@ -31,11 +32,8 @@ def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
 def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     episode, two, three = memory.remember([comment("one"), comment("two"), comment("three")])
-    learn(
-        memory,
-        op("add", episode, text=SORRY),
-        op("add", episode, text="Be brief.", question="Short?"),
-    )
+    lesson = op("add", episode, text="Be brief.", question="Short?")
+    learn(memory, op("add", episode, text=SORRY), lesson)
     version = memory.version()
     learn(memory, op("add", two, text=SORRY.upper(), question=ASKS))
     learn(memory, op("add", three, text=SORRY, question="Another?"))
@@ -53,9 +51,8 @@ def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
     memory.edit_guideline(brief.id, "Be very brief.")
     memory.edit_guideline(hand.id, "By hand, again.")
     assert set(questions(memory).values()) == {None}
-    assert {guideline.question for guideline in memory.at(elsewhere.version()).guidelines} == {
-        *expected.values()
-    }
+    guidelines = memory.at(elsewhere.version()).guidelines
+    assert {guideline.question for guideline in guidelines} == {*expected.values()}
     memory.rollback(version)
     assert questions(memory) == {SORRY: None, "Be brief.": "Short?"}
 
@@ -107,10 +104,8 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
     memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     episode, two = memory.remember([comment("one"), comment("two")])
     versions = [memory.version()]
-    for answers in (
-        {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0},
-        {episode.example_id: 0.75},
-    ):
+    both = {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0}
+    for answers in (both, {episode.example_id: 0.75}):
         run_sync(learning.record_check_answers(SYNC, memory.access, {key: answers}))
         versions.append(memory.version())
     latest = {key: {episode.example_id: 0.75, two.example_id: 0.25}}
@@ -142,9 +137,7 @@ def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> Non
         Check(guideline_id="g", asked=answers, held=held, probability=probability)
         for answers, held, probability in answers
     ]
-    judgment = Judgment(
-        criterion="tone", example_id="", value=True, rationale="", memory_version="", checks=checks
-    )
+    judgment = make_judgment(checks=checks)
     memory.remember(comment("one", judgment=judgment))
     [judged] = [row.past_verdict for row in memory.access.view.rows()]
     assert judged is not None

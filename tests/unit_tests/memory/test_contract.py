@@ -58,9 +58,8 @@ EMPTY = "0" * 32
 
 async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench) -> None:
     before = datetime.now(UTC)
-    [episode, two] = await bench.remember(
-        comment("one", author="ann"), comment("two", author="ann")
-    )
+    feedback = [comment(name, author="ann") for name in ("one", "two")]
+    [episode, two] = await bench.remember(*feedback)
     await bench.learn(op("add", episode, text="Of one."), op("add", episode, two, text="Of both."))
     await bench.do("revise", two.id, {"rationale": "Another word."})
     await bench.do("forget", episode.id, by="eve")
@@ -132,9 +131,8 @@ async def test_purged_feedback_leaves_no_trace_and_does_not_return(bench: Bench)
     restored = await bench.do("rollback", version)
     assert set(restored.missing) >= {item.id}
     assert restored.episodes == await bench.do("episodes")
-    assert [(episode.id, episode.status) for episode in restored.episodes] == [
-        (episode.id, "pending")
-    ]
+    statuses = [(item.id, item.status) for item in restored.episodes]
+    assert statuses == [(episode.id, "pending")]
     assert left_in(await bench.items()) == []
     assert await bench.recall("kept", k=9) == ["kept"]
     assert MARK not in await bench.do("export_jsonl")

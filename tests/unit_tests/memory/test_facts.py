@@ -182,9 +182,8 @@ def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:
             )
     with pytest.raises(InvalidInputError, match="author"):
         memory.rollback("0" * 32, author=["ann"])  # type: ignore[arg-type]
-    assert [
-        item for item in everything_in(memory.access.store) if "other" not in item.namespace
-    ] == (before)
+    items = everything_in(memory.access.store)
+    assert [item for item in items if "other" not in item.namespace] == before
 
 
 def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None:

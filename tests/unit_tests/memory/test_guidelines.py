@@ -131,9 +131,8 @@ def test_removing_a_successor_restores_nothing(memory: JudgeMemory) -> None:
     memory.remove_guideline(never)
     assert memory.guidelines() == []
     learn(memory, op("add", two, text="ALWAYS"))
-    assert [(guideline.id, guideline.episode_ids) for guideline in memory.guidelines()] == [
-        (always, [two.id])
-    ]
+    [guideline] = memory.guidelines()
+    assert (guideline.id, guideline.episode_ids) == (always, [two.id])
 
 
 @pytest.mark.parametrize("lessons", [1, 2])
@@ -147,11 +146,8 @@ def test_guideline_stays_with_one_of_its_two_sources(memory: JudgeMemory, lesson
     version = memory.version()
     memory.forget(two.id)
     [guideline] = memory.guidelines()
-    assert (guideline.text, guideline.status, guideline.episode_ids) == (
-        "A rule.",
-        "standing",
-        [episode.id],
-    )
+    assert (guideline.text, guideline.status) == ("A rule.", "standing")
+    assert guideline.episode_ids == [episode.id]
     memory.rollback(version)
     memory.forget(episode.id)
     [guideline] = memory.guidelines()

@@ -81,9 +81,8 @@ def check(memories: Sequence[JudgeMemory], both: set[str]) -> None:
     if "word by hand" in both and not both & TAKES_RULE:
         assert "By hand." in texts
     if "take away by hand" in both and not both & {"import", "roll back", "word by hand"}:
-        assert OF_TWO not in {
-            guideline.id for guideline in guidelines if guideline.status == "standing"
-        }
+        active = {item.id for item in guidelines if item.status == "standing"}
+        assert OF_TWO not in active
     if "learn from three" in both and not both & ROLLS_BACK:
         assert THREE.id in learned or episodes[THREE.id].status == "pending"
     check_judged(episodes, both, is_taught=THREE.id in learned)
@@ -269,9 +268,8 @@ def count_lessons(memory: JudgeMemory) -> Counter[str]:
 def test_earlier_of_two_concurrent_lessons_from_one_feedback_counts(text: str) -> None:
     for share in [*SHARES, *((item, item) for item, _ in SHARES)]:
         one, other = memories(in_memory(), 2)
-        ids = [
-            episode.id for episode in one.remember([comment(f"q{number}") for number in range(4)])
-        ]
+        feedback = [comment(f"q{number}") for number in range(4)]
+        ids = [episode.id for episode in one.remember(feedback)]
         mine, theirs = ([ids[number] for number in numbers] for numbers in share)
         interleave(
             lesson(one, op("add", *mine, text="Rule A.")),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Criterion, InvalidInputError, JudgeMemory, Judgment, MemAlignError
+from memalign_graph import Criterion, InvalidInputError, JudgeMemory, MemAlignError
+from tests.builders import make_judgment
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.support import (
     CRITERION,
@@ -22,9 +23,7 @@ from tests.unit_tests.memory.support import (
     op,
 )
 
-VERDICT = Judgment(
-    criterion="tone", example_id="x", value=True, rationale="Schön.", memory_version="0"
-)
+VERDICT = make_judgment(rationale="Schön.")
 ODD = 'Zeile 1\nZeile 2\r\n\u2028\u2029\u0085\x1c\x1e „ß“ 🙂 \\n "quoted" \t'
 
 
@@ -99,9 +98,8 @@ async def test_importing_a_table_into_an_imported_memory_withdraws_nothing(bench
     elsewhere = bench.memory(namespace=("another", "place"))
     await bench.do("import_jsonl", text, memory=elsewhere)
     await bench.do("remember", table[:2], memory=elsewhere)
-    assert [episode.rationale for episode in await bench.do("episodes", memory=elsewhere)] == [
-        "It is fine."
-    ]
+    [episode] = await bench.do("episodes", memory=elsewhere)
+    assert episode.rationale == "It is fine."
     assert await bench.do("export_jsonl", memory=elsewhere) == text
 
 
@@ -236,9 +234,8 @@ def test_export_of_an_earlier_release_is_accepted(memory: JudgeMemory) -> None:
     blank = {**guideline, "id": "b", "text": "", "status": "pending"}
     changed_lines = [lines[0], guideline, gone, blank, *lines[2:]]
     assert len(memory.import_jsonl(map(json.dumps, changed_lines))) == 2
-    assert [(guideline.text, guideline.status) for guideline in memory.guidelines()] == [
-        ("Be warm.", "standing")
-    ]
+    [left] = memory.guidelines()
+    assert (left.text, left.status) == ("Be warm.", "standing")
 
 
 def test_memory_of_an_earlier_release_is_not_mistaken_for_an_empty_one() -> None:

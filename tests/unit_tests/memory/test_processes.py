@@ -82,10 +82,8 @@ def test_killed_writer_adds_nothing(server: LoopbackServer, opener: Opener, tmp_
 def test_same_order_of_recall(server: LoopbackServer, opener: Opener, tmp_path: Path) -> None:
     memory = JudgeMemory(opener(), CRITERION, embeddings=server.embedder())
     episodes = memory.remember([comment(f"case {number}") for number in range(20)])
-    learn(
-        memory,
-        *(op("add", episode, text=f"Rule of {episode.example.inputs}.") for episode in episodes),
-    )
+    rules = {f"Rule of {episode.example.inputs}.": episode for episode in episodes}
+    learn(memory, *(op("add", episode, text=text) for text, episode in rules.items()))
     server.embeddings.clear()
     _, pipe = start(look, tmp_path / "store.db", dict(server.environment))
     guidelines = [guideline.id for guideline in memory.guidelines()]
@@ -187,10 +185,8 @@ def test_writers_in_another_order_do_not_deadlock(another_worker: Open) -> None:
         for number in range(5):
             feedback = [comment(f"case {number} {part}", "ß" * 500) for part in range(200)]
             one, other = another_worker(), another_worker()
-            writing = [
-                pool.submit(one.remember, feedback),
-                pool.submit(other.remember, feedback[::-1]),
-            ]
+            orders = ((one, feedback), (other, feedback[::-1]))
+            writing = [pool.submit(memory.remember, some) for memory, some in orders]
             for done in writing:
                 done.result()
             assert one.version() == other.version()

@@ -14,7 +14,7 @@ from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memalign_graph import Episode, JudgeMemory, Judgment, create_review_graph
+from memalign_graph import Episode, JudgeMemory, create_review_graph
 from memalign_graph.io import IO, SYNC, run_sync
 from memalign_graph.memory import feedback, learning
 from memalign_graph.memory.facts import PURGE, Fact, new_id
@@ -22,6 +22,7 @@ from memalign_graph.memory.index import retrieval_text, vector_key
 from memalign_graph.memory.judgments import delete_matching, keep_judgment
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.types import Evidence, Neighbour
+from tests.builders import make_judgment
 from tests.loopback import ChatRequest
 from tests.unit_tests.memory.driver import memories
 from tests.unit_tests.memory.purging import (
@@ -100,17 +101,15 @@ def test_no_item_or_rollback_has_purged_text(reopen: Any, way: str, before: str)
     assert [commit.version for commit in memory.history()][1:] == versions
     assert forgotten.purged.vectors == 1
     assert {episode.example.inputs for episode in memory.episodes()} == {"kept", "other"}
-    assert ("Untouched.", None) in {
-        (guideline.text, guideline.question) for guideline in memory.guidelines()
-    }
+    questions = {guideline.text: guideline.question for guideline in memory.guidelines()}
+    assert questions["Untouched."] is None
     assert [*memory.access.view.answers()["asked"].values()] == [0.1]
     assert MARK not in repr(vars(memory.access.view)).casefold()
     check_clean(memory)
     reopen()
     check_clean(memory)
-    assert [item.namespace[0] for item in everything_in(store) if item.key == "waiting"] == [
-        "elsewhere"
-    ]
+    [waiting] = [item for item in everything_in(store) if item.key == "waiting"]
+    assert waiting.namespace[0] == "elsewhere"
 
 
 def test_forgetting_deletes_replies_that_are_not_committed(memory: JudgeMemory) -> None:
@@ -153,15 +152,11 @@ def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: Jud
         )
         for value in (purged, retained)
     ]
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id="x",
-        value=True,
+    judgment = make_judgment(
         rationale="As in the first case.",
         episode_ids=[purged.id, retained.id],
         warnings=["Of the first case."],
         evidence=Evidence(decided_by="verdict", reason="Few.", verdict=True, neighbours=near),
-        memory_version="0" * 32,
     )
     memory.remember(comment("three", author="cy", judgment=judgment))
     memory.forget(purged.id, purge=True)
@@ -207,9 +202,8 @@ def test_sources_of_a_purged_lesson_are_pending(memory: JudgeMemory) -> None:
 
 
 def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
-    episode, two, three = memory.remember(
-        [comment("one", "zqxwhy"), comment("two"), comment("three")]
-    )
+    feedback = [comment("one", "zqxwhy"), comment("two"), comment("three")]
+    episode, two, three = memory.remember(feedback)
     learn(memory, op("add", episode, two, text="It is zqxwhy."))
     [guideline] = memory.guidelines()
     memory.forget(episode.id)
@@ -236,10 +230,8 @@ def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) ->
     source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     episode = source.remember(planted())
     bob, eve = source.remember([comment("bob", author="bob"), comment("eve", author="eve")])
-    guidelines = [
-        op("add", episode, text="It is zqxwhy."),
-        op("add", episode, eve, text="zqxwhy and Eve's."),
-    ]
+    hers = op("add", episode, eve, text="zqxwhy and Eve's.")
+    guidelines = [op("add", episode, text="It is zqxwhy."), hers]
     learn_from(source, op("add", bob, text="Bob's."), *guidelines)
     memory.import_jsonl(source.export_jsonl())
     memory.forget(episode.id, purge=True)
@@ -376,9 +368,8 @@ def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None
 
     def write(io: IO) -> Any:
         if way == "remember":
-            return feedback.remember(
-                io, here.access, [comment("one", "Then zqxold.", author="ann")]
-            )
+            again = comment("one", "Then zqxold.", author="ann")
+            return feedback.remember(io, here.access, [again])
         return feedback.revise(io, here.access, episode.id, {"value": True})
 
     interleave(
@@ -394,13 +385,8 @@ def test_feedback_stored_during_the_purge_is_purged(way: str, kind: str) -> None
 def test_judgment_kept_during_the_purge_is_deleted() -> None:
     here, there = memories(in_memory(InMemoryStore()), 2)
     episode = here.remember(comment("one", "It is zqxwhy.", author="ann"))
-    judgment = Judgment(
-        criterion=CRITERION.name,
-        example_id="x",
-        value=True,
-        rationale="As said: zqxwhy.",
-        episode_ids=[episode.id],
-        memory_version=here.version(),
+    judgment = make_judgment(
+        rationale="As said: zqxwhy.", episode_ids=[episode.id], memory_version=here.version()
     )
     interleave(
         lambda io: keep_judgment(io, here.access, judgment, QUERY, None, timedelta(days=1)),

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory, Judgment
+from memalign_graph import Episode, Example, Feedback, InvalidInputError, JudgeMemory
+from tests.builders import make_judgment
 from tests.unit_tests.memory.purging import everything_in
 from tests.unit_tests.memory.support import QUERY, Bench, comment, learn, op
 
-VERDICT = Judgment(
-    criterion="tone", example_id="x", value=True, rationale="Fine.", memory_version="0"
-)
+VERDICT = make_judgment(rationale="Fine.")
 
 
 def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
@@ -24,13 +23,8 @@ def test_feedback_may_be_given_as_its_fields(memory: JudgeMemory) -> None:
 
 
 def test_experts_are_distinguished_by_name_or_feedback_id(memory: JudgeMemory) -> None:
-    feedback = [
-        comment(id="1"),
-        comment(id="2"),
-        comment(),
-        comment(rationale="Last word."),
-        comment(author="ann"),
-    ]
+    same = [comment(id="1"), comment(id="2"), comment()]
+    feedback = [*same, comment(rationale="Last word."), comment(author="ann")]
     answered = memory.remember(feedback)
     assert [item.rationale for item in answered[2:4]] == ["Last word."] * 2
     episodes = memory.episodes()
@@ -196,9 +190,8 @@ def test_invalid_revision_changes_nothing(memory: JudgeMemory) -> None:
 
 
 async def test_reload_repeats_no_expert(bench: Bench, reopen: Callable[[], None]) -> None:
-    labels = [
-        comment("case", None, value=True, author=name) for name in ("ann", "bob", "eve", "joe")
-    ]
+    names = ("ann", "bob", "eve", "joe")
+    labels = [comment("case", None, value=True, author=name) for name in names]
     for _ in range(3):
         await bench.remember(*labels)
         reopen()

@@ -94,14 +94,8 @@ def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
     guidelines, episodes = memory.guidelines(), memory.episodes()
     recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
     version = memory.version()
-    pipe.send(
-        (
-            version,
-            [guideline.id for guideline in guidelines],
-            [episode.id for episode in episodes],
-            len(recalled),
-        )
-    )
+    ids = [[item.id for item in items] for items in (guidelines, episodes)]
+    pipe.send((version, *ids, len(recalled)))
 
 
 def learn_there(uri: str, pipe: Any) -> None:

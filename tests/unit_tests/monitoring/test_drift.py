@@ -101,10 +101,8 @@ def test_stored_verdicts_of_another_judge_replace_those_that_fell(*, is_fixed: b
 def test_case_judged_again_counts_at_the_time_of_its_judgment() -> None:
     memory, first = memory_of(), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(90):  # three cases, each judged 30 times
-        at, feedback = (
-            first + timedelta(days=number),
-            judged(f"late {number % 3}", True, number < 60),
-        )
+        at = first + timedelta(days=number)
+        feedback = judged(f"late {number % 3}", True, number < 60)
         assert isinstance(feedback.judgment, Judgment)
         run_sync(log_review(SYNC, memory.access, feedback.judgment, DRAWN, at))
         memory.remember(feedback.model_copy(update={"given_at": at + timedelta(minutes=1)}))

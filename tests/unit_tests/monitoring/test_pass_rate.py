@@ -20,9 +20,10 @@ from memalign_graph import (
 )
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import judgments
-from memalign_graph.memory.judgments import delete_matching, keep_judgment, log_review
+from memalign_graph.memory.judgments import delete_matching, log_review
 from memalign_graph.scales import Categorical, Numeric, Scale
 from memalign_graph.types import ReviewChoice, ReviewReason
+from tests.builders import keep_reviewed
 from tests.loopback import LoopbackServer
 from tests.unit_tests.memory.support import hashed
 
@@ -33,9 +34,8 @@ class Bench:
     """A memory whose judge passes 90 % and errs on every fifth pass."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, scale: Scale | None = None) -> None:
-        criterion = Criterion(
-            name="tone", instructions="Kind?", **({"scale": scale} if scale else {})
-        )
+        fields: Any = {"scale": scale} if scale else {}
+        criterion = Criterion(name="tone", instructions="Kind?", **fields)
         self.memory = JudgeMemory(InMemoryStore(), criterion, embeddings=hashed)
         self.now = MONDAY
         monkeypatch.setattr(judgments, "utc_now", lambda: self.now)
@@ -44,18 +44,8 @@ class Bench:
         """Keep a judgment, and log whether an expert was asked."""
         region = "north" if number % 2 else "south"
         example = Example(inputs={"region": region, "text": f"case {number}"}, outputs="a")
-        judgment = Judgment(
-            criterion="tone",
-            example_id=example.id,
-            value=verdict,
-            rationale="So.",
-            memory_version=self.memory.version(),
-        )
-        access = self.memory.access
-        run_sync(keep_judgment(SYNC, access, judgment, example, None, timedelta(days=80)))
-        choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
-        run_sync(log_review(SYNC, access, judgment, choice, self.now))
-        return example, judgment
+        fields: dict[str, Any] = {"at": self.now, "days": 80, "value": verdict}
+        return example, keep_reviewed(self.memory.access, example, *reasons, **fields)
 
     def fill(self, count: int = 400, *, share: int = 5) -> None:
         """Judge cases; an expert rates a random `share` and all failures."""
@@ -69,9 +59,8 @@ class Bench:
             example, judgment = self.judge(number, passes, *reasons)
             if reasons:
                 value = passes and not wrong
-                answers.append(
-                    Feedback(example=example, value=value, judgment=judgment, author="ann")
-                )
+                fields: Any = {"value": value, "judgment": judgment, "author": "ann"}
+                answers.append(Feedback(example=example, **fields))
         self.memory.remember(answers)
 
 
@@ -132,12 +121,8 @@ def test_sample_counts_after_the_log_of_reviews_has_expired(bench: Bench) -> Non
 def test_without_labels_the_result_says_how_many_are_needed(bench: Bench) -> None:
     empty = bench.memory.pass_rate()
     assert (empty.judgments, empty.labels, empty.more_labels) == (0, 0, 10)
-    assert (empty.judge.value, empty.rate.value, empty.rate.low, empty.rate.high) == (
-        None,
-        None,
-        0,
-        1,
-    )
+    assert (empty.judge.value, empty.rate.value) == (None, None)
+    assert (empty.rate.low, empty.rate.high) == (0, 1)
     example, judgment = bench.judge(0, True, "sample")
     bench.memory.remember(Feedback(example=example, value=True, judgment=judgment))
     item = bench.memory.pass_rate()

@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage
 from memalign_graph import Criterion, Episode, Feedback, Guideline, Judgment
 from memalign_graph.prompts.distill import DistillPrompt, distill_prompt
 from memalign_graph.prompts.fences import estimate_tokens
+from tests.builders import make_judgment
 
 CRITERION = Criterion(name="tone", instructions="Is the reply appropriate for the customer?")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,9 +32,7 @@ def episode(outputs: Any, **word: Any) -> Episode:
 
 
 def judgment(rationale: str = "It tells where to look.") -> Judgment:
-    return Judgment(
-        criterion="tone", example_id="x", value=True, rationale=rationale, memory_version=""
-    )
+    return make_judgment(rationale=rationale)
 
 
 def prompt(

@@ -103,9 +103,8 @@ def test_clear_comment_gets_no_question(question: str) -> None:
 
 
 def test_vague_comment_gets_a_question_on_one_line() -> None:
-    assert parse_question({"question": "  What makes it\n\ntoo cold?  "}, prompt()) == (
-        "What makes it too cold?"
-    )
+    question = parse_question({"question": "  What makes it\n\ntoo cold?  "}, prompt())
+    assert question == "What makes it too cold?"
     assert parse_question({"question": f"{'y' * 299}?"}, prompt()) is not None
 
 
@@ -131,13 +130,11 @@ def test_model_answer_without_a_question_is_refused(question: Any, problem: str)
 
 def test_answer_is_appended_to_the_comment_and_changes_nothing_else() -> None:
     original = feedback(author="ann", value=True, id="f-1", thread_id="t")
-    assert merge_clarification(original, QUESTION, SAID) == original.model_copy(
-        update={"rationale": JOINED}
-    )
+    joined = original.model_copy(update={"rationale": JOINED})
+    assert merge_clarification(original, QUESTION, SAID) == joined
     assert merge_clarification(original, QUESTION, {}) == original
-    assert merge_clarification(original, QUESTION, {"value": False}) == original.model_copy(
-        update={"value": False}
-    )
+    valued = original.model_copy(update={"value": False})
+    assert merge_clarification(original, QUESTION, {"value": False}) == valued
     # An author and an id only where there were none.
     named = {**SAID, "author": "bob", "id": "later"}
     anonymous = merge_clarification(feedback(), QUESTION, named)

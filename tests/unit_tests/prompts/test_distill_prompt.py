@@ -46,10 +46,8 @@ def properties(prompt: DistillPrompt) -> dict[str, Any]:
 
 
 def test_handles_name_the_shown_guidelines_and_feedback() -> None:
-    assert {handle: guideline.id for handle, guideline in BOTH.guidelines.items()} == {
-        "G1": "a",
-        "G2": "b",
-    }
+    ids = {handle: guideline.id for handle, guideline in BOTH.guidelines.items()}
+    assert ids == {"G1": "a", "G2": "b"}
     assert BOTH.episodes == {"F1": FIRST, "F2": SECOND}
     system, human = (message.text for message in BOTH.messages)
     assert "G1: Rule a.\nG2: Rule b.\n" in human
@@ -304,9 +302,8 @@ def test_informative_guidelines_are_unchanged() -> None:
         add(comment),  # the expert's own comment, although the prompt has the same words
         add("If the reply does not say sorry, the value is false."),
     )
-    assert read_distilled(answer, built_prompt, drop_rejected=True) == read_distilled(
-        answer, built_prompt
-    )
+    read = read_distilled(answer, built_prompt)
+    assert read_distilled(answer, built_prompt, drop_rejected=True) == read
     # The output of a case that the operation does not name.
     both = prompt(FIRST, SECOND)
     with pytest.raises(ValueError, match=OUTPUT):
@@ -346,9 +343,8 @@ def test_question_that_applies_to_one_case_is_omitted(question: Any, kept: Any) 
 
 async def test_question_is_distilled_with_its_guideline_and_shown(bench: Bench) -> None:
     asks = "Does the reply say sorry?"
-    bench.server.script(
-        {"rationale": "Fine.", "value": True}, operations(add(SORRY, question=asks))
-    )
+    bench.server.script({"rationale": "Fine.", "value": True})
+    bench.server.script(operations(add(SORRY, question=asks)))
     await bench.review(bench.review_graph(), COLD)
     [guideline] = await bench.guidelines()
     assert (guideline.text, guideline.question) == (SORRY, asks)
@@ -359,11 +355,8 @@ def test_guidelines_are_turned_into_questions_in_order() -> None:
     assert CRITERION.instructions in system
     assert human.startswith("The rules:\n1. Rule a.\n2. &lt;|x|>\n")
     assert questions_schema(2)["properties"]["questions"]["maxItems"] == 2
-    assert parse_questions({"questions": ["Is it\n a?", "x" * 301, "n/a"]}, 3) == [
-        "Is it a?",
-        "",
-        "",
-    ]
+    questions = parse_questions({"questions": ["Is it\n a?", "x" * 301, "n/a"]}, 3)
+    assert questions == ["Is it a?", "", ""]
     for wrong in ({}, {"questions": "Is it a?"}, {"questions": ["Is it a?"]}):
         with pytest.raises(ValueError, match='no list of 2 "questions"'):
             parse_questions(wrong, 2)
@@ -377,10 +370,8 @@ async def test_uninformative_guidelines_are_requested_again_and_then_reported(be
         bench.server.script(*answers)
         feedback = {**COLD, "rationale": f"{COLD['rationale']} {on}"}
         result = await bench.resume(graph, feedback, on)
-    assert [guideline.text for guideline in await bench.guidelines()] == [
-        SORRY,
-        "Thank the customer.",
-    ]
+    texts = [guideline.text for guideline in await bench.guidelines()]
+    assert texts == [SORRY, "Thank the customer."]
     assert result["learned"]["guidelines"] == []
     [warning] = result["learned"]["warnings"]
     assert f"was not kept, since {OUTPUT}" in warning

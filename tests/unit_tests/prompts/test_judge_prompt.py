@@ -125,9 +125,8 @@ def test_text_that_grows_when_escaped_stays_within_the_window(big: str) -> None:
         judged = prompt(example, guidelines=guidelines, recalled=cases, max_input_tokens=8192)
         assert tokens(judged.messages) <= 8192
         assert len(judged.warnings) >= 2
-        distilled = distill_prompt(
-            CRITERION, guidelines=[], episodes=[episode] * 5, max_input_tokens=8192
-        )
+        options: Any = {"guidelines": [], "max_input_tokens": 8192}
+        distilled = distill_prompt(CRITERION, episodes=[episode] * 5, **options)
         assert tokens(distilled.messages) <= 8192
 
 
@@ -147,9 +146,8 @@ ONE = estimate_tokens("5. Near rule.")
     + [(room, {"near": 0.9, "far": 0.1}, "abe"[:room]) for room in range(4)],
 )
 def test_order_of_selected_guidelines(room: int, nearest: dict[str, float], names: str) -> None:
-    fitted = fit_guidelines(
-        RULES, nearest, max_guideline_tokens=room * ONE, max_input_tokens=100_000
-    )
+    limits = {"max_guideline_tokens": room * ONE, "max_input_tokens": 100_000}
+    fitted = fit_guidelines(RULES, nearest, **limits)
     assert (fitted.always, "".join(item.id for item in fitted.relevant)) == ([], names)
 
 

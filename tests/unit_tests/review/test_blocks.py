@@ -41,10 +41,8 @@ def test_value_is_rendered_by_its_type(value: Any, kinds: list[str]) -> None:
 
 def test_values_under_keys() -> None:
     call = {"name": "refund", "args": {"invoice": 4472}}
-    messages = [
-        {"role": "human", "content": "Hi"},
-        {"role": "ai", "content": "", "tool_calls": [call]},
-    ]
+    answer = {"role": "ai", "content": "", "tool_calls": [call]}
+    messages = [{"role": "human", "content": "Hi"}, answer]
     value = {"messages": messages, "sql": "select 1", "query": "select a from b", "deep": {"a": {}}}
     [table] = outputs({**value, "search_query": "refund policy"})
     rows = dict(table.rows)

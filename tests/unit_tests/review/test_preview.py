@@ -125,11 +125,8 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
     access_and_model = memory.access, server.chat_model(max_retries=0)
     feedback = Feedback(example=Example(**CASE), author=author, **COLD)
     version = memory.version()
-    guideline = {
-        "action": "add",
-        "text": "Say sorry first.",
-        "question": "Does it say sorry first?",
-    }
+    question = "Does it say sorry first?"
+    guideline = {"action": "add", "text": "Say sorry first.", "question": question}
     server.script(operations({**guideline, "action": "retire", "guideline": "G1"}), error(500))
     gone = {"action": "retire", "text": "Be brief.", "question": None}
     # The guideline of another expert stays.
@@ -137,9 +134,8 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
     assert run_sync(proposed_guidelines(SYNC, *access_and_model, feedback)) == expected
     with pytest.raises(ChatModelError):
         run_sync(proposed_guidelines(SYNC, *access_and_model, feedback))
-    assert (
-        run_sync(proposed_guidelines(SYNC, *access_and_model, judged("warm 1", True, True))) == []
-    )
+    proposed = proposed_guidelines(SYNC, *access_and_model, judged("warm 1", True, True))
+    assert run_sync(proposed) == []
     assert (len(server.chats), memory.version()) == (2, version)
 
 

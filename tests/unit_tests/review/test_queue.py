@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import Example, Feedback, Judge, JudgeMemory, Judgment
-from memalign_graph.io import SYNC, run_sync
+from memalign_graph import Example, Feedback, Judge, JudgeMemory
 from memalign_graph.memory.index import encode_vector
-from memalign_graph.memory.judgments import keep_judgment, log_review, utc_now
+from memalign_graph.memory.judgments import utc_now
 from memalign_graph.review.queue import ReviewQueue, cover_order
 from memalign_graph.review.tasks import Leases, Reviewer, holder_of
-from memalign_graph.types import ReviewChoice
+from tests.builders import keep_reviewed
 from tests.conftest import CRITERION
 
 GROUPS = {"rare": 90.0, "common": 0.0, "known": 180.0}
@@ -41,19 +40,8 @@ def test_representative_and_novel_cases_come_first() -> None:
 def keep(memory: JudgeMemory, name: str, degrees: float | None, *reasons: Any) -> None:
     """Keep a judgment about which an expert is asked for the reasons."""
     example = Example(inputs=name, outputs="a")
-    judgment = Judgment(
-        id=name.replace(" ", ""),
-        criterion=CRITERION.name,
-        example_id=example.id,
-        value=True,
-        rationale="So.",
-        memory_version=memory.version(),
-    )
     vector = None if degrees is None else encode_vector(at(degrees))
-    keep_for = timedelta(days=1)
-    run_sync(keep_judgment(SYNC, memory.access, judgment, example, vector, keep_for))
-    choice = ReviewChoice(asks=bool(reasons), reasons=list(reasons))
-    run_sync(log_review(SYNC, memory.access, judgment, choice, utc_now()))
+    keep_reviewed(memory.access, example, *reasons, vector=vector, id=name.replace(" ", ""))
 
 
 async def listed(store: InMemoryStore) -> tuple[list[Any], int]:
