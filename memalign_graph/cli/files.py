@@ -235,7 +235,8 @@ def _scale(scale: Any) -> Any:
             f"the scale {scale!r} is not known: write boolean, pairwise, a range of whole numbers "
             "such as 1-5, a list of choices, or an object."
         )
-    if any(isinstance(choice, bool) for choice in scale.get("choices") or ()):
+    choices = scale.get("choices")
+    if isinstance(choices, list) and any(isinstance(choice, bool) for choice in choices):
         raise ValueError(
             "scale: YAML reads a bare yes, no, on or off as a truth value: put the choices in "
             'quotes, as in ["yes", "no"], or write scale: boolean.'

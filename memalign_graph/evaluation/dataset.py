@@ -17,6 +17,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import check_feedback
 from memalign_graph.memory.index import retrieval_text
+from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.scales import Categorical, Numeric, Scale, Value
 from memalign_graph.types import (
     Criterion,
@@ -70,24 +71,28 @@ class Fold:
         return [*self.train, *(item for case in self.test for item in case.feedback)]
 
 
+_MERGED = ("value", "rationale", "judgment", "given_at")
+
+
 def parse_feedback_list(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
-    """Parse and check feedback; an expert's newest feedback on an example counts."""
+    """Parse and check feedback; that of one expert on an example is merged, as in memory."""
     if isinstance(feedback, Feedback | dict | str) or not isinstance(feedback, Iterable):
         raise InvalidInputError(
             f"{name}: give a list of Feedback, or of objects with `inputs`, `outputs` and `value`."
         )
-    newest: dict[str, Feedback] = {}
+    merged: dict[str, Feedback] = {}
     for index, fields in enumerate(feedback):
         try:
             item = check_feedback(parse_feedback(fields), criterion)
         except InvalidInputError as error:
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
-        earlier = newest.get(item.episode_id)
-        if earlier is None or earlier.given_at <= item.given_at:
-            newest[item.episode_id] = item
-    return list(newest.values())
+        if earlier := merged.get(item.episode_id):
+            kept = merge_feedback(*map(Episode.from_feedback, (earlier, item)))
+            item = item.model_copy(update={name: getattr(kept, name) for name in _MERGED})
+        merged[item.episode_id] = item
+    return list(merged.values())
 
 
 def _normalized(value: Any) -> Any:

@@ -88,6 +88,17 @@ def test_numbers(shell: Shell) -> None:
     assert evaluate(shell, "--max-mae", "1.9", records=records).status == 1
 
 
+def test_rounding_misses_no_threshold(shell: Shell) -> None:
+    """The judge says 1 in all cases: 1 - 0.7 is more than 0.3 in binary."""
+    shell.write(
+        "tone.yaml", "name: tone\ninstructions: How kind?\nscale: {minimum: 0, maximum: 1}\n"
+    )
+    records = [record(n, value=0.7) for n in range(4)]
+    ran = evaluate(shell, "--max-mae", "0.3", records=records)
+    assert "--max-mae 0.3: met by the aligned judge's mae of 0.30" in ran.err
+    assert evaluate(shell, "--max-mae", "0.29", records=records).status == 1
+
+
 @pytest.mark.parametrize(
     ("scale", "options", "says"),
     [

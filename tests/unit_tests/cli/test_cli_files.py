@@ -90,6 +90,7 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
         (HEAD + "scale: 5", "the scale 5 is not known"),
         (HEAD + "scale: [yes, no]", "YAML reads a bare yes, no, on or off as a truth value"),
         (HEAD + "scale: {choices: [yes, no]}", "YAML reads a bare yes"),
+        (HEAD + "scale: {choices: 5}", "choices"),
         (HEAD + "scale: {type: boolean, foo: 1}", "foo"),
     ],
 )

@@ -142,6 +142,10 @@ def test_consensus_uses_the_newest_feedback_of_each_expert() -> None:
         assert case.expected is True
         [one] = read(twice[::turn])
         assert one.value is False
+    explained = feedback_row(0, value=True, rationale="Kind.", second=1)
+    for repeated in ({"value": True}, {"value": None, "rationale": "Kind."}):
+        [one] = read([explained, feedback_row(0, second=2, **repeated)])
+        assert (one.value, one.rationale) == (True, "Kind.")
     at_once = [feedback_row(0, value=True), feedback_row(0, value=False)]
     assert [read(at_once[::turn])[0].value for turn in (1, -1)] == [False, True]
 
