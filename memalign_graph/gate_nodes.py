@@ -304,7 +304,8 @@ def add_quality_gate(
     }
     builder.add_conditional_edges(
         gate.name,
-        lambda state: labels[node_of[_last_verdict(state, gate.name)["status"]]],
+        # `update_state(as_node=...)` may leave no verdict.
+        lambda state: labels[node_of.get(_last_verdict(state, gate.name).get("status"), closed)],
         {label: node for node, label in labels.items()},
     )
     return builder

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, Numeric
-from tests.conftest import CRITERION, Bench, Graph, judgings
+from tests.conftest import CRITERION, Bench, Graph, judgings, thread
 from tests.integration_tests.gates.support import (
     DOWN,
     LENGTH,
@@ -194,6 +194,16 @@ async def test_edges_to_the_gate_may_be_added_later(bench: Bench) -> None:
     builder.add_edge(START, "write")
     result = await bench.invoke(bench.compile(builder), asked())
     assert result["quality_gate"]["status"] == "accepted"
+
+
+async def test_an_update_as_the_gate_without_a_verdict_does_not_pass(bench: Bench) -> None:
+    builder = writing(Writer())
+    builder.add_node("escalated", lambda _: {})
+    builder.add_node("accepted", lambda _: {})
+    gate_on(bench, builder, accept="accepted", escalate="escalated")
+    graph = bench.compile(builder)
+    graph.update_state(thread("t"), asked(), as_node="quality_gate")
+    assert graph.get_state(thread("t")).next == ("escalated",)
 
 
 TONE_ASKED, LENGTH_ASKED = CRITERION.instructions, LENGTH.instructions
