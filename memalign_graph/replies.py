@@ -12,6 +12,7 @@ from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables import Runnable
 
 from memalign_graph.errors import ChatModelError, MemAlignError, first_line
+from memalign_graph.identity import storable
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _parse_reply(
     # The usage of a cached answer has only its cost.
     usage: Mapping[str, Any] = raw.usage_metadata or {}
     metadata = raw.response_metadata
-    refusal = raw.additional_kwargs.get("refusal")
+    refusal = str(raw.additional_kwargs.get("refusal") or "")
     problem = _finish_problem(metadata)
     if isinstance(parsed, dict) and is_json and raw.text and not raw.tool_calls:
         try:  # again, as LangChain's parser completes truncated JSON
@@ -127,7 +128,7 @@ def _parse_reply(
         text=refusal or raw.text or (json.dumps(raw.tool_calls) if raw.tool_calls else ""),
         problem=problem,
         is_refusal=problem == _FILTERED or (problem is not None and bool(refusal)),
-        model=metadata.get("model_name"),
+        model=storable(str(metadata.get("model_name") or "")) or None,
         input_tokens=usage.get("input_tokens"),
         output_tokens=usage.get("output_tokens"),
         logprobs=metadata.get("logprobs"),

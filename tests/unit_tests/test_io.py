@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import inspect
+import json
 import threading
 import time
 from collections.abc import Coroutine, Sequence
@@ -376,6 +377,23 @@ def test_a_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: Loopbac
     with pytest.raises(ChatModelError) as caught:
         drive(lambda io: say(io, server))
     assert caught.value.is_refusal is False
+
+
+@pytest.mark.parametrize(("name", "read"), [(7, "7"), ([], None), (None, None), ("m\x00", "m")])
+def test_an_answer_counts_whatever_the_server_calls_its_model(
+    drive: Drive, server: LoopbackServer, name: Any, read: str | None
+) -> None:
+    body = {"choices": [{"message": {"role": "assistant", "content": '{"value": true}'}}]}
+    server.responder = lambda _: Raw(200, json.dumps({"model": name, **body}))
+    reply = drive(lambda io: say(io, server))
+    assert (reply.answer, reply.model) == ({"value": True}, read)
+
+
+def test_a_refusal_may_be_any_json(drive: Drive, server: LoopbackServer) -> None:
+    message = {"role": "assistant", "content": None, "refusal": {"code": 3}}
+    server.responder = lambda _: Raw(200, json.dumps({"choices": [{"message": message}]}))
+    reply = drive(lambda io: say(io, server))
+    assert (reply.text, reply.is_refusal) == ("{'code': 3}", True)
 
 
 def test_successful_calls_are_counted(drive: Drive, server: LoopbackServer) -> None:
