@@ -305,7 +305,9 @@ def add_quality_gate(
     builder.add_conditional_edges(
         gate.name,
         # `update_state(as_node=...)` may leave no verdict.
-        lambda state: labels[node_of.get(_last_verdict(state, gate.name).get("status"), closed)],
+        lambda state: labels[
+            node_of.get(_last_verdict(state, gate.name).get("status", ""), closed)
+        ],
         {label: node for node, label in labels.items()},
     )
     return builder
