@@ -218,8 +218,7 @@ async def test_loading_on_two_event_loops(slow: SlowStore, monkeypatch: pytest.M
 async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) -> None:
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
-    there = InMemoryStore()
-    there._data = slow._data
+    there = in_memory(slow)()
     judge_memory(there).remember(comment("two"))
     second = asyncio.create_task(judge_memory(slow).access.refresh(ASYNC))
     slow.released.set()
@@ -229,8 +228,7 @@ async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) 
 
 def test_judgment_reads_the_head_once_and_uses_the_version_it_names(server: LoopbackServer) -> None:
     store = WatchedStore()
-    there = InMemoryStore()
-    there._data = store._data
+    there = in_memory(store)()
     models: Any = {"model": server.chat_model(), "embeddings": server.embedder()}
     memory, other = (
         JudgeMemory(value, CRITERION, embeddings=models["embeddings"]) for value in (store, there)
@@ -276,8 +274,8 @@ def test_clock_once_far_ahead_causes_no_lasting_cost(monkeypatch: pytest.MonkeyP
     start, year = 1_800_000_000_000_000, 365 * 86_400_000_000
     now = count(start + year, 1_000)
     monkeypatch.setattr(clock, "now_us", lambda: next(now))
-    store, there = CountingStore(), InMemoryStore()
-    there._data = store._data
+    store = CountingStore()
+    there = in_memory(store)()
     here, other = judge_memory(store), judge_memory(there)
     wrong = here.remember(comment("wrong clock"))
     now = count(start, 1_000)
