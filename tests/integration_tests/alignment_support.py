@@ -48,8 +48,7 @@ def alignment(bench: Bench, criterion: Criterion = CRITERION, **options: Any) ->
 def builder(
     bench: Bench, criterion: Criterion = CRITERION, **options: Any
 ) -> StateGraph[Any, Any, Any, Any]:
-    models = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    return create_alignment_graph(criterion, **{**models, **options})
+    return create_alignment_graph(criterion, **bench.models(**options))
 
 
 async def align(

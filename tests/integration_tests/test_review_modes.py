@@ -111,10 +111,9 @@ def step(name: str) -> Any:
 
 
 def parent_graph(bench: Bench) -> Graph:
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
     builder = StateGraph(Parent, context_schema=ParentContext)
     builder.add_node("answer", step("answer"))
-    builder.add_node("review", create_review_graph(CRITERION, **models).compile())
+    builder.add_node("review", create_review_graph(CRITERION, **bench.models()).compile())
     builder.add_node("done", step("done"))
     builder.add_edge(START, "answer")
     builder.add_edge("answer", "review")
@@ -173,8 +172,7 @@ def criterion_of(name: str) -> Criterion:
 
 def call_of(bench: Bench, key: str) -> Any:
     """A node that calls a graph, sync or async."""
-    models: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    inner: Graph = create_review_graph(criterion_of(key), **models).compile()
+    inner: Graph = create_review_graph(criterion_of(key), **bench.models()).compile()
 
     def call(state: Any) -> Any:
         return {key: inner.invoke({name: state[name] for name in CASE})}

@@ -5,10 +5,7 @@ from typing import Any
 from langgraph.store.memory import InMemoryStore
 
 from tests.conftest import CRITERION
-from tests.integration_tests.alignment_model import (
-    few_shot_cases_in,
-    judged_case,
-)
+from tests.integration_tests.alignment_model import few_shot_cases_in, judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,

@@ -1,23 +1,15 @@
 """Feedback on an earlier judgment by its id: formats and errors."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from memalign_graph import (
-    Boolean,
-    Example,
-    InvalidInputError,
-    Judgment,
-    Numeric,
-    create_feedback_graph,
-)
+from memalign_graph import Boolean, Example, InvalidInputError, Numeric, create_feedback_graph
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import remember
-from memalign_graph.memory.judgments import keep_judgment, log_review
-from memalign_graph.types import ReviewChoice, parse_feedback
+from memalign_graph.types import parse_feedback
+from tests.builders import keep_reviewed, make_judgment
 from tests.conftest import (
     CASE,
     COLD,
@@ -39,8 +31,6 @@ from tests.integration_tests.later_feedback.support import (
     judgments_in_store,
     waiting_judgments,
 )
-
-ASKED = ReviewChoice(asks=True, reasons=["unsure"])
 
 BY_ANN = {**COLD, "author": "ann"}
 
@@ -209,8 +199,7 @@ async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
 
 
 async def test_graph_without_a_store_raises(bench: Bench) -> None:
-    options: Any = {"model": bench.server.chat_model(), "embeddings": bench.server.embedder()}
-    graph = create_feedback_graph(CRITERION, **options).compile()
+    graph = create_feedback_graph(CRITERION, **bench.models()).compile()
     with pytest.raises(InvalidInputError, match=r"^store: "):
         await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
 
@@ -226,10 +215,8 @@ async def test_feedback_after_one_with_the_latest_possible_date_counts(bench: Be
 
 async def test_each_answered_judgment_of_a_case_counts(bench: Bench) -> None:
     memory = bench.memory()
-    nights = [verdict(True), verdict(False), verdict(True)]
-    for judgment in nights:
-        await keep_judgment(ASYNC, memory.access, judgment, Example(**CASE), None, DAY)
-        await log_review(ASYNC, memory.access, judgment, ASKED, datetime.now(UTC))
+    values, example = (True, False, True), Example(**CASE)
+    nights = [keep_reviewed(memory.access, example, "unsure", value=value) for value in values]
     replies: list[dict[str, Any]] = [{"value": True}, {"value": True}, {"value": False}]
     for judgment, reply in zip(nights, replies, strict=True):
         parsed = parse_feedback({**CASE, **reply, "author": "ann", "judgment": judgment})
@@ -246,15 +233,9 @@ async def test_each_answered_judgment_of_a_case_counts(bench: Bench) -> None:
 
 
 async def test_stored_format_of_feedback_on_one_judgment_is_unchanged(bench: Bench) -> None:
-    memory, judgment = bench.memory(), verdict(True)
+    memory, judgment = bench.memory(), make_judgment(Example(**CASE).id, criterion=CRITERION.name)
     for _ in range(2):
         memory.remember({**CASE, "value": True, "judgment": judgment})
     [episode] = memory.episodes()
     assert "other_verdicts" not in episode.to_json()
     assert memory.history()[0].episodes.added == len(memory.history()) == 1
-
-
-def verdict(value: Any) -> Judgment:
-    key = Example(**CASE).id
-    fields: Any = {"criterion": CRITERION.name, "rationale": "r", "memory_version": "v"}
-    return Judgment(example_id=key, value=value, **fields)
