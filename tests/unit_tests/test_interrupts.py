@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -402,6 +403,13 @@ def test_text_cannot_end_its_code_block(ticks: int) -> None:
 def test_text_adds_no_markup(text: str) -> None:
     displayed = MarkdownIt("commonmark").render(escape(text))
     assert re.findall("<(?!/?(?:p|ul|ol|li|blockquote)>)", displayed) == []
+
+
+@pytest.mark.parametrize("part", ["-", "- ", "> ", "1. ", " ", "=", "\n", "\\"])
+def test_time_to_escape_is_linear(part: str) -> None:
+    begun = time.process_time()
+    escape(200_000 * part + "x")
+    assert time.process_time() - begun < 2
 
 
 def test_long_text_is_cut_in_the_description() -> None:
