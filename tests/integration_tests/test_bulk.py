@@ -346,9 +346,7 @@ async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -
         assert "guidelines alone" in judgment.warnings[0]
 
 
-async def test_example_that_embeddings_refuse_is_judged_by_the_guidelines(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_refused_example_is_judged_by_guidelines(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
     bench.server.refused_text = str(CASES[1]["inputs"])
     batch = Batch(bench, tmp_path)

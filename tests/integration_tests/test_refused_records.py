@@ -247,9 +247,7 @@ async def test_case_that_embeddings_refuse_is_learned_without_a_vector(
     ]
 
 
-async def test_another_process_asks_once_for_a_vector_that_is_refused(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_refused_vector_is_asked_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     refuse_embedding(bench)
     options: dict[str, Any] = {"embeddings": bench.server.embedder(model="another", max_retries=0)}
     [_, refused] = await bench.remember(record(1), bad())
@@ -269,9 +267,7 @@ async def test_another_process_asks_once_for_a_vector_that_is_refused(
 
 
 @pytest.mark.parametrize("value", [True, False])
-async def test_review_of_a_case_that_embeddings_refuse_is_stored(
-    bench: Bench, *, value: bool
-) -> None:
+async def test_review_of_a_case_without_a_vector_is_stored(bench: Bench, *, value: bool) -> None:
     refuse_embedding(bench)
     graph = bench.review_graph(embeddings=bench.server.embedder(max_retries=0))
     case = {name: bad()[name] for name in ("inputs", "outputs")}

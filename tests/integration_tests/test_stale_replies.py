@@ -137,9 +137,7 @@ def asking_twice(bench: Bench, checkpointer: Any) -> Graph:
 
 
 @pytest.mark.parametrize(("durability", "checkpointer"), [("sync", None), ("exit", True)])
-async def test_two_graphs_in_one_node_each_get_their_own_reply(
-    bench: Bench, durability: Any, checkpointer: Any
-) -> None:
+async def test_two_graphs_in_one_node(bench: Bench, durability: Any, checkpointer: Any) -> None:
     graph = asking_twice(bench, checkpointer)
     await bench.invoke(graph, CASE, durability=durability)
     for value in (True, False):

@@ -132,9 +132,7 @@ def test_majority_or_median_counts(scale: Scale, values: list[Any], counts: Any)
         (GRADES, "fair", "good", False),
     ],
 )
-def test_numbers_agree_within_a_tenth_of_the_range(
-    scale: Scale, value: Value, other: Value, *, agree: bool
-) -> None:
+def test_numbers_agree_by_a_tenth(scale: Scale, value: Value, other: Value, *, agree: bool) -> None:
     assert values_agree(scale, value, other) is values_agree(scale, other, value) is agree
 
 

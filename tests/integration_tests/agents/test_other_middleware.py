@@ -170,9 +170,7 @@ async def test_refusal_of_a_guard_is_not_judged(bench: Bench, *, gate_first: boo
 
 @pytest.mark.parametrize("broken_off", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
-async def test_guards_refusal_in_a_later_turn_is_not_revised(
-    bench: Bench, *, is_first: bool, broken_off: bool
-) -> None:
+async def test_later_refusal_of_a_guard(bench: Bench, *, is_first: bool, broken_off: bool) -> None:
     """A guard before the gate skips the node that resets the gate's state."""
     bench.server.rules = fails("may not")
     model = AgentModel(bench.server, "Good.")

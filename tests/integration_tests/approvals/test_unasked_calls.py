@@ -80,9 +80,7 @@ async def test_a_tool_that_no_one_may_approve_is_asked_about(bench: Bench, mode:
 
 
 @pytest.mark.parametrize(("window", "asks"), [(4_000, True), (8_000, False)])
-async def test_a_call_that_the_judge_did_not_read_whole_is_asked_about(
-    bench: Bench, window: int, *, asks: bool
-) -> None:
+async def test_a_call_that_was_cut_is_asked_about(bench: Bench, window: int, *, asks: bool) -> None:
     await trust_judge(bench)
     model = bench.server.chat_model(max_retries=0, profile={"max_input_tokens": window})
     long = calls("refund", order=f"A7{' ' * 12_000}", amount=20)

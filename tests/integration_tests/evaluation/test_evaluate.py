@@ -266,9 +266,7 @@ async def test_failures_are_counted_and_named(call: Caller, server: LoopbackServ
     assert "no verdict" in report.to_markdown()
 
 
-async def test_case_that_embeddings_refuse_fails_alone(
-    call: Caller, server: LoopbackServer
-) -> None:
+async def test_case_without_a_vector_fails_alone(call: Caller, server: LoopbackServer) -> None:
     server.refused_text = GIVEN[5]["inputs"]
     report = await call.evaluate(CRITERION, GIVEN)
     assert (report.of("base").failed, report.of("aligned").failed) == (0, 1)

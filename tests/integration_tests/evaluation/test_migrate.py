@@ -150,9 +150,7 @@ def test_refused_case_keeps_its_verdict(memory: JudgeMemory, server: LoopbackSer
     assert changed.count(False) == 1
 
 
-def test_case_that_embeddings_refuse_is_migrated_like_the_others(
-    memory: JudgeMemory, server: LoopbackServer
-) -> None:
+def test_case_without_a_vector_is_migrated(memory: JudgeMemory, server: LoopbackServer) -> None:
     refused = case(1000)
     server.refused_text = refused["inputs"]
     memory.remember({**refused, "value": True})

@@ -266,9 +266,7 @@ async def test_samples_that_are_no_answers_are_said_and_not_counted(bench: Bench
 
 
 @pytest.mark.parametrize(("own", "drawn"), [(0, 0.7), (0.3, 0.3), (None, None)])
-async def test_the_temperature_they_are_drawn_with(
-    bench: Bench, own: float | None, drawn: float | None
-) -> None:
+async def test_temperature_of_samples(bench: Bench, own: float | None, drawn: float | None) -> None:
     bench.server.responder = saying(*[True] * 3)
     model = bench.server.chat_model(temperature=own)
     await judged(bench, model=model, samples=2)

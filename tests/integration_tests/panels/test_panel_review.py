@@ -90,9 +90,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("review", "kind", "sentence"), WRONG)
-async def test_exception_of_a_review_function_is_raised(
-    bench: Bench, review: Any, kind: Any, sentence: str
-) -> None:
+async def test_failing_review_function(bench: Bench, review: Any, kind: Any, sentence: str) -> None:
     bench.server.rules = [fails("length")]
     with pytest.raises(kind, match=sentence):
         await bench.invoke(panel(bench, review=review), CASE)

@@ -222,9 +222,7 @@ def hidden(expert: Expert, name: str) -> str:
     return match[1]
 
 
-async def test_answer_left_by_a_stopped_server_is_learned_with_the_next_answer(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answer_of_a_stopped_server(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("Wait.", "Send a photo.")
     stopped, queue = office.queue(), office.queue()
     monkeypatch.setattr(stopped.answers, "_learn", learn_nothing)

@@ -87,9 +87,7 @@ async def test_forms_of_a_proxys_address(office: Office, address: str, proxy: st
         ([(HEADER, "ann"), (HEADER, "bob")], "several names"),
     ],
 )
-async def test_request_without_a_user_is_refused(
-    office: Office, headers: Any, problem: str
-) -> None:
+async def test_request_needs_a_user(office: Office, headers: Any, problem: str) -> None:
     await office.judged("Wait.")
     ann = await through(office, "127.0.0.1", headers=headers).get("/review")
     assert (ann.page.status_code, "Wait." in ann.text) == (403, False)

@@ -91,9 +91,7 @@ def refused() -> ChatModelError:
     ("error", "attempts"),
     [(ChatModelError("Down."), 0), (refused(), 1), (ModelAnswerError("Prose."), 1)],
 )
-def test_an_attempt_counts_only_where_the_model_could_be_asked(
-    server: LoopbackServer, error: ModelError, attempts: int
-) -> None:
+def test_outages_are_no_attempts(server: LoopbackServer, error: ModelError, attempts: int) -> None:
     result = failed(episode(1), server.chat_model(), error)
     assert len(result.failed_attempts) == attempts
     assert "could not be distilled and stays pending" in result.warnings[0]

@@ -166,9 +166,7 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
 
 
-def test_example_is_shown_whole_and_without_control_characters(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_example_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     """Its keys are somebody's text, and its lists are no tables, whatever is in them."""
     for inputs in ([{"worth": 5}, "Hello."], {EVIL: [{"worth": {"q": 1}}]}):
         Terminal().result({"example": {"inputs": inputs, "outputs": ["Bye."]}})
@@ -178,9 +176,7 @@ def test_example_is_shown_whole_and_without_control_characters(
         assert out.replace("\n", "").isprintable()
 
 
-def test_text_in_a_message_does_not_look_like_another_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_text_does_not_look_like_another_message(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal().warn("not used: a\nmemalign: error: b")
     assert capsys.readouterr().err == "memalign: warning: not used: a memalign: error: b\n"
 

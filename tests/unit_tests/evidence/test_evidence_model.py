@@ -286,9 +286,7 @@ def test_estimates_stay_on_the_scale(scale: Numeric) -> None:
         (SCALES["choices"], ["odd", "warm"], ["odd", "warm"]),
     ],
 )
-def test_values_of_an_order_are_classed_by_thirds_of_the_range(
-    scale: Scale, values: list[Value], classes: list[str]
-) -> None:
+def test_ordered_values_have_classes(scale: Scale, values: list[Value], classes: list[str]) -> None:
     assert list(map(ValueEncoding(scale).class_name, values)) == classes
 
 

@@ -122,9 +122,7 @@ def test_invalid_vectors_store_nothing() -> None:
         assert store.writes == []
 
 
-def test_case_whose_vector_is_zero_is_stored_without_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     def partly_zero(texts: Sequence[str]) -> list[list[float]]:
         return [[0.0, 0.0] if "odd" in text else [1.0, 0.0] for text in texts]
 

@@ -66,9 +66,7 @@ MODES = ("DELETE", "TRUNCATE", "PERSIST", "MEMORY", "WAL")
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_purge_leaves_no_byte_in_any_journal_mode(
-    connection: sqlite3.Connection, tmp_path: Path, mode: str
-) -> None:
+def test_purge_leaves_no_byte(connection: sqlite3.Connection, tmp_path: Path, mode: str) -> None:
     connection.execute(f"PRAGMA journal_mode={mode}")
     memory, one = fill(SqliteStore(connection))
     memory.remember([comment(f"case {number}", "x" * 3_000) for number in range(20)])
