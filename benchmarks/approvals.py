@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -91,8 +92,12 @@ def measure(train: Sequence[Row], test: Sequence[Row], options: argparse.Namespa
     cases = [{name: row[name] for name in ("inputs", "outputs")} for row in test]
     for count in range(len(train) + 1):
         if count in _COUNTS or count == len(train):
-            judged = judge.batch(cases, {"max_concurrency": options.at_once})
-            passed = [result["judgment"]["value"] is True for result in judged]
+            limit: RunnableConfig = {"max_concurrency": options.at_once}
+            judged = judge.batch(cases, limit, return_exceptions=True)
+            passed = [
+                not isinstance(result, Exception) and result["judgment"]["value"] is True
+                for result in judged
+            ]
             by_tool = [known.get(row["outputs"]["name"]) != {True} for row in test]
             policies = {
                 "always ask": [True] * len(test),

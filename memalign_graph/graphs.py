@@ -190,7 +190,7 @@ def create_alignment_graph(
         batch_size: The maximum of feedback items that one call distills.
         replay_cases: The maximum of stored cases that the guard judges again.
         judge_cases: True to judge each case in memory that has an expert's value and no verdict, as
-            if it were new, before distilling. `decide`, the calibrated confidence and
+            if it were new, by the judge that has learned. `decide`, the calibrated confidence and
             `review="uncertain"` learn from these verdicts.
         distill: False to only store and judge: new feedback stays pending for a later run.
         judge: The options of the deployed `Judge`, for the guard and `judge_cases`.

@@ -43,6 +43,10 @@ _MIN_WEIGHT = 0.1
 """A check whose failures have this weight or less is not used."""
 _ADDED_CASES = 2  # of each kind, so that no rate is 0 or 1
 _JUDGE_WEIGHT = 0.5  # of the judge's own log-odds; the worst check has weight 1 at most
+_DECISIVE_WEIGHT = 0.3
+"""The least weight of a check or of the vote with which a case's value is based on checks. A value
+alone is nearly the same for all cases: on six exam questions and a code set it was farther off than
+a verdict with a rationale (`benchmarks.agreement`)."""
 _SURE = 0.9  # probability of the values seen where a check failed, or where all are met
 
 
@@ -57,6 +61,10 @@ class AnchoredCheck:
     broken_values: list[Value]  # the experts' values of the cases that break it
     anchor: float | None  # the mean probability of yes on these
     met_values: list[Value]  # the experts' values of accepted cases that were asked it
+
+
+Vote = tuple[Probabilities, float]
+"""The distribution of the values among cases with similar answers, and its weight."""
 
 
 class CheckWeights(NamedTuple):
@@ -200,6 +208,12 @@ def worst_check_shift(worst: Collection[float]) -> float:
     return max(-sum(worst), 0.0) / (len(worst) + _ADDED_CASES)
 
 
+def are_decisive(anchored: Sequence[AnchoredCheck], vote: Vote | None) -> bool:
+    """Return whether a check, or the vote of similar cases, tells enough of this case's value."""
+    weights = [check.weight for check in anchored] + ([vote[1]] if vote else [])
+    return max(weights, default=0.0) >= _DECISIVE_WEIGHT
+
+
 def add_checks(
     judged: Probabilities, anchored: Sequence[AnchoredCheck], values: Sequence[Value], scale: Scale
 ) -> Probabilities:
@@ -254,7 +268,7 @@ def check_vote(
     case_probabilities: Mapping[str, float],
     values: Sequence[Value],
     excluded_keys: Container[str],
-) -> tuple[Probabilities, float] | None:
+) -> Vote | None:
     """Return the distribution of values among cases with similar answers, and its weight.
 
     `case_probabilities` maps an `asked_id` to the probability that the case meets the guideline.

@@ -9,8 +9,10 @@ from memalign_graph.asking import ask_with_retry
 from memalign_graph.errors import ChatModelError, ModelAnswerError
 from memalign_graph.evidence import confidence, verdicts
 from memalign_graph.evidence.check_value import (
+    Vote,
     add_checks,
     anchor_checks,
+    are_decisive,
     check_vote,
     combine_probabilities,
     explain_checks,
@@ -95,11 +97,19 @@ async def run_judge(case: Case) -> Judgment:
 
 
 async def ask_verdict(case: Case) -> Answer:
-    """Ask for a rationale and a value; a small model with answered checks gives only the value."""
+    """Ask for a rationale and a value; a small model with decisive checks gives only the value."""
     call, retrieved = case.call, case.retrieved
     chat_model, criterion = call.chat_model, call.resources.criterion
-    if case.checks and (answer := await _ask_value_only(case)):
-        return answer
+    if case.checks and (values := verdicts.value_choices(criterion.scale)):
+        answers = probabilities([anchored.check for anchored in case.checks])
+        vote = check_vote(call.access.view, criterion.scale, answers, values, case.excluded_keys)
+        if not are_decisive(case.checks, vote):
+            # The value alone would hardly differ between cases: judge as without memory.
+            retrieved = retrieved.without_guidelines(
+                {anchored.check.guideline_id for anchored in case.checks}
+            )
+        elif answer := await _ask_value_only(case, values, vote):
+            return answer
     has_guidelines = bool(retrieved.guidelines or retrieved.relevant)
     cites = call.judge.cite_guidelines and has_guidelines and not call.asks_checks
     structured = call.resources.clients.structured_model(chat_model, call.resources.schemas[cites])
@@ -153,13 +163,13 @@ async def ask_verdict(case: Case) -> Answer:
     )
 
 
-async def _ask_value_only(case: Case) -> Answer | None:
+async def _ask_value_only(case: Case, values: Sequence[Value], vote: Vote | None) -> Answer | None:
     """Ask a small model for the value alone, and add its checks; None without log-probabilities."""
     call = case.call
     chat_model, criterion = call.chat_model, call.resources.criterion
-    scale, values = criterion.scale, verdicts.value_choices(criterion.scale)
+    scale = criterion.scale
     model = confidence.usable_logprob_model(chat_model)
-    if not values or model is None:
+    if model is None:
         return None
     window = max_input_tokens(chat_model)
     prompt = value_prompt(criterion, case.example, values, max_input_tokens=window)
@@ -168,8 +178,6 @@ async def _ask_value_only(case: Case) -> Answer | None:
         logger.warning("Judging %r: %s", criterion.name, measured.warning)
         return None
     shares = add_checks(measured.probabilities, case.checks, values, scale)
-    answers = probabilities([anchored.check for anchored in case.checks])
-    vote = check_vote(call.access.view, scale, answers, values, case.excluded_keys)
     if vote is not None:
         shares = combine_probabilities(shares, *vote)
     return Answer(

@@ -93,7 +93,6 @@ Lesson = dict[str, Any]
 def alignment_nodes(resources: JudgeResources, options: Alignment) -> list[Node]:
     operations = [
         remember_feedback,
-        *([judge_cases] if options.judge_cases else []),
         distill_batches,
         consolidate_guidelines,
         *([settle_conflicts] if options.conflicts == "ask" else []),
@@ -267,49 +266,6 @@ async def _pack(step: _Call, window: int, warnings: list[str]) -> list[Lesson]:
     ]
 
 
-async def judge_cases(step: _Call) -> StateUpdate:
-    """Judge the cases in memory with an expert's value and no verdict, each as if it were new."""
-    io, access, criterion = step.io, step.access, step.resources.criterion
-    # The verdict alone: the evidence model needs it.
-    judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
-    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
-    view = await access.refresh(io)
-    await index_missing(io, access, view)
-    cases = unjudged_cases(view.rows(), criterion.scale)
-    guidelines = await access.guidelines(io)
-    episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
-    examples = {episode.example_id: episode.example for episode in episodes.values()}
-    step.progress("judge", 0, len(cases))
-    add_progress = step.progress_counter("judge", len(cases))
-    failures: list[Exception] = []
-
-    async def judge_case(example: Example) -> Judgment | None:
-        try:
-            return await judge_as_new(judging, example, guidelines)
-        except (ChatModelError, ModelAnswerError) as error:
-            if not is_about_prompt(error):
-                raise
-            failures.append(error)
-            return None
-        finally:
-            add_progress()
-
-    judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
-    judgments = {
-        key: judgment
-        for key, judgment in zip(examples, judged, strict=True)
-        if judgment is not None
-    }
-    await record_judgments(io, access, judgments)
-    counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
-    warnings = [
-        *step.lesson["warnings"],
-        *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
-        *(f"{times} case(s) were judged with a warning: {text}" for text, times in counts.items()),
-    ]
-    return step.learned(judged_cases=len(judgments), warnings=warnings)
-
-
 async def distill_batches(step: _Call) -> StateUpdate:
     """Distill all batches concurrently, and try those that failed once more.
 
@@ -478,21 +434,26 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     if rewordings := load_operations(lesson["rewordings"]):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
-    await clear_cached_replies(io, access)
     step.progress("commit", 1, 1)
     if step.asks_checks:
         unasked = await fill_questions(
             io, access, step.distill_chat_model, access.criterion, await access.guidelines(io)
         )
         warnings += [unasked] if unasked else []
-        # Answers are specific to a model: ask the judge's own.
+        # Answers are specific to a model: ask the judge's own. Judging repeats these prompts.
         warnings += await fill_check_answers(
-            io,
+            CachedRepliesIO(io, access) if step.options.judge_cases else io,
             access,
             step.chat_model,
             limit=step.max_concurrency,
             report_progress=partial(step.progress, "check"),
         )
+    judged_cases = 0
+    if step.options.judge_cases:
+        # With what was learned: the evidence weighs the verdicts of the judge as it is from now on.
+        judged_cases, unjudged = await _judge_cases(step)
+        warnings += unjudged
+    await clear_cached_replies(io, access)
     view = await access.refresh(io)
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
@@ -507,7 +468,11 @@ async def commit_alignment(step: _Call) -> StateUpdate:
 
     before, after = _guidelines_before(lesson), await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields |= {"batches": len(fields["batches"]), "warnings": warnings}
+    fields |= {
+        "batches": len(fields["batches"]),
+        "warnings": warnings,
+        "judged_cases": judged_cases,
+    }
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(before), of_run(after), learned),
@@ -515,6 +480,51 @@ async def commit_alignment(step: _Call) -> StateUpdate:
         memory_version_after=view.version,
     )
     return {"report": report.to_json()}
+
+
+async def _judge_cases(step: _Call) -> tuple[int, list[str]]:
+    """Judge the cases in memory with an expert's value and no verdict, each as if it were new.
+
+    Returns the number of judged cases, and warnings.
+    """
+    io, access, criterion = step.io, step.access, step.resources.criterion
+    # The verdict alone: the evidence model needs it.
+    judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
+    judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
+    view = await access.refresh(io)
+    await index_missing(io, access, view)
+    cases = unjudged_cases(view.rows(), criterion.scale)
+    guidelines = await access.guidelines(io)
+    episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
+    examples = {episode.example_id: episode.example for episode in episodes.values()}
+    step.progress("judge", 0, len(cases))
+    add_progress = step.progress_counter("judge", len(cases))
+    failures: list[Exception] = []
+
+    async def judge_case(example: Example) -> Judgment | None:
+        try:
+            return await judge_as_new(judging, example, guidelines)
+        except (ChatModelError, ModelAnswerError) as error:
+            if not is_about_prompt(error):
+                raise
+            failures.append(error)
+            return None
+        finally:
+            add_progress()
+
+    judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
+    judgments = {
+        key: judgment
+        for key, judgment in zip(examples, judged, strict=True)
+        if judgment is not None
+    }
+    await record_judgments(io, access, judgments)
+    counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
+    warnings = [
+        *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
+        *(f"{times} case(s) were judged with a warning: {text}" for text, times in counts.items()),
+    ]
+    return len(judgments), warnings
 
 
 def _guidelines_before(lesson: Lesson) -> list[Guideline]:

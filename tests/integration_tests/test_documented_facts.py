@@ -318,6 +318,7 @@ SENTENCES: list[tuple[str, str, list[Any]]] = [
         r"above the anchor by (\S+) of .* towards (\S+) of it",
         [check_value._FIRST_SHARE, check_value._LAST_SHARE],
     ),
+    ("checks", r"has a weight of at least (\S+) on the case", [check_value._DECISIVE_WEIGHT]),
     ("checks", r"least to (\S+) times its own", [check_value._JUDGE_WEIGHT]),
     ("checks", r"of up to (\d+) cases in memory", [comment_questions._MAX_OTHER_CASES]),
     ("checks", r"of the (\d+) newest guidelines", [comment_questions._MAX_ACTIVE]),

@@ -311,3 +311,23 @@ async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) ->
     assert judgment["checks"][0]["probability"] == pytest.approx(0.1)
     assert "failed" not in judgment["rationale"]
     assert "sorry" not in bench.server.chats[-1].text.lower()
+
+
+@pytest.mark.parametrize(("failing", "is_decisive"), [(1, True), (2, False)])
+async def test_a_value_is_based_on_a_check_only_if_it_tells_enough(
+    bench: Bench, failing: int, *, is_decisive: bool
+) -> None:
+    cold = {**case(1), **COLD, "author": "ann"}
+    accepted = [{**case(10 + each), "value": True, "author": "ann"} for each in range(failing)]
+    episodes = await bench.remember(cold, *accepted)
+    bench.teach("Say sorry.", episodes[0], question=SORRY)
+    answers = dict.fromkeys([episode.example_id for episode in episodes], 0.3)
+    asked = asked_id(SORRY, "gpt-4.1-mini")
+    run_sync(record_check_answers(SYNC, bench.memory().access, {asked: answers}))
+    bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
+    judgment = await judge(bench, case(3), model=small_model(bench), checks="auto")
+    assert judgment["value"] is not is_decisive
+    assert ("failed" in judgment["rationale"]) is is_decisive
+    assert [check["held"] for check in judgment["checks"]] == [False]
+    assert judgment["guideline_ids"] == ([judgment["checks"][0]["guideline_id"]] * is_decisive)
+    assert "sorry" not in bench.server.chats[-1].text.lower()

@@ -146,11 +146,11 @@ async def test_of_what_comes_from_a_case_alone_its_judge_knows_nothing(bench: Be
     assert len(judgings(bench.server)) == 3
 
 
-async def test_it_comes_before_what_is_distilled_and_changes_nothing_of_it(bench: Bench) -> None:
+async def test_it_comes_after_what_is_distilled_and_changes_nothing_of_it(bench: Bench) -> None:
     bench.server.responder = Judge()
     await learn(bench, words(2), distill=True)
     kinds = [chat.schema_name for chat in bench.server.chats]
-    assert kinds == ["judgment"] * 2 + ["guideline_operations"]
+    assert kinds == ["guideline_operations"] + ["judgment"] * 2
     await learn(bench, words(3), "more", judge_cases=False)
     before = by_number(await bench.episodes())
     await learn(bench, [], "judged")
