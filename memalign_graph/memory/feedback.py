@@ -214,11 +214,10 @@ async def _store_vectors(
     """Store the missing vectors of new episodes' examples; returns warnings."""
     keys = {each: vector_key_of_example(access, example) for each, example in examples.items()}
     new = {key: examples[each] for each, key in keys.items() if key not in access.view.index}
-    known = {key: example for key, example in new.items() if example.id in known_vectors}
+    known = {key: known_vectors[each.id] for key, each in new.items() if each.id in known_vectors}
     texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}
     await ensure_vectors(io, access, texts)
-    vectors = {key: known_vectors[example.id] for key, example in known.items()}
-    await store_vectors(io, access, vectors)
+    await store_vectors(io, access, known)
     return warn_refused(access, {each: key for each, key in keys.items() if key in texts})
 
 

@@ -23,7 +23,7 @@ from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.recall import embed_once
-from memalign_graph.review import dashboard
+from memalign_graph.review import dashboard, preview
 from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
 from memalign_graph.review.forms import (
     criteria_of,
@@ -122,8 +122,8 @@ async def preview_answer(page: PageRequest) -> Response:
     vector = await _vector(page, case, list(feedback_by_name))
     for name, feedback in feedback_by_name.items():
         access, decide = page.queue.access(name, case["namespace"]), page.queue.judges[name].mode
-        others += await dashboard.conflicting_labels(ASYNC, access, feedback)
-        more, unknown = await dashboard.predicted_changes(ASYNC, access, feedback, vector, decide)
+        others += await preview.conflicting_labels(ASYNC, access, feedback)
+        more, unknown = await preview.predicted_changes(ASYNC, access, feedback, vector, decide)
         changes += more
     judgments = shown_judgments(case)
     context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
@@ -149,7 +149,7 @@ async def preview_guideline(page: PageRequest) -> Response:
         for name, feedback in feedback_of(case, reply).items():
             access = page.queue.access(name, case["namespace"])
             model = page.queue.distill_model(name)
-            rules += await dashboard.proposed_guidelines(ASYNC, access, model, feedback)
+            rules += await preview.proposed_guidelines(ASYNC, access, model, feedback)
     except MemAlignError as error:
         return page.fragment("problem", text=str(error))
     return page.fragment("rule", rules=rules)
@@ -182,7 +182,7 @@ async def show_nearest(page: PageRequest) -> Response:
     example, name = case["example"], next(iter(case["criteria"]))
     access = page.queue.access(name, case["namespace"])
     vector = await _vector(page, case, [name])
-    near = await dashboard.nearest_case(ASYNC, access, Example.model_validate(example), vector)
+    near = await preview.nearest_case(ASYNC, access, Example.model_validate(example), vector)
     call = tool_call(example["outputs"])
     if near is None:
         return page.fragment("nearest", near=None, tool=call and visible(call["name"]))
