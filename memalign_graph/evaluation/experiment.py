@@ -41,10 +41,10 @@ from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.judge_memory import JudgeMemory
+from memalign_graph.memory.recall import embed
 from memalign_graph.models import (
     BaseChatModel,
     ChatModelLike,
-    embed_texts,
     map_models,
     model_key,
     resolve_chat_model,
@@ -56,7 +56,6 @@ from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Jud
 T = TypeVar("T")
 R = TypeVar("R")
 
-_TEXTS_PER_REQUEST = 200
 _LEARNING = ("learn_from", "guard", "batch_size", "replay_cases", "judge_cases")
 
 
@@ -317,14 +316,8 @@ class JudgeUnderTest:
 
     async def embed(self, io: IO, examples: Iterable[Example]) -> None:
         """Embed examples once, before memories that learn concurrently each ask for them."""
-        embeddings = self._embeddings()
-        texts = list(dict.fromkeys(retrieval_text(example)[0] for example in examples))
-        for start in range(0, len(texts), _TEXTS_PER_REQUEST):
-            try:
-                await embed_texts(io, embeddings, texts[start : start + _TEXTS_PER_REQUEST])
-            except EmbeddingError as error:  # a memory finds out which text is refused
-                if not is_about_prompt(error):
-                    raise
+        texts = {text: text for text, _ in map(retrieval_text, examples)}
+        await embed(io, self.empty().access, texts, {})
 
     def empty(self) -> TrainedMemory:
         """Return a memory that has learned nothing."""

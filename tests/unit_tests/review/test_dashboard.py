@@ -1,6 +1,7 @@
 """The dashboard: guidelines, history and agreement."""
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from typing import Any
 
 from memalign_graph.identity import asked_id
 from memalign_graph.io import SYNC, run_sync
@@ -117,6 +118,14 @@ def test_weeks_begin_on_monday_in_utc() -> None:
     assert [week["n"] for week in weeks[-2:]] == [1, 0]
 
 
+def standing(overview: dict[str, Any]) -> str:
+    """Return the page of agreement, with single spaces."""
+    page: dict[str, Any] = {"title": "", "active": "", "criterion": "tone", "criteria": ["tone"]}
+    page |= {"who": None, "answered": None, "notices": [], "open": 0}
+    rendered = _TEMPLATES.get_template("standing.html.jinja").render(page=page, **overview)
+    return " ".join(rendered.split())
+
+
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     late = [judged(f"late {index}", index % 3 > 0, True) for index in range(30)]
     memory = memory_of(*late)
@@ -128,16 +137,16 @@ def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
         run_sync(keep_judgment(SYNC, memory.access, *example))
         run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
     overview = run_sync(agreement_overview(SYNC, memory.access))
-    page = " ".join(_TEMPLATES.get_template("rate.html.jinja").render(**overview).split())
+    page = standing(overview)
     assert "The share that passes: 67% (" in page
     assert "estimated from 30 answers to the random sample and 30 judgments" in page
     assert "The judge alone says 100% (" in page
-    assert page.count("<circle") == 1
+    _, _, weeks_of_rate = page.partition("By week: the experts' rate")
+    assert weeks_of_rate.count("<circle") == 1
     assert "On 30 answers to the random sample, agreement has not measurably fallen." in page
     fallen = overview["report"].drift.model_copy(
         update={"has_fallen": True, "before": 0.9, "after": 0.7, "since": date(2026, 1, 2)}
     )
-    page = _TEMPLATES.get_template("rate.html.jinja").render(
-        {**overview, "report": overview["report"].model_copy(update={"drift": fallen})}
-    )
+    report = overview["report"].model_copy(update={"drift": fallen})
+    page = standing({**overview, "report": report})
     assert "fallen from 90% to 70% since about 2026-01-02" in page
