@@ -25,9 +25,11 @@ _TOKENS = (
     r"/?(?:think|tool_calls?|tool_response)>"
 )
 _BRACKETED = r"inst|system_prompt|available_tools|tool_(?:calls|content|results)|think|gmask"
-# Also in fullwidth forms. Possessive, so that the text after a "<" is read once.
+# Also in fullwidth forms. Possessive, so that the text after a "<" is read once. One set has all
+# brackets: `re` skips to its characters, and would try two alternatives at each position.
 _TAG_OR_CONTROL_TOKEN = re.compile(
-    rf"[<\uff1c\ufe64](?=[\s/\uff0f]*+(?:{_TAGS})\b|{_TOKENS})|\[(?=/?(?:{_BRACKETED})\])",
+    rf"[<\uff1c\ufe64\[](?:(?<!\[)(?=[\s/\uff0f]*+(?:{_TAGS})\b|{_TOKENS})"
+    rf"|(?<=\[)(?=/?(?:{_BRACKETED})\]))",
     re.IGNORECASE,
 )
 _IMITATED_STEP = re.compile(
