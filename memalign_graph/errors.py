@@ -1,5 +1,6 @@
 """Exceptions and warnings of this package. Each message says what is wrong and what to do."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "PASSWORD")
+_MIN_SECRET_CHARS = 8
 _NO_DATE = "{input} is not a date. Write it as 2026-01-31 or 2026-01-31T09:00:00+01:00."
 _MESSAGE_BY_TYPE = {
     "missing": "is missing. Add it.",
@@ -127,5 +130,14 @@ def require_extra(extra: str, what: str) -> Iterator[None]:
         ) from error
 
 
+def without_keys(text: str) -> str:
+    """Return a message without the keys and passwords of the environment."""
+    for name, value in os.environ.items():
+        if name.endswith(_SECRET_NAMES) and len(value) >= _MIN_SECRET_CHARS:
+            text = text.replace(value, "***")
+    return text
+
+
 def first_line(error: BaseException) -> str:
-    return excerpt(str(error).strip().partition("\n")[0], 300)
+    # A provider may repeat the key that it refuses.
+    return excerpt(without_keys(str(error)).strip().partition("\n")[0], 300)

@@ -18,7 +18,7 @@ from memalign_graph.cli import memory
 from memalign_graph.cli.commands import align, evaluate, migrate, rate, review
 from memalign_graph.cli.judging import judge
 from memalign_graph.cli.options import Status, expand_option_groups
-from memalign_graph.cli.terminal import Terminal
+from memalign_graph.cli.terminal import Terminal, clean
 from memalign_graph.demo import demo
 from memalign_graph.errors import (
     ChatModelError,
@@ -26,6 +26,7 @@ from memalign_graph.errors import (
     MemAlignError,
     ModelAnswerError,
     StoreError,
+    without_keys,
     without_urls,
 )
 
@@ -129,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - becomes a message and a status
         message, status = _message_and_status(error)
         if status == Status.INTERNAL_ERROR:
-            traceback.print_exc()
+            sys.stderr.write(clean(without_keys(traceback.format_exc())))
         terminal.error(message)
     finally:
         signal.signal(signal.SIGTERM, before)

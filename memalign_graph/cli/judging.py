@@ -82,17 +82,14 @@ def judge(
     if examples:
         records = read_records(examples, "--examples", field, terminal.warn)
     settings = flags.judge(location.criterion, terminal)
-    for place, fields in records:
-        key = None if isinstance(fields, InvalidInputError) else fields.get("id")
-        results.rows.append(
-            {"line": int(place.split()[1]), "id": None if key is None else str(key)}
-        )
-    cases = [example_of(fields) if isinstance(fields, dict) else {} for _, fields in records]
-    unreadable = {
-        index: fields
-        for index, (_, fields) in enumerate(records)
-        if isinstance(fields, InvalidInputError)
-    }
+    cases, unreadable = [], {}
+    for index, (place, record) in enumerate(records):
+        fields = record if isinstance(record, dict) else {}
+        if isinstance(record, InvalidInputError):
+            unreadable[index] = record
+        key = fields.get("id")
+        results.rows.append({"line": int(place.split()[1]), "id": key and str(key)})
+        cases.append(example_of(fields))
     if prepare:
         return _prepare(location, settings, prepare, cases, unreadable, results)
     for index, error in unreadable.items():
@@ -214,8 +211,7 @@ def _prepare(
     from memalign_graph.bulk import prepare_batch
     from memalign_graph.local import open_store
 
-    pending = {"judgment": None, "error": None}
-    rows = [{**row, **pending, **case} for row, case in zip(results.rows, examples, strict=True)]
+    rows = [{**row, **case} for row, case in zip(results.rows, examples, strict=True)]
     with option_errors(**_OPTION_BY_FIELD), _open_store(location, settings, open_store) as store:
         batch = prepare_batch(settings, rows, path, store=store, **location.context)
     for index, error in batch.errors.items():

@@ -31,7 +31,6 @@ _BOOLEANS = {
 _BOOLEAN_WORDS = {word: value for value, words in _BOOLEANS.items() for word in words.split()}
 """True and false in other languages, as spreadsheets write them."""
 _WHOLE_NUMBER = re.compile(r"-?\d+(\.0)?")
-_MAX_COLUMNS_CHARS = 500
 _THOUSAND = 1_000
 _THOUSANDS = re.compile(r"-?\d{1,3},\d{3}")
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
@@ -87,7 +86,7 @@ def _own_columns(
     if not rows:  # no record can be read, and each has its reason
         return set()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = excerpt(", ".join(filter(None, names)), _MAX_COLUMNS_CHARS)
+    columns = _listed(names)
     taken = {name for wanted in mapping.values() for name in wanted}
     for name in sorted(taken):
         if not any(name in row or _nested(row, name) is not None for row in rows):
@@ -100,11 +99,14 @@ def _own_columns(
         )
     own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
     used = {name.partition(".")[0] for name in own | taken} | taken
-    if unused := ", ".join(name for name in names if name and name not in used):
+    if unused := _listed(name for name in names if name not in used):
         option = where.partition(":")[0]
-        unused = excerpt(unused, _MAX_COLUMNS_CHARS)
         warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
     return own
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return excerpt(", ".join(filter(None, columns)), 500)
 
 
 def _normalized(
@@ -332,8 +334,7 @@ def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str
     names = [str(name).strip() for _, head in filled[:1] for name in head]
     named = list(filter(None, names))
     if len({*named}) < len(named):
-        columns = excerpt(", ".join(named), _MAX_COLUMNS_CHARS)
-        raise InvalidInputError(f"{where}: two columns have the same name: {columns}.")
+        raise InvalidInputError(f"{where}: two columns have the same name: {_listed(named)}.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 

@@ -5,7 +5,6 @@ overwrite earlier output.
 """
 
 import json
-import os
 import re
 import sys
 from collections import defaultdict
@@ -19,12 +18,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, without_keys
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters, except tab and line feed, and those that change the text direction."""
-_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
-_MIN_SECRET_CHARS = 8
 _WIDTH = 160
 """The width of tables that are not printed to a terminal."""
 _COLUMNS = """
@@ -87,13 +84,10 @@ def key_value_table(fields: Mapping[str, Any]) -> Table:
 
 
 def _scalars_and_tables(document: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Return the scalars and the tables of a document; tables may be nested.
-
-    An example is a scalar: its keys and lists are somebody's, not this program's.
-    """
+    """Return the scalars and the tables of a document; tables may be nested."""
     for key, value in document.items():
         holds_list = isinstance(value, dict) and any(isinstance(x, list) for x in value.values())
-        if holds_list and key != "example":
+        if holds_list and key != "example":  # its keys are untrusted text
             yield from _scalars_and_tables(value, f"{name}{key} ")
         else:
             yield f"{name}{key}", value
@@ -192,8 +186,6 @@ class Terminal:
             yield show
 
     def _message(self, text: str) -> None:
-        for name, value in os.environ.items():
-            if name.endswith(_SECRET_NAMES) and len(value) >= _MIN_SECRET_CHARS:
-                text = text.replace(value, "***")
         # One line, so that no file's or model's text looks like another message.
-        self._stderr.print(f"memalign: {clean(' '.join(text.split()))}", soft_wrap=True)
+        line = clean(" ".join(without_keys(text).split()))
+        self._stderr.print(f"memalign: {line}", soft_wrap=True)

@@ -239,16 +239,15 @@ def score(
             confusion = counts[0].astype(int).tolist()
             precision, recall, f1 = _label_rates(counts)
             for code, label in enumerate(labels_of(scale) or ()):
-                predicted, true = column.value == code, column.truth == code
+                predicted, true = (
+                    items(column.has_value & (codes == code))
+                    for codes in (column.value, column.truth)
+                )
                 labels.append(
                     LabelScores(
                         label=scale.render(label),
-                        precision=Estimate.of(
-                            precision[:, code], items(column.has_value & predicted), (0.0, 1.0)
-                        ),
-                        recall=Estimate.of(
-                            recall[:, code], items(column.has_value & true), (0.0, 1.0)
-                        ),
+                        precision=Estimate.of(precision[:, code], predicted, (0.0, 1.0)),
+                        recall=Estimate.of(recall[:, code], true, (0.0, 1.0)),
                         f1=Estimate.of(f1[:, code]),
                         support=int(counts[0, code].sum()),
                     )

@@ -402,10 +402,9 @@ def _iter_records(records: Any, name: str) -> Iterator[Fields]:
                 f"{name}: give a list of what LangSmith's client returns, or of JSON objects (of a "
                 f'table its to_dict("records")), not a value of type {type(records).__name__}.'
             )
-        fields = {field: none_if_empty(value) for field, value in dict(record).items()}
         yield {
-            field: str(value) if isinstance(value, UUID) else value
-            for field, value in fields.items()
+            field: str(value) if isinstance(value, UUID) else none_if_empty(value)
+            for field, value in dict(record).items()
         }
 
 

@@ -128,12 +128,12 @@ def test_internal_error_shows_a_traceback(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any, **__: Any) -> Path:
-        raise ZeroDivisionError("oops")
+        raise ZeroDivisionError("oops \x1b[2J sk-loopback-secret")
 
     monkeypatch.setattr("memalign_graph.cli.options.check_database", broken)
     assert main(["memory", "list", "-c", "tone.yaml"]) == 70
     err = capsys.readouterr().err
-    assert "ZeroDivisionError: oops" in err
+    assert "ZeroDivisionError: oops \\x1b[2J ***" in err
     assert "report it" in err
 
 

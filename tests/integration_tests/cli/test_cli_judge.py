@@ -153,6 +153,15 @@ def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
         assert not set(output.out) & set("\x1b\x07\u202e\x9b")
 
 
+@pytest.mark.parametrize("status", [400, 401])
+def test_key_that_a_provider_repeats_is_in_no_result(shell: Shell, status: int) -> None:
+    shell.server.responder = lambda _: error(status, "Refused: sk-loopback-secret.")
+    for options in ([], ["--json"]):
+        ran = shell.judge(CASE, options=options)
+        assert (ran.status, "***" in ran.out, "***" in ran.err) == (3, True, True)
+        assert "sk-loopback-secret" not in ran.out + ran.err
+
+
 JUDGE = ("judge", "-c", "tone.yaml", "-e")
 COLLECT = (*JUDGE, "batch.cases.jsonl", "--collect", "results.jsonl")
 
