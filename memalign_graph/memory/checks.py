@@ -56,11 +56,6 @@ def consensus_values(
     return {example_id: consensus(labels, scale) for example_id, labels in values.items()}
 
 
-def is_answer_to(asked: str, question: str) -> bool:
-    """Return whether an `asked_id` is of this question, asked of any model."""
-    return asked.startswith(asked_id(question, ""))
-
-
 def _answers(view: MemoryView) -> CheckAnswers:
     answers: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for row in sorted(view.rows(), key=lambda row: row.given_at):
@@ -86,7 +81,7 @@ def _measured(view: MemoryView, guidelines: list[Guideline], scale: Scale) -> li
         by_model = [
             [(levels[key], by_case[key]) for key in by_case.keys() & levels.keys() - sources]
             for asked, by_case in sorted(answers.items())
-            if guideline.question and is_answer_to(asked, guideline.question)
+            if guideline.question and asked.startswith(asked_id(guideline.question, ""))
         ]
         return max(by_model, key=len, default=[])
 

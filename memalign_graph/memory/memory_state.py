@@ -161,11 +161,6 @@ def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = Fal
     return stored if merged == stored else merged.model_copy(update={"updated_at": new.updated_at})
 
 
-def withdraws_support(stored: Episode, after: Episode) -> bool:
-    """Return whether guidelines that rest on the stored feedback lose it as a source."""
-    return stored.rationale != after.rationale or stored.value not in (None, after.value)
-
-
 class ActiveGuidelines(NamedTuple):
     """The active guidelines of one version, in the order a judge reads them; read-only."""
 

@@ -18,13 +18,7 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.facts import LONG_AGO, PURGE, Fact, MemoryLayout, clock, timestamp_us
 from memalign_graph.memory.index import Vector, VectorIndex
-from memalign_graph.memory.memory_state import (
-    EpisodeRow,
-    MemoryState,
-    build_state,
-    merge_feedback,
-    withdraws_support,
-)
+from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state, merge_feedback
 from memalign_graph.types import Episode, Guideline
 
 T = TypeVar("T")
@@ -172,8 +166,9 @@ class MemoryView:
                 before = Episode.model_validate({**row.content})
                 feedback = merge_feedback(before, feedback, replaces=replaces)
                 # With the same hash, guidelines of the earlier feedback rest on this one, too.
-                is_other = withdraws_support(before, feedback)
-                feedback_hash = feedback.word if is_other else row.feedback_hash
+                is_same = before.rationale == feedback.rationale
+                is_same &= before.value in (None, feedback.value)
+                feedback_hash = row.feedback_hash if is_same else feedback.word
             episode = feedback.to_json()
             content = digest({name: episode[name] for name in episode.keys() - _NOT_IN_KEY})
             key = content
