@@ -29,6 +29,7 @@ from memalign_graph.io import IO, sync_async_methods
 from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
+from memalign_graph.memory.recall import index_missing
 from memalign_graph.nodes.review import decide_review, make_feedback
 from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
@@ -429,9 +430,10 @@ class CallJudge:
     async def _store_decision(self, step: NodeCall) -> StateUpdate:
         decided = step.state["decided"]
         items = [await make_feedback(step, **each) for each in decided]
-        # Stored before a model is called. The cases are embedded when the memory is next searched.
         feedback = [Feedback.model_validate(item) for item in items]
-        await remember(step.io, step.access, feedback, embeds=False)
+        await remember(step.io, step.access, feedback, embeds=False)  # before a model is called
+        view = await step.access.refresh(step.io)
+        await index_missing(step.io, step.access, view, is_expected=True)
         return {
             "judge_run": {"example": decided[0]["example"], "settings": step.settings},
             "judge_lesson": {},

@@ -302,8 +302,13 @@ def warn_refused(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
     return [warning]
 
 
-async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
-    """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
+async def index_missing(
+    io: IO, access: MemoryAccess, view: MemoryView, *, is_expected: bool = False
+) -> None:
+    """Add the missing vectors of all episodes to the index, or wait for a caller that does.
+
+    A warning is logged unless it is expected that some are missing.
+    """
     missing = view.missing_texts()
     # Chunk by chunk, as who waits for too long embeds them, too.
     for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
@@ -312,12 +317,12 @@ async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
             io,
             view.indexing,
             partial(view.has_vectors, episode_ids),
-            partial(_index, io, access, view, episode_ids),
+            partial(_index, io, access, view, episode_ids, warns=not is_expected),
         )
 
 
 async def _index(
-    io: IO, access: MemoryAccess, view: MemoryView, episode_ids: Mapping[str, str]
+    io: IO, access: MemoryAccess, view: MemoryView, episode_ids: Mapping[str, str], *, warns: bool
 ) -> None:
     episodes = view.episodes(episode_ids.values())
     texts = {
@@ -325,7 +330,7 @@ async def _index(
         for key, episode_id in episode_ids.items()
         if episode_id in episodes
     }
-    view.add_vectors(await ensure_vectors(io, access, texts, warns=True))
+    view.add_vectors(await ensure_vectors(io, access, texts, warns=warns))
     warn_refused(access, {each: key for key, each in episode_ids.items()})
 
 

@@ -74,6 +74,19 @@ async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, 
 
 @BOTH_MODES
 @IN_MEMORY
+async def test_a_decided_call_is_embedded_without_a_warning(
+    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    again = calls("refund", order="A8", amount=20)
+    _, graph, asked = await start(bench, mode, CALL, again, "Done.")
+    asked = await bench.resume(graph, answers(asked, APPROVE))
+    await bench.resume(graph, answers(asked, APPROVE))
+    assert len(await bench.episodes(criterion=CRITERION)) == 2
+    assert caplog.messages == []
+
+
+@BOTH_MODES
+@IN_MEMORY
 async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode: str) -> None:
     several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
     shop, graph, asked = await start(bench, mode, Calls(*several), "Done.")
