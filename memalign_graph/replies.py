@@ -150,8 +150,8 @@ def _parse_json(text: str) -> Any:
 
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
-_OUTAGE = re.compile("api key|unexpected response type", re.IGNORECASE)
-"""Google also returns 400 for a wrong key, and a proxy 200 with a page in place of an answer."""
+_OUTAGE = re.compile("api key|unexpected response type|no embedding data", re.IGNORECASE)
+"""Google also returns 400 for a wrong key, and proxies 200 with a page or an error as the body."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and

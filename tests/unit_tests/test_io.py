@@ -357,6 +357,7 @@ def http_error(status: int) -> httpx.HTTPStatusError:
         (ValueError({"code": 400, "message": "No."}), None, True),
         (ValueError({"code": 429, "message": "Later."}), None, False),
         (JSONDecodeError("Expecting value", "<html>", 0), None, False),
+        (ValueError("No embedding data received"), None, False),
         (RuntimeError("It broke."), None, False),
     ],
 )
