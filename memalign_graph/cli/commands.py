@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from memalign_graph.types import Feedback
 
 
-_ROUNDING = 1e-9
-"""A metric that misses a threshold by less meets it: 1 - 0.7 is more than 0.3 in binary."""
-
-
 def _limit(what: str) -> Any:
     return typer.Option(metavar="X", help=f"Exit with status 1 if {what} X.")
 
@@ -262,8 +258,8 @@ def _check_threshold(report: "Report", name: str, limit: float, terminal: Termin
     metric, is_met = report.metric("aligned", name[4:]), False
     value = ", which is not defined on these cases: give more, with different values"
     if metric.value is not None:
-        above = metric.value - limit
-        is_met = (-above if name == "max_mae" else above) >= -_ROUNDING
+        above = round(metric.value - limit, 9)  # 1 - 0.7 is more than 0.3 in binary
+        is_met = above <= 0 if name == "max_mae" else above >= 0
         interval = "" if metric.low is None else f" [{metric.low:.2f}, {metric.high:.2f}]"
         value = f" of {metric.value:.2f}{interval}"
     write, outcome = (terminal.note, "met") if is_met else (terminal.error, "missed")

@@ -285,11 +285,8 @@ def _score_judges(
     baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]
     predicted = {name for case in cases for name in case.predictions}
     with_verdict = [name for name in judges if _verdict_name(name) in predicted]
-    rows = [
-        row
-        for name in judges
-        for row in ([_verdict_name(name), name] if name in with_verdict else [name])
-    ]
+    known = {*judges, *predicted}
+    rows = [row for name in judges for row in (_verdict_name(name), name) if row in known]
     pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
     pairs += [(name, _verdict_name(name)) for name in with_verdict]
     return score(
