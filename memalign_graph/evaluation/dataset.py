@@ -71,9 +71,6 @@ class Fold:
         return [*self.train, *(item for case in self.test for item in case.feedback)]
 
 
-_MERGED = ("value", "rationale", "judgment", "given_at")
-
-
 def parse_feedback_list(
     feedback: Iterable[FeedbackLike], criterion: Criterion, name: str = "feedback"
 ) -> list[Feedback]:
@@ -90,7 +87,8 @@ def parse_feedback_list(
             raise InvalidInputError(f"{name}[{index}]: {error}") from error
         if earlier := merged.get(item.episode_id):
             kept = merge_feedback(*map(Episode.from_feedback, (earlier, item)))
-            item = item.model_copy(update={name: getattr(kept, name) for name in _MERGED})
+            names = ("value", "rationale", "judgment", "given_at")
+            item = item.model_copy(update={name: getattr(kept, name) for name in names})
         merged[item.episode_id] = item
     return list(merged.values())
 

@@ -179,10 +179,6 @@ def labels_of(scale: Scale) -> list[Value] | None:
     return None
 
 
-def headline_metric(scale: Scale) -> str:
-    return "mae" if isinstance(scale, Numeric) else "agreement"
-
-
 def measures_of(scale: Scale) -> dict[str, Measure]:
     measures: dict[str, Measure] = {
         "agreement": lambda column, weights: _mean(weights, column.right),

@@ -25,10 +25,9 @@ from memalign_graph.evaluation.metrics import (
     Estimate,
     JudgeScores,
     Prediction,
-    headline_metric,
 )
 from memalign_graph.memory.jsonl import write_file
-from memalign_graph.scales import Value
+from memalign_graph.scales import Numeric, Value
 from memalign_graph.tracing import Usage
 from memalign_graph.types import Criterion, Episode, Example, FrozenModel, Guideline, Judgment
 
@@ -344,11 +343,6 @@ def inline(text: str, most: int = 300, marks: str = r"\\\g<0>") -> str:
     return escape(_MARKS.sub(marks, _AUTOLINKS.sub(_JOINER, line)), quote=False)
 
 
-def _title(text: str) -> str:
-    """Escape untrusted text as one line of HTML, where Markdown's marks are plain text."""
-    return inline(text, 200, r"\g<0>")
-
-
 def _fenced(text: str, title: str, most: int) -> str:
     """Fence untrusted text; the fence is longer than any in the text, so nothing there ends it."""
     text = clean(text, most)
@@ -385,7 +379,7 @@ def _render(template: str, **names: Any) -> str:
         keep_trailing_newline=True,
         loader=jinja2.PackageLoader("memalign_graph.evaluation"),
     )
-    filters = (inline, clean, _text, _estimate, _fenced, _title)
+    filters = (inline, clean, _text, _estimate, _fenced)
     environment.filters |= {filter_.__name__.lstrip("_"): filter_ for filter_ in filters}
     return environment.get_template(template).render(**names)
 
@@ -396,7 +390,7 @@ class _ReportText:
     def __init__(self, report: Report) -> None:
         self.report, self.scale = report, report.criterion.scale
         self.main, self.first = report.judges[-1], report.judges[0]
-        self.metric = headline_metric(self.scale)
+        self.metric = "mae" if isinstance(self.scale, Numeric) else "agreement"
         self.scores = report.of(self.main)
         names = dict.fromkeys(name for row in report.scores for name in row.metrics)
         # `exact_match` differs from `agreement` only on a continuous scale.

@@ -135,7 +135,8 @@ def _add_assessments(
         if reason is not None:
             imported.passed_over[reason] += 1
         elif feedback.get("error"):
-            reason = f"trace {_id_of(trace)}: the assessment is an error and has no value."
+            trace_id = trace["info"].get("trace_id")
+            reason = f"trace {trace_id}: the assessment is an error and has no value."
             add_rejected(imported, item.get("assessment_id"), reason)
         else:
             author = source.get("source_id")
@@ -179,7 +180,8 @@ def _span(trace: Fields, span_id: str | None) -> Fields:
         if span_id in ids if span_id else is_root:
             return span
     what = f"span {span_id}" if span_id else "root span"
-    raise InvalidInputError(f"trace {_id_of(trace)}: it has no {what}. Fetch it with its spans.")
+    trace_id = trace["info"].get("trace_id")
+    raise InvalidInputError(f"trace {trace_id}: it has no {what}. Fetch it with its spans.")
 
 
 def _iter_traces(traces: Any) -> Iterator[Fields]:
@@ -193,10 +195,6 @@ def _iter_traces(traces: Any) -> Iterator[Fields]:
                 "traces, or of what their to_dict() or to_json() return."
             )
         yield dict(fields)
-
-
-def _id_of(trace: Fields) -> str:
-    return str(trace["info"].get("trace_id"))
 
 
 def _maybe_json(value: Any) -> Any:
