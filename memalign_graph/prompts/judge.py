@@ -11,7 +11,6 @@ answers a 1.5B model gave nearly every answer no point.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -249,7 +248,6 @@ def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
     return [f"{n}. {fences.escape_tags(each.text)}" for n, each in enumerate(guidelines, start)]
 
 
-@lru_cache(maxsize=4_096)  # each judgment asks for every guideline, most of them twice
 def _cost(text: str, digits: int) -> int:
     return fences.estimate_tokens(f"{'9' * digits}. {fences.escape_tags(text)}")
 
