@@ -6,6 +6,7 @@ with a warning. Models repeat their prompt, and a judged text may try to become 
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,16 +73,18 @@ def read_distilled(
         ValueError: What is wrong, to be shown to the model. With `drop_rejected`, guidelines that
             teach nothing are left out with a warning instead.
     """
-    shown_cases, accepted, rejected = _shown_cases(prompt), [], dict[str, tuple[str, str]]()
+    accepted, rejected = list[GuidelineOperation](), dict[str, tuple[str, str]]()
+    shown = fences.split_words(_shown_cases(prompt))
+    known = fences.split_words(f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}")
     if prompt.is_for_questions:
         operations = _read_questions(answer, prompt)
     else:
-        operations = _read_operations(answer, prompt, shown_cases)
+        operations = _read_operations(answer, prompt, shown, known)
     most = prompt.max_operations
     if len(operations) > most and not drop_rejected:
         raise ValueError(f"it has {len(operations)} operations: give at most {most}")
     for operation in operations[:most]:
-        if reason := _rejection_reason(operation, prompt, shown_cases):
+        if reason := _rejection_reason(operation, prompt, shown, known):
             rejected.setdefault(operation.text or "", reason)
         else:
             accepted.append(operation)
@@ -154,16 +157,19 @@ def _content_words(text: str) -> set[str]:
 
 
 def _read_operations(
-    answer: dict[str, Any], prompt: DistillPrompt, shown_cases: str
+    answer: dict[str, Any], prompt: DistillPrompt, shown: Sequence[str], known: Sequence[str]
 ) -> list[GuidelineOperation]:
     operations = answer.get("operations")
     if not isinstance(operations, list):
         raise ValueError('it has no list of "operations"')
-    visible = f"{shown_cases}\n\n{prompt.prompt_wording}\n\n{QUESTION_RULES}\n\n{QUESTION}"
-    return [_read_operation(operation, prompt, visible) for operation in operations]
+    wording = fences.split_words(f"{prompt.prompt_wording}\n\n{QUESTION_RULES}\n\n{QUESTION}")
+    visible = [*shown, *wording]
+    return [_read_operation(operation, prompt, visible, known) for operation in operations]
 
 
-def _read_operation(operation: Any, prompt: DistillPrompt, visible: str) -> GuidelineOperation:
+def _read_operation(
+    operation: Any, prompt: DistillPrompt, visible: Sequence[str], known: Sequence[str]
+) -> GuidelineOperation:
     if not isinstance(operation, dict):
         raise ValueError("an operation is no object")
     action = operation.get("action")
@@ -178,7 +184,7 @@ def _read_operation(operation: Any, prompt: DistillPrompt, visible: str) -> Guid
     if action == "retire" and guideline and normalize_text(text) == normalize_text(guideline.text):
         text = ""  # models that fill in every field repeat what they retire
     question = parse_question(operation.get("question"))
-    if not text or fences.repeats(question, visible, prompt.comments):
+    if not text or fences.repeats(question, visible, known):
         question = ""  # a question asked of all cases may not quote this one
     return GuidelineOperation(
         action=action,
@@ -223,9 +229,15 @@ def _read_sources(operation: dict[str, Any], prompt: DistillPrompt) -> list[str]
 
 
 def _rejection_reason(
-    operation: GuidelineOperation, prompt: DistillPrompt, shown_cases: str
+    operation: GuidelineOperation,
+    prompt: DistillPrompt,
+    shown: Sequence[str],
+    known_words: Sequence[str],
 ) -> tuple[str, str] | None:
-    """Return why an operation teaches nothing, with a hint to the model; None if it does."""
+    """Return why an operation teaches nothing, with a hint to the model; None if it does.
+
+    `shown` are the words of the cases in the prompt, `known_words` those of the comments.
+    """
     text, comments = operation.text, prompt.comments
     if text is None:
         return None
@@ -244,7 +256,9 @@ def _rejection_reason(
     if reason is None and _EXPERT_LABEL.search(text):
         reason = "it speaks of an expert's value or reason, and a new case has none yet"
         hint = "write what to look for in the case itself"
-    if reason is None and _repeats_case(operation, prompt, shown_cases):
+    if reason is None and (
+        _is_output(operation, prompt) or fences.repeats(text, shown, known_words)
+    ):
         reason = "it repeats a case that was judged, and not what the expert says of it"
     if reason is None and _repeats_criterion(text, known, comments):
         reason = "it says no more than the criterion"
@@ -267,16 +281,13 @@ def _repeats_prompt(text: str, prompt: DistillPrompt) -> bool:
     return is_echo or not fences.adds_information(text, fences.STOP_WORDS)
 
 
-def _repeats_case(operation: GuidelineOperation, prompt: DistillPrompt, shown_cases: str) -> bool:
-    text = operation.text or ""
+def _is_output(operation: GuidelineOperation, prompt: DistillPrompt) -> bool:
     outputs = [
         fences.as_text(episode.example.outputs)[:MAX_GUIDELINE_CHARS]
         for episode in prompt.episodes.values()
         if episode.id in operation.episode_ids
     ]
-    known = f"{prompt.comments}\n{fences.escape_tags(prompt.comments)}"
-    is_output = fences.split_words(text) in map(fences.split_words, outputs)
-    return is_output or fences.repeats(text, shown_cases, known)
+    return fences.split_words(operation.text or "") in map(fences.split_words, outputs)
 
 
 def _question_problem(question: str, comments: str) -> str | None:

@@ -214,17 +214,21 @@ def split_words(text: str) -> list[str]:
 
 def word_ngrams(text: str, size: int = _NGRAM_SIZE) -> set[tuple[str, ...]]:
     """Return the runs of `size` words; two texts share one only if one repeats the other."""
-    pieces = split_words(text)
-    return {tuple(pieces[start : start + size]) for start in range(len(pieces) - size + 1)}
+    return _ngrams(split_words(text), size)
 
 
-def repeats(text: str, source: str, known: str) -> bool:
-    """Return whether a text repeats a run of words of a source that is not in `known`."""
-    size = min(_NGRAM_SIZE, len(split_words(text)))
+def _ngrams(words: Sequence[str], size: int) -> set[tuple[str, ...]]:
+    return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+
+
+def repeats(text: str, source: Sequence[str], known: Sequence[str]) -> bool:
+    """Return whether a text repeats a run of a source's words that is not in `known` words."""
+    words = split_words(text)
+    size = min(_NGRAM_SIZE, len(words))
     if size < _MIN_REPEATED_WORDS:
         return False
-    copied = word_ngrams(text, size) & word_ngrams(source, size)
-    return bool(copied - word_ngrams(known, size))
+    copied = _ngrams(words, size) & _ngrams(source, size)
+    return bool(copied and copied - _ngrams(known, size))
 
 
 def adds_information(text: str, known: str) -> bool:
@@ -245,7 +249,21 @@ def adds_information(text: str, known: str) -> bool:
 
 def _tokenize(text: str) -> Iterator[tuple[str, int]]:
     """Yield words with 0, and runs of a script without spaces with the size of their pieces."""
-    visible = (c for c in normalize_text(text) if unicodedata.category(c) != _FORMAT)
-    characters = (c if unicodedata.category(c)[0] in "LMN" else " " for c in visible)
-    for match in re.finditer(_STRETCH, "".join(characters)):
+    for match in re.finditer(_STRETCH, normalize_text(text).translate(_WORD_CHARACTERS)):
         yield match[match.lastindex or 0], _PIECE_CHARS.get(match.lastgroup or "", 0)
+
+
+class _WordCharacters(dict[int, str | None]):
+    """Replaces what no word has by spaces, and removes invisible characters; for `translate`."""
+
+    def __missing__(self, code: int) -> str | None:
+        category = unicodedata.category(chr(code))
+        kept = chr(code) if category[0] in "LMN" else " "
+        replacement = None if category == _FORMAT else kept
+        if len(self) < _MAX_WORD_CHARACTERS:
+            self[code] = replacement
+        return replacement
+
+
+_MAX_WORD_CHARACTERS = 10_000  # several scripts, not all of Unicode
+_WORD_CHARACTERS = _WordCharacters()

@@ -5,6 +5,7 @@ from html import unescape
 import pytest
 
 from memalign_graph import Example
+from memalign_graph.prompts import fences
 from memalign_graph.prompts.fences import (
     escape_tags,
     estimate_tokens,
@@ -97,3 +98,9 @@ def test_fields_of_an_example_share_its_budget() -> None:
     assert "r" * 600 in text
     assert "bytes left out" in text
     assert 1100 < estimate_tokens(text) < 1260
+
+
+def test_words_of_all_scripts_fill_no_table() -> None:
+    every = "".join(map(chr, range(0x20000)))
+    assert fences.split_words(f"A\u200bb, c\u0301d {every}")[:2] == ["ab", "c\u0301d"]
+    assert len(fences._WORD_CHARACTERS) <= 10_000
