@@ -102,5 +102,5 @@ def test_fields_of_an_example_share_its_budget() -> None:
 
 def test_words_of_all_scripts_fill_no_table() -> None:
     every = "".join(map(chr, range(0x20000)))
-    assert fences.split_words(f"A\u200bb, c\u0301d {every}")[:2] == ["ab", "c\u0301d"]
+    assert fences.split_words(f"A\u200bb, c\u0301d {every}")[:2] == ["ab", "\u0107d"]
     assert len(fences._WORD_CHARACTERS) <= 10_000
