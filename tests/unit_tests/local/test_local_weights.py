@@ -143,6 +143,7 @@ def test_killed_download_is_resumed(tmp_path: Path) -> None:
     is_first = True
     with hub(BIG, lambda: is_first) as (address, ranges):
         mine = {"HF_ENDPOINT": address, "MEMALIGN_CACHE_DIR": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        mine["MEMALIGN_LOCAL_WEIGHTS"] = ""
         command, environment = [sys.executable, "-c", code], {**os.environ, **mine}
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as child:
             deadline = time.monotonic() + 240
