@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
     before = signal.signal(signal.SIGTERM, stop)
     handler = logging.Handler(logging.WARNING)
     # A subclass for one method would be longer, so the method is assigned.
-    handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign] # see above
     logging.getLogger("memalign_graph").handlers = [handler]
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name) or io.TextIOWrapper(io.BytesIO())  # it was closed: `<&-`

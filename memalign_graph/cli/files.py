@@ -161,8 +161,7 @@ def _unique_keys(yaml: Any) -> Any:
     """Return YAML's safe loader, but one that refuses a key given twice; the last would count."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
-        # The signature is PyYAML's.
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's
             # A key that is no scalar is refused below.
             keys = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
             if repeated := [key for key, count in keys.items() if count > 1]:

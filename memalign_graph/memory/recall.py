@@ -303,11 +303,11 @@ def warn_refused(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
 
 
 async def index_missing(
-    io: IO, access: MemoryAccess, view: MemoryView, *, is_expected: bool = False
+    io: IO, access: MemoryAccess, view: MemoryView, *, warns: bool = True
 ) -> None:
     """Add the missing vectors of all episodes to the index, or wait for a caller that does.
 
-    A warning is logged unless it is expected that some are missing.
+    Missing vectors are logged as a warning, unless the caller expects them.
     """
     missing = view.missing_texts()
     # Chunk by chunk, as who waits for too long embeds them, too.
@@ -317,7 +317,7 @@ async def index_missing(
             io,
             view.indexing,
             partial(view.has_vectors, episode_ids),
-            partial(_index, io, access, view, episode_ids, warns=not is_expected),
+            partial(_index, io, access, view, episode_ids, warns=warns),
         )
 
 

@@ -295,14 +295,19 @@ async def test_three_silent_answers_count_only_in_a_row(bench: Bench) -> None:
         assert (judgment["checks"][0]["probability"] is not None) is tells
 
 
-async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) -> None:
+async def remember_failing(bench: Bench, accepted: int, answer: float) -> None:
+    """Store a rejected case with its check, and accepted ones with the same answer to it."""
     cold = {**case(1), **COLD, "author": "ann"}
-    good = [{**case(number), "value": True, "author": "ann"} for number in range(10, 26)]
+    good = [{**case(10 + each), "value": True, "author": "ann"} for each in range(accepted)]
     episodes = await bench.remember(cold, *good)
     bench.teach("Say sorry.", episodes[0], question=SORRY)
-    answers = dict.fromkeys([episode.example_id for episode in episodes], 0.7)
+    answers = dict.fromkeys([episode.example_id for episode in episodes], answer)
     asked = asked_id(SORRY, "gpt-4.1-mini")
     run_sync(record_check_answers(SYNC, bench.memory().access, {asked: answers}))
+
+
+async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) -> None:
+    await remember_failing(bench, 16, 0.7)
     bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
     model = small_model(bench)
     judgment = await judge(bench, case(3), model=model, checks="auto", cite_guidelines=True)
@@ -317,13 +322,7 @@ async def test_a_check_that_accepted_cases_fail_changes_nothing(bench: Bench) ->
 async def test_a_value_is_based_on_a_check_only_if_it_tells_enough(
     bench: Bench, failing: int, *, is_decisive: bool
 ) -> None:
-    cold = {**case(1), **COLD, "author": "ann"}
-    accepted = [{**case(10 + each), "value": True, "author": "ann"} for each in range(failing)]
-    episodes = await bench.remember(cold, *accepted)
-    bench.teach("Say sorry.", episodes[0], question=SORRY)
-    answers = dict.fromkeys([episode.example_id for episode in episodes], 0.3)
-    asked = asked_id(SORRY, "gpt-4.1-mini")
-    run_sync(record_check_answers(SYNC, bench.memory().access, {asked: answers}))
+    await remember_failing(bench, failing, 0.3)
     bench.server.responder = Model({SORRY: 0.1}, letters=EVEN)
     judgment = await judge(bench, case(3), model=small_model(bench), checks="auto")
     assert judgment["value"] is not is_decisive

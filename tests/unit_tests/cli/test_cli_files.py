@@ -167,7 +167,7 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_example_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its keys are somebody's text, and its lists are no tables, whatever is in them."""
+    """An example's keys are untrusted text, and its lists are not printed as tables."""
     for inputs in ([{"worth": 5}, "Hello."], {EVIL: [{"worth": {"q": 1}}]}):
         Terminal().result({"example": {"inputs": inputs, "outputs": ["Bye."]}})
         out, _ = capsys.readouterr()

@@ -11,6 +11,7 @@ from memalign_graph.evidence.check_value import (
     AnchoredCheck,
     add_checks,
     anchor_checks,
+    are_decisive,
     check_vote,
     combine_probabilities,
     explain_checks,
@@ -207,3 +208,13 @@ def test_a_vote_is_pooled_by_its_weight() -> None:
     assert combine_probabilities(even, votes, 0) == even
     # The odds of the vote are 4, their square root is 2.
     assert combine_probabilities(even, votes, 0.5)["true"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("weight", "is_decisive"), [(0.3, True), (0.29, False)])
+def test_a_value_needs_a_check_or_a_vote_of_some_weight(
+    weight: float, *, is_decisive: bool
+) -> None:
+    check = replace(anchored(0.1, (False, 0.5)), weight=weight)
+    assert are_decisive([check], None) is is_decisive
+    assert are_decisive([replace(check, weight=0.0)], ({}, weight)) is is_decisive
+    assert not are_decisive([], None)
