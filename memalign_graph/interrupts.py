@@ -437,9 +437,9 @@ def _read_answer(reply: Any, criterion: Criterion, feedback: Feedback) -> dict[s
 
 _CHOICES = ("first", "second", "both")
 _CONFLICT_SHAPES = (
-    "reply with an object such as {'C1': 'second'} that says for each conflict which guideline "
-    "stays (first, second or both), with 'newer' to keep the newer one of each, or with one "
-    "decision a conflict (approve, edit, reject)"
+    "reply with an object that says for each conflict which guideline stays (first, second or "
+    "both), with 'newer' to keep the newer one of each, or with one decision a conflict (approve, "
+    "edit, reject)"
 )
 
 
@@ -480,7 +480,8 @@ def _read_choices(reply: Any, newer: Mapping[str, str]) -> dict[str, str]:
                 f"there are {len(newer)} conflicts, but the reply has {len(replies)} "
                 f"decisions: {_CONFLICT_SHAPES}."
             )
-    faults = [f"names {name!r}, which is not a conflict" for name in choices if name not in newer]
+    about = f"but the question is about {', '.join(newer)}"
+    faults = [f"names {name!r}, {about}" for name in choices if name not in newer]
     faults += [f"leaves {name} open" for name in newer if name not in choices]
     if faults:
         raise ValueError(f"the reply {faults[0]}: {_CONFLICT_SHAPES}.")

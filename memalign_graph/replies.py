@@ -2,6 +2,7 @@
 
 import json
 import re
+from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json import JSONDecodeError
@@ -150,8 +151,11 @@ def _parse_json(text: str) -> Any:
 
 _REFUSED_STATUS = (400, 413, 422)
 """HTTP statuses that concern one prompt or text."""
-_OUTAGE = re.compile("api key|unexpected response type|no embedding data", re.IGNORECASE)
-"""Google also returns 400 for a wrong key, and proxies 200 with a page or an error as the body."""
+_OUTAGE = re.compile(
+    "api key|unexpected response type|no embedding data|buffer size must", re.IGNORECASE
+)
+"""Google also returns 400 for a wrong key, and proxies 200 with a page, an error or a part of the
+answer as the body: the openai client then can't read the bytes of an embedding."""
 
 
 # What to do, by the name of the exception or one of its bases, without the prefixes `API` and
@@ -204,7 +208,8 @@ def _hint(error: Exception, hints: Mapping[str, str]) -> str | None:
 
 def is_refusal(error: Exception, hints: Mapping[str, str] = _HINTS) -> bool:
     """Return whether a provider refused this prompt or text, and no hint would fix the call."""
-    if _hint(error, hints) or _OUTAGE.search(str(error)) or isinstance(error, JSONDecodeError):
+    is_garbled = isinstance(error, JSONDecodeError | Base64Error)
+    if is_garbled or _hint(error, hints) or _OUTAGE.search(str(error)):
         return False
     status = _http_status(error) or _http_status(error.__cause__)
     return isinstance(error, ValueError) if status is None else status in _REFUSED_STATUS

@@ -17,6 +17,7 @@ from memalign_graph.alignment.reply_cache import CachedRepliesIO
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.asking import ask_with_retry, with_schema
 from memalign_graph.errors import excerpt
+from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import LONG_AGO
@@ -326,8 +327,10 @@ class ProposalMerger:
                 winner.origin != "expert"
                 and outweighs(self._authors, loser.episode_ids, winner.episode_ids)
             )
+            # The hash refuses an answer to another run's question.
+            contents = digest([[each.id, each.text] for each in (first, second)])
             conflicts[ids] = Conflict(
-                id=f"C{len(conflicts) + 1}",
+                id=f"C{len(conflicts) + 1}-{contents[:8]}",
                 first=self._side(first),
                 second=self._side(second),
                 newer=newer,

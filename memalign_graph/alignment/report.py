@@ -127,7 +127,8 @@ class Conflict(FrozenModel):
     """Two guidelines that contradict each other."""
 
     id: str
-    """The name of the conflict in the question to the expert: `C1`, `C2`, ..."""
+    """The name of the conflict in the question to the expert, such as `C1-5f0c2a9e`: a number, and
+    a hash of both guidelines."""
     first: ConflictSide
     """The earlier guideline."""
     second: ConflictSide

@@ -60,6 +60,14 @@ async def align(
     return report
 
 
+async def settle(bench: Bench, graph: Graph, *choices: str, on: str = "t") -> dict[str, Any]:
+    """Answer which guideline of each conflict stays; returns the report."""
+    [interrupt] = (await bench.state(graph, on)).interrupts
+    names = interrupt.response_schema["required"]
+    result = await bench.resume(graph, dict(zip(names, choices, strict=True)), on)
+    return dict(result["report"])
+
+
 def by_text(changes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {change["text"]: len(change["episode_ids"]) for change in changes}
 

@@ -15,6 +15,7 @@ from tests.integration_tests.alignment_support import (
     by_text,
     comment,
     record,
+    settle,
     sources,
 )
 from tests.loopback import ChatRequest
@@ -40,8 +41,9 @@ async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
     assert set(interrupt.value) == {"action_requests", "review_configs"}
     requests = interrupt.value["action_requests"]
     assert [request["name"] for request in requests] == ["settle_conflict"] * 2
-    args = [{"conflict": conflict, "keep": "second"} for conflict in ("C1", "C2")]
-    assert [request["args"] for request in requests] == args
+    names = [request["args"]["conflict"] for request in requests]
+    assert [name.partition("-")[0] for name in names] == ["C1", "C2"]
+    assert [request["args"]["keep"] for request in requests] == ["second"] * 2
     first, second = (request["description"] for request in requests)
     assert OLD_A in first
     assert NEW_A in first
@@ -52,8 +54,8 @@ async def test_all_conflicts_are_in_one_interrupt(bench: Bench) -> None:
     assert config["action_name"] == "settle_conflict"
     assert config["allowed_decisions"] == ["approve", "edit", "reject"]
     schema = interrupt.response_schema
-    assert schema["required"] == ["C1", "C2"]
-    assert schema["properties"]["C1"]["enum"] == ["first", "second", "both"]
+    assert schema["required"] == names
+    assert schema["properties"][names[0]]["enum"] == ["first", "second", "both"]
     # Nothing is committed while it waits.
     assert await bench.guidelines() == []
     assert {episode.status for episode in await bench.episodes()} == {"pending"}
@@ -68,9 +70,7 @@ async def test_conflicts_within_one_batch_are_in_the_interrupt(bench: Bench) -> 
     assert len(interrupt.value["action_requests"]) == 2
 
 
-NEWER = {NEW_A, NEW_B, OTHER}
 REPLIES: dict[str, tuple[Any, set[str]]] = {
-    "by-conflict": ({"C1": "first", "C2": "second"}, {OLD_A, NEW_B, OTHER}),
     "approve-and-reject": (
         {"decisions": [{"type": "approve"}, {"type": "reject", "message": "Both hold."}]},
         {NEW_A, OLD_B, NEW_B, OTHER},
@@ -98,8 +98,7 @@ async def test_reply_resolves_the_conflicts(bench: Bench, reply: str) -> None:
     report = (await bench.resume(graph, values))["report"]
     assert {guideline.text for guideline in await bench.guidelines()} == expected
     assert set(by_text(report["guidelines"]["added"])) == expected
-    assert set(report["decisions"]) == {"C1", "C2"}
-    assert [conflict["id"] for conflict in report["conflicts"]] == ["C1", "C2"]
+    assert list(report["decisions"]) == [conflict["id"] for conflict in report["conflicts"]]
     # No model is called again.
     assert len(bench.server.chats) == chats == report["cost"]["chat_calls"]
     assert len(bench.server.embeddings) == texts
@@ -107,8 +106,7 @@ async def test_reply_resolves_the_conflicts(bench: Bench, reply: str) -> None:
 
 
 INVALID: dict[str, tuple[Any, str]] = {
-    "left-open": ({"C1": "first"}, "leaves C2 open"),
-    "unknown-choice": ({"C1": "third", "C2": "first"}, "'third' for C1"),
+    "of-another-run": ({"C1-12345678": "first"}, "names 'C1-12345678', but the question is about"),
     "prose": ("Take the better one.", "'Take the better one.'"),
     "too-few": ({"decisions": [{"type": "approve"}]}, "there are 2 conflicts"),
 }
@@ -120,12 +118,12 @@ async def test_invalid_replies_leave_the_question_open(bench: Bench) -> None:
     for invalid_reply, problem in INVALID.values():
         reason = await bench.refuse(graph, invalid_reply)
         assert problem in reason
-        assert "reply with an object such as {'C1': 'second'}" in reason
+        assert "reply with an object that says for each conflict" in reason
     [still] = (await bench.state(graph)).interrupts
     assert still.value == interrupt.value
     assert await bench.guidelines() == []
-    await bench.resume(graph, "newer")
-    assert {guideline.text for guideline in await bench.guidelines()} == NEWER
+    report = await settle(bench, graph, "first", "second")
+    assert set(by_text(report["guidelines"]["added"])) == {OLD_A, NEW_B, OTHER}
     assert len(bench.server.chats) == chats
 
 
@@ -138,7 +136,7 @@ async def test_proposed_replacement_of_a_guideline_is_put_to_the_expert(bench: B
         distil=lambda _: {"operations": [retire("G1", "On #a leave its name out.")]}
     )
     await bench.invoke(graph, {"feedback": [record(2)]}, "u")
-    await bench.resume(graph, {"C1": "first"}, "u")
+    await settle(bench, graph, "first", on="u")
     assert sources(await bench.guidelines()) == {OLD_A: 1}
 
 
@@ -150,7 +148,7 @@ async def test_decision_keeps_guidelines_that_were_edited(bench: Bench, keep: st
     await bench.invoke(graph, {"feedback": [comment(2, NEW_A)]}, "u")
     [old], edited = await bench.guidelines(), "On #a name it if asked."
     await bench.call(bench.memory(), "edit_guideline", old.id, edited)
-    report = (await bench.resume(graph, {"C1": keep}, "u"))["report"]
+    report = await settle(bench, graph, keep, on="u")
     assert {guideline.text for guideline in await bench.guidelines()} == {edited, NEW_A}
     [warning] = report["warnings"]
     assert warning.startswith(f"{NEW_A if keep == 'first' else edited!r} stays: its text,")
@@ -172,7 +170,7 @@ async def test_decision_on_a_guideline_that_the_same_run_rewords_counts(bench: B
 
     bench.server.responder = Model(distil=distil)
     await bench.invoke(graph, {"feedback": [comment(3, NEW_A)]}, "u")
-    report = (await bench.resume(graph, {"C1": "second"}, "u"))["report"]
+    report = await settle(bench, graph, "second", on="u")
     assert sources(await bench.guidelines()) == {NEW_A: 1}
     assert report["warnings"] == []
 
@@ -223,8 +221,9 @@ async def test_guideline_of_more_experts_is_kept(bench: Bench) -> None:
     pairs = [(conflict["first"], conflict["second"]) for conflict in report["conflicts"]]
     sides = [(first["experts"], second["experts"]) for first, second in pairs]
     assert sides == [(2, 1), (1, 1)]
+    names = [conflict["id"] for conflict in report["conflicts"]]
     first, second = report["warnings"]
-    assert first.startswith(f"C1: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
-    assert second.startswith(f"C2: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
+    assert first.startswith(f"{names[0]}: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
+    assert second.startswith(f"{names[1]}: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
     memory = bench.memory(model=bench.server.chat_model())
     assert memory.consolidate()["warnings"] == [first, second]

@@ -23,6 +23,7 @@ from tests.integration_tests.alignment_support import (
     asked,
     comment,
     record,
+    settle,
     sources,
 )
 from tests.loopback import ChatRequest, ReplyLike, content_filter
@@ -131,7 +132,7 @@ async def test_conflict_resolved_by_an_expert_is_replayed(bench: Bench) -> None:
     ]
     await bench.invoke(graph, {"feedback": values})
     chats = len(bench.server.chats)
-    report = (await bench.resume(graph, {"C1": "first"}))["report"]
+    report = await settle(bench, graph, "first")
     assert len(bench.server.chats) > chats
     assert len(report["replay"]["broken"]) == 3
     assert report["replay"]["agree_after"] == report["replay"]["agreed_before"] == 8

@@ -6,6 +6,7 @@ import inspect
 import json
 import threading
 import time
+from binascii import Error as Base64Error
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -358,6 +359,8 @@ def http_error(status: int) -> httpx.HTTPStatusError:
         (ValueError({"code": 429, "message": "Later."}), None, False),
         (JSONDecodeError("Expecting value", "<html>", 0), None, False),
         (ValueError("No embedding data received"), None, False),
+        (Base64Error("Incorrect padding"), None, False),
+        (ValueError("buffer size must be a multiple of element size"), None, False),
         (RuntimeError("It broke."), None, False),
     ],
 )

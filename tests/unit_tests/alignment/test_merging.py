@@ -126,9 +126,20 @@ def test_rules_stand_first_and_proposals_follow_in_order_of_their_batches() -> N
 def test_what_contradicts_each_other_is_never_joined(duplicates: Any) -> None:
     merged = merge([], FOUR, between=relations(duplicates, [(0, 1)]))
     assert len(merged.conflicts) == 1
-    both = after([], merged, {"C1": "both"})
+    both = after([], merged, {merged.conflicts[0].id: "both"})
     assert not any({"e3", "e4"} <= set(item.episode_ids) for item in both.values())
     assert {key for item in both.values() for key in item.episode_ids} == {"e3", "e4", "e5", "e6"}
+
+
+def test_answer_to_a_conflict_of_other_guidelines_names_none_of_this_run() -> None:
+    between = relations(contradictions=[(0, 1)])
+    always, never = add("Always.", "e3"), add("Never.", "e4")
+    names = [
+        merge([], [first], [second], between=between).conflicts[0].id
+        for first, second in ((always, never), (always, add("Seldom.", "e4")), (never, always))
+    ]
+    assert len({*names}) == 3
+    assert merge([], [always], [never], between=between).conflicts[0].id == names[0]
 
 
 def test_two_that_stood_before_are_left_as_they_are_unless_touched() -> None:
@@ -200,7 +211,7 @@ def test_newer_feedback_settles_nothing(authors: dict[str, str | None], stays: s
         assert set(stands(after([TEN], merged))) == stays
         warnings = unresolved_warnings(merged.conflicts, resolve_conflicts(merged.conflicts))
         assert len(warnings) == len(stays) - 1
-        assert set(stands(after([TEN], merged, {"C1": "second"}))) == {"Never."}
+        assert set(stands(after([TEN], merged, {merged.conflicts[0].id: "second"}))) == {"Never."}
     merged = merge([TEN], [retire(TEN, None, "e11")], authors={**EXPERTS, **authors})
     assert set(stands(after([TEN], merged))) == stays & {TEN.text}
     assert [TEN.text in text for text in merged.warnings] == [True] * (len(stays) - 1)
@@ -260,7 +271,7 @@ def test_guideline_by_hand_outweighs_feedback_of_any_number_of_experts() -> None
     assert merged.conflicts == []
     assert set(stands(after([TEN, HAND], hand))) == {HAND.text}
     # Unless an expert decides otherwise.
-    assert set(stands(after([TEN, HAND], hand, {"C1": "first"}))) == {TEN.text}
+    assert set(stands(after([TEN, HAND], hand, {hand.conflicts[0].id: "first"}))) == {TEN.text}
     # Of two by hand both stay.
     other = by_hand("Be long.", position=4, updated_at=at(6))
     both = merge([HAND, other], between=relations(contradictions=[(0, 1)]))
