@@ -98,6 +98,7 @@ def alignment_nodes(resources: JudgeResources, options: Alignment) -> list[Node]
         *([settle_conflicts] if options.conflicts == "ask" else []),
         *([replay_cases] if options.guard else []),
         commit_alignment,
+        *([judge_cases] if options.judge_cases else []),
     ]
     return [
         Node(
@@ -448,12 +449,8 @@ async def commit_alignment(step: _Call) -> StateUpdate:
             limit=step.max_concurrency,
             report_progress=partial(step.progress, "check"),
         )
-    judged_cases = 0
-    if step.options.judge_cases:
-        # With what was learned: the evidence weighs the verdicts of the judge as it is from now on.
-        judged_cases, unjudged = await _judge_cases(step)
-        warnings += unjudged
-    await clear_cached_replies(io, access)
+    if not step.options.judge_cases:
+        await clear_cached_replies(io, access)
     view = await access.refresh(io)
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
@@ -468,32 +465,28 @@ async def commit_alignment(step: _Call) -> StateUpdate:
 
     before, after = _guidelines_before(lesson), await access.guidelines(io)
     fields = {name: lesson[name] for name in AlignmentReport.model_fields if name in lesson}
-    fields |= {
-        "batches": len(fields["batches"]),
-        "warnings": warnings,
-        "judged_cases": judged_cases,
-    }
+    fields |= {"batches": len(fields["batches"]), "warnings": warnings}
     report = AlignmentReport(
         **fields,
         guidelines=compare_guidelines(of_run(before), of_run(after), learned),
         cost=sum_usage(step.usage()),
         memory_version_after=view.version,
     )
-    return {"report": report.to_json()}
+    return {"report": report.to_json(), **step.learned()}
 
 
-async def _judge_cases(step: _Call) -> tuple[int, list[str]]:
+async def judge_cases(step: _Call) -> StateUpdate:
     """Judge the cases in memory with an expert's value and no verdict, each as if it were new.
 
-    Returns the number of judged cases, and warnings.
+    With what was learned: the evidence weighs the verdicts of the judge as it is from now on.
     """
-    io, access, criterion = step.io, step.access, step.resources.criterion
+    io, access, report = step.io, step.access, require_channel(step.state, "report")
     # The verdict alone: the evidence model needs it.
     judge = step.resources.judge.but(decide="verdict", keep_judgments=None)
     judging = replace(step, resources=JudgeResources(judge, clients=step.resources.clients))
     view = await access.refresh(io)
     await index_missing(io, access, view)
-    cases = unjudged_cases(view.rows(), criterion.scale)
+    cases = unjudged_cases(view.rows(), access.criterion.scale)
     guidelines = await access.guidelines(io)
     episodes = await access.episodes(io, (ids[0] for ids in cases.values()))
     examples = {episode.example_id: episode.example for episode in episodes.values()}
@@ -512,19 +505,26 @@ async def _judge_cases(step: _Call) -> tuple[int, list[str]]:
         finally:
             add_progress()
 
-    judged = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
+    verdicts = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
     judgments = {
         key: judgment
-        for key, judgment in zip(examples, judged, strict=True)
+        for key, judgment in zip(examples, verdicts, strict=True)
         if judgment is not None
     }
     await record_judgments(io, access, judgments)
+    await clear_cached_replies(io, access)
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
         *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
         *(f"{times} case(s) were judged with a warning: {text}" for text, times in counts.items()),
     ]
-    return len(judgments), warnings
+    judged = {
+        "judged_cases": len(judgments),
+        "warnings": [*report["warnings"], *warnings],
+        "cost": sum_usage(step.usage()).to_json(),
+        "memory_version_after": (await access.refresh(io)).version,
+    }
+    return {"report": {**report, **judged}}
 
 
 def _guidelines_before(lesson: Lesson) -> list[Guideline]:

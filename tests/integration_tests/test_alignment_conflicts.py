@@ -221,9 +221,9 @@ async def test_guideline_of_more_experts_is_kept(bench: Bench) -> None:
     pairs = [(conflict["first"], conflict["second"]) for conflict in report["conflicts"]]
     sides = [(first["experts"], second["experts"]) for first, second in pairs]
     assert sides == [(2, 1), (1, 1)]
-    names = [conflict["id"] for conflict in report["conflicts"]]
+    a, b = (conflict["id"] for conflict in report["conflicts"])
     first, second = report["warnings"]
-    assert first.startswith(f"{names[0]}: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
-    assert second.startswith(f"{names[1]}: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
+    assert first.startswith(f"{a}: {OLD_A!r} (2 experts) and {NEW_A!r} (1 expert) contradict")
+    assert second.startswith(f"{b}: {OLD_B!r} (1 expert) and {NEW_B!r} (1 expert) contradict")
     memory = bench.memory(model=bench.server.chat_model())
     assert memory.consolidate()["warnings"] == [first, second]

@@ -457,7 +457,9 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "judge": lambda: create_judge_graph(CRITERION).compile(),
     "review": lambda: create_review_graph(CRITERION).compile(),
     "feedback": lambda: create_feedback_graph(CRITERION).compile(),
-    "align": lambda: create_alignment_graph(CRITERION, conflicts="ask", guard="replay").compile(),
+    "align": lambda: create_alignment_graph(
+        CRITERION, conflicts="ask", guard="replay", judge_cases=True
+    ).compile(),
     "panel": lambda: create_panel_graph([CRITERION]).compile(),
     "gate": lambda: gated().compile(),
     "agent": lambda: create_agent(

@@ -227,6 +227,7 @@ async def test_what_was_answered_is_found_again(bench: Bench, *, goes_on: bool) 
         await bench.invoke(graph, {"feedback": words(6)})
     done = set(judged(bench)) - {5}
     assert done
+    assert (await bench.state(graph)).next == ("judge_cases",)  # what was learned is committed
     model.number = None
     again = (None, "t") if goes_on else ({"feedback": words(6)}, "again")
     assert (await bench.invoke(graph, *again))["report"]["judged_cases"] == 6
