@@ -20,7 +20,7 @@ from memalign_graph.memory.feedback import RememberResult, order_after, remember
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.judgments import find_judgment, log_review, utc_now
 from memalign_graph.memory.learning import commit_lesson
-from memalign_graph.memory.purge import clear_cached_replies
+from memalign_graph.memory.purge import Selection, clear_cached_replies, forget
 from memalign_graph.memory.recall import decode_optional_vector
 from memalign_graph.models import max_input_tokens
 from memalign_graph.prompts import clarify
@@ -34,7 +34,7 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.settings import Uncertain
 from memalign_graph.tracing import emit_evaluation
-from memalign_graph.types import Example, Feedback, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.types import Episode, Example, Feedback, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,8 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
     clarified = clarify.already_clarified(feedback, (await access.episodes(io, [key])).get(key))
     if clarified is not None:
         return {"feedback": clarified.to_json(), "judge_lesson": {}}
+    # Stored before the expert is asked, who may never answer.
+    warnings = (await _store(step)).warnings
     guidelines = await access.guidelines(io)
     try:
         chat = step.distill_chat_model
@@ -114,25 +116,27 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
     except MemAlignError as error:
         warning = f"No clarifying question was asked, because the model failed: {error}"
         logger.warning("%s", warning)
-        return {"judge_lesson": {"warnings": [warning]}}
+        return {"judge_lesson": {"warnings": [*warnings, warning]}}
     if question is None:
-        return {"judge_lesson": {}}
+        return {"judge_lesson": {"warnings": warnings}}
     # A purge finds by this id that the thread holds the expert's comment.
     asked = {"question": question, "episode_id": key}
-    return {"judge_lesson": {"clarification": asked}}
+    return {"judge_lesson": {"clarification": asked, "warnings": warnings}}
 
 
 async def clarify_feedback(step: NodeCall) -> StateUpdate:
-    feedback = step.feedback
-    asked = require_channel(step.state, "judge_lesson")["clarification"]
-    form = clarify_form(step.resources.criterion, feedback, asked["question"])
+    feedback, lesson = step.feedback, {**require_channel(step.state, "judge_lesson")}
+    question = lesson.pop("clarification")["question"]
+    form = clarify_form(step.resources.criterion, feedback, question)
     answer = form.ask(step.settings["namespace"])
-    merged = clarify.merge_clarification(feedback, asked["question"], answer)
+    merged = clarify.merge_clarification(feedback, question, answer)
     if answer:  # given now: it counts after what the expert said elsewhere in the meantime
         stored = await step.access.episodes(step.io, [merged.episode_id])
         answered = merged.model_copy(update={"given_at": utc_now()})
         merged = order_after(stored.get(merged.episode_id), answered)
-    return {"feedback": merged.to_json(), "judge_lesson": {}}
+    if merged.episode_id != feedback.episode_id:  # only the answer names its author
+        lesson["replaced"] = {feedback.episode_id: Episode.from_feedback(feedback).word}
+    return {"feedback": merged.to_json(), "judge_lesson": lesson}
 
 
 async def find_the_judgment(step: NodeCall) -> StateUpdate:
@@ -184,10 +188,13 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     if step.state.get("feedback") is None:  # the expert skipped the question
         return {"judge_lesson": {}}
     io, access = step.io, step.access
-    lesson = require_channel(step.state, "judge_lesson")
+    lesson = {**require_channel(step.state, "judge_lesson")}
     # Stored before the model is called: if that fails, the next run distills it.
     stored = await _store(step)
     [episode] = stored.episodes
+    for key, word in lesson.pop("replaced", {}).items():
+        same = Selection(episode_ids=[key], where=lambda old, word=word: old.word == word)
+        await forget(io, access, same, author=episode.author)
     lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":
         return {"judge_lesson": {**lesson, "distilled": {episode.id: episode.word}}}

@@ -109,7 +109,8 @@ async def test_vague_words_are_asked_about_and_stored_with_the_answer(bench: Ben
         ({"rationale": ANSWER, "author": "bob"}, "'ann' wrote this comment"),
     ):
         assert problem in await bench.refuse(graph, reply)
-    assert await bench.episodes() == []
+    [episode] = await bench.episodes()
+    assert (episode.rationale, episode.status) == ("Too cold.", "pending")
     state = await bench.state(graph)
     assert state.next == ("clarify_feedback",)
 
@@ -205,10 +206,11 @@ async def test_without_a_usable_question_the_words_go_on_and_it_is_said(
     assert "clarification" not in (await bench.state(graph)).values["judge_lesson"]
 
 
-async def test_new_run_on_the_thread_drops_the_question(bench: Bench) -> None:
+async def test_new_run_on_the_thread_drops_the_question_and_not_the_comment(bench: Bench) -> None:
     graph = clarifying_graph(bench)
     await until_asked(bench, graph)
     result = await bench.invoke(graph, OTHER)
+    assert [episode.rationale for episode in await bench.episodes()] == ["Too cold."]
     assert action(result)["name"] == "review_judgment"
     assert OTHER["outputs"] in action(result)["description"]
     bench.server.rules = answers(CLEAR)
@@ -318,6 +320,6 @@ async def test_purge_covers_question_and_answer(bench: Bench, tmp_path: Path) ->
     assert holding(tmp_path) == []
     assert bench.awaits or left_in(everything_in(bench.store)) == []
     assert await bench.guidelines() == []
-    assert [episode.author for episode in await bench.episodes()] == ["bob"]
+    assert [episode.author for episode in await bench.episodes()] == ["bob", None]
     done = await bench.resume(waiting, "Say more.", "other")
     assert done["feedback"]["rationale"].startswith("Meh.\n(Asked back:")
