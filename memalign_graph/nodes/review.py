@@ -135,7 +135,7 @@ async def clarify_feedback(step: NodeCall) -> StateUpdate:
         answered = merged.model_copy(update={"given_at": utc_now()})
         merged = order_after(stored.get(merged.episode_id), answered)
     if merged.episode_id != feedback.episode_id:  # only the answer names its author
-        lesson["replaced"] = {feedback.episode_id: Episode.from_feedback(feedback).word}
+        lesson["replaced"] = [feedback.episode_id, Episode.from_feedback(feedback).word]
     return {"feedback": merged.to_json(), "judge_lesson": lesson}
 
 
@@ -192,8 +192,9 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     # Stored before the model is called: if that fails, the next run distills it.
     stored = await _store(step)
     [episode] = stored.episodes
-    for key, word in lesson.pop("replaced", {}).items():
-        same = Selection(episode_ids=[key], where=lambda old, word=word: old.word == word)
+    if "replaced" in lesson:
+        key, word = lesson.pop("replaced")
+        same = Selection(episode_ids=[key], where=lambda old: old.word == word)
         await forget(io, access, same, author=episode.author)
     lesson = {**lesson, "warnings": [*lesson.get("warnings", []), *stored.warnings]}
     if episode.status != "pending":

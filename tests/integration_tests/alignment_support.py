@@ -63,7 +63,7 @@ async def align(
 async def settle(bench: Bench, graph: Graph, *choices: str, on: str = "t") -> dict[str, Any]:
     """Answer which guideline of each conflict stays; returns the report."""
     [interrupt] = (await bench.state(graph, on)).interrupts
-    names = interrupt.response_schema["required"]
+    names = [request["args"]["conflict"] for request in interrupt.value["action_requests"]]
     result = await bench.resume(graph, dict(zip(names, choices, strict=True)), on)
     return dict(result["report"])
 
