@@ -5,7 +5,7 @@ without texts has the judgments that an expert was asked about, and why.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
 from typing import Any, Literal, TypeVar
@@ -171,7 +171,7 @@ async def kept_judgments(
     io: IO, access: MemoryAccess, *, waiting: bool = False
 ) -> list[KeptJudgment]:
     [items] = await access.search(io, access.layout.of("judgments"))
-    kept = [_read(KeptJudgment, item) for item in items]
+    kept = [*readable(KeptJudgment, items)]
     rows = (await access.refresh(io)).rows() if kept and waiting else []
     answered = {judgment_id for row in rows for judgment_id in row.verdicts}
     at = utc_now()
@@ -207,7 +207,7 @@ async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str
 
 async def read_review_log(io: IO, access: MemoryAccess) -> list[ReviewLogEntry]:
     by_day = await access.search(io, *await _days(io, access))
-    entries = [_read(ReviewLogEntry, item) for items in by_day for item in items]
+    entries = [entry for items in by_day for entry in readable(ReviewLogEntry, items)]
     entries.sort(key=lambda entry: entry.at)
     return list({entry.judgment_id: entry for entry in entries}.values())
 
@@ -277,6 +277,15 @@ def _is_expired(item: Mapping[str, Any]) -> bool:
     except ValidationError:
         logger.warning("A kept judgment has no readable `kept_until` and is deleted.")
         return True
+
+
+def readable(kind: type[M], items: Iterable[Item]) -> Iterator[M]:
+    """Read items; those that only a later version can read are logged and left out."""
+    for item in items:
+        try:
+            yield _read(kind, item)
+        except MemAlignError as error:
+            logger.warning("%s It is left out.", error)
 
 
 def _read(kind: type[M], item: Item) -> M:

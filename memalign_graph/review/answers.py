@@ -105,19 +105,25 @@ class Answers:
     async def _newest(
         self, case: CasePayload, reply: dict[str, Any], answered_at: datetime
     ) -> dict[str, Any] | None:
-        """Return the reply, or the expert's later answer to the same case; None without one."""
-        if case["kind"] != "review":
-            return reply
-        fields = {"value", "rationale"}
+        """Return the reply as the expert has changed it since; None if it was taken back.
+
+        A question whose comment has changed since stays open.
+        """
+        is_panel, fields = case["kind"] == "panel", {"value", "rationale"}
+        newest: dict[str, Any] = {}
         for name, feedback in feedback_of(case, reply).items():
-            key = feedback.episode_id
+            key, answer = feedback.episode_id, reply[name] if is_panel else reply
             episode = (await self._access(name, case["namespace"]).episodes(ASYNC, [key])).get(key)
-            if episode is None:
-                return None
-            if episode.given_at > answered_at:
-                rest = {key: part for key, part in reply.items() if key not in fields}
-                return rest | episode.model_dump(include=fields, exclude_none=True)
-        return reply
+            is_newer = episode is not None and episode.given_at > answered_at
+            if episode is None or (is_newer and case["kind"] == "question"):
+                continue
+            if is_newer:
+                rest = {key: part for key, part in answer.items() if key not in fields}
+                answer = rest | episode.model_dump(include=fields, exclude_none=True)
+            newest[name] = answer
+        if not is_panel:
+            return next(iter(newest.values()), None)
+        return {"author": reply["author"], **newest} if newest else None
 
     async def _resumed_notice(
         self,

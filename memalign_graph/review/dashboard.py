@@ -1,19 +1,28 @@
-"""What the page shows of a memory: rules, answers and agreement."""
+"""The pages of a memory: its rules, an expert's answers, and how far judge and experts agree."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
 
 from memalign_graph.agreement import value_or_none, values_agree
-from memalign_graph.io import IO
+from memalign_graph.errors import InvalidInputError
+from memalign_graph.io import ASYNC, IO
 from memalign_graph.memory.access import MemoryAccess
-from memalign_graph.memory.history import Commit, history
+from memalign_graph.memory.feedback import revise
+from memalign_graph.memory.history import Commit, diff, history, rollback
 from memalign_graph.memory.judgments import utc_now
+from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.memory_state import EpisodeRow
+from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.reports import pass_rate, review_report
-from memalign_graph.review.forms import shown_value
+from memalign_graph.review.forms import shown_value, value_field
+from memalign_graph.review.requests import PageRequest, redirect
 from memalign_graph.review.tasks import title_of
 from memalign_graph.scales import Boolean, Numeric, Scale
 
@@ -32,15 +41,11 @@ _ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
 }
 
 
-def row_title(row: EpisodeRow) -> str:
-    """Return the first words of what was judged."""
-    return title_of(row.content["example"]["outputs"])
-
-
-def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
-    """Return who answered, with what value and comment."""
-    fields = {name: row.content.get(name) for name in ("author", "rationale")}
-    return {**fields, "value": None if row.value is None else shown_value(scale, row.value)}
+async def show_guidelines(page: PageRequest) -> Response:
+    access = page.queue.access(page.criterion)
+    overview = await guideline_overview(ASYNC, access, page.reviewer.name)
+    overview["may_roll_back"] = page.reviewer.may_roll_back
+    return await page.show("learned", "learned", "What the judge has learned", **overview)
 
 
 async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -> Shown:
@@ -80,6 +85,23 @@ async def _recent_commits(io: IO, access: MemoryAccess) -> list[Shown]:
     return recent
 
 
+def _describe_commit(commit: Commit, author: str) -> str:
+    """Say in a sentence who did what, and how much."""
+    by_judge = commit.reason in _BY_JUDGE
+    answers, rules = commit.episodes, commit.guidelines
+    counts = {
+        "answers given": answers.added,
+        "answers learned from" if by_judge else "answers changed": answers.changed,
+        "answers taken back": answers.removed,
+        "rules added": rules.added,
+        "rules changed": rules.changed,
+        "rules removed": rules.removed,
+    }
+    much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
+    who = author or ("The judge" if by_judge else "An expert")
+    return f"{who} {_ACTIONS.get(commit.reason, 'changed things')} ({much or 'nothing new'})."
+
+
 def _disputes(rows: Iterable[EpisodeRow], scale: Scale) -> list[Shown]:
     """Return the cases on which experts disagree, newest first."""
     by_example = defaultdict(list)
@@ -98,15 +120,79 @@ def _disputes(rows: Iterable[EpisodeRow], scale: Scale) -> list[Shown]:
     ]
 
 
-async def answers_by(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
-    """Return an expert's answers, newest first, with the guidelines learned from them."""
+async def edit_guidelines(page: PageRequest) -> Response:
+    access, form, author = page.queue.access(page.criterion), page.form, page.reviewer.name
+    guideline_id, text = form.get("guideline_id", ""), form.get("text", "")
+    match page.request.path_params["action"]:
+        case "add":
+            await add_guideline(ASYNC, access, text, author=author)
+        case "edit":
+            await _check_unchanged(access, guideline_id, form.get("was"))
+            await edit_guideline(ASYNC, access, guideline_id, text, author=author)
+        case "remove":
+            await _check_unchanged(access, guideline_id, form.get("was"))
+            await remove_guideline(ASYNC, access, guideline_id, author=author)
+        case "take-back":
+            own_episode = Selection(episode_ids=[form.get("episode_id", "")], author=author)
+            await forget(ASYNC, access, own_episode, author=author)
+        case "rollback" if page.reviewer.may_roll_back:
+            await rollback(ASYNC, access, form.get("version", ""), author=author)
+        case _:
+            raise InvalidInputError("This needs a permission that you do not have.")
+    return redirect(f"/review/learned/{quote(page.criterion)}")
+
+
+async def _check_unchanged(access: MemoryAccess, guideline_id: str, seen: str | None) -> None:
+    """Refuse to overwrite a guideline's text that the expert has not seen."""
+    texts = {guideline.id: guideline.text for guideline in await access.guidelines(ASYNC)}
+    text = texts.get(guideline_id)
+    if seen is not None and text is not None and seen.split() != text.split():
+        raise InvalidInputError(
+            f"This rule was reworded since you opened the page. It now says: {text}"
+        )
+
+
+async def show_changes(page: PageRequest) -> Response:
+    access = page.queue.access(page.criterion)
+    versions = [commit.version for commit in await history(ASYNC, access)]
+    version = page.request.path_params["version"]
+    if version not in versions:
+        raise InvalidInputError(f"There is no version {version!r}.")
+    before = [*versions, "0" * len(version)][versions.index(version) + 1]
+    changes = await diff(ASYNC, access, before, version)
+    guidelines, episodes = changes.guidelines, changes.episodes
+    return page.fragment(
+        "changes",
+        added=[guideline.text for guideline in guidelines.added],
+        removed=[guideline.text for guideline in guidelines.removed],
+        changed=[(change.before.text, change.after.text) for change in guidelines.changed],
+        episodes={kind: len(getattr(episodes, kind)) for kind in ("added", "removed", "changed")},
+    )
+
+
+async def show_answers(page: PageRequest) -> Response:
+    access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
+    first = int(start) if re.fullmatch(r"[0-9]{1,9}", start) else 0
+    answers, count = await answers_by(ASYNC, access, page.reviewer.name, first)
+    for answer in answers:
+        filled = {"value": answer["written"]}
+        answer["fields"] = [value_field("value", "Your answer", access.criterion, filled)]
+    older = first + len(answers)
+    older_from = older if older < count else None
+    return await page.show("mine", "mine", "My answers", answers=answers, older_from=older_from)
+
+
+async def answers_by(
+    io: IO, access: MemoryAccess, author: str, first: int = 0
+) -> tuple[list[Shown], int]:
+    """Return a hundred answers of an expert, newest first, with their guidelines; and count all."""
     texts = defaultdict(list)
     for guideline in await access.guidelines(io):
         for key in guideline.episode_ids:
             texts[key].append(guideline.text)
     scale = access.criterion.scale
     rows = _newest(row for row in access.view.rows() if row.content.get("author") == author)
-    return [
+    shown: list[Shown] = [
         {
             "episode_id": row.id,
             "title": row_title(row),
@@ -115,8 +201,24 @@ async def answers_by(io: IO, access: MemoryAccess, author: str) -> list[Shown]:
             "at": _time(row.given_at),
             "learned": texts[row.id],
         }
-        for row in rows[:_MAX_ANSWERS]
+        for row in rows[first : first + _MAX_ANSWERS]
     ]
+    return shown, len(rows)
+
+
+async def revise_answer(page: PageRequest) -> Response:
+    access, key = page.queue.access(page.criterion), page.form.get("episode_id", "")
+    episode = (await access.episodes(ASYNC, [key])).get(key)
+    if episode is None or episode.author != page.reviewer.name:
+        raise InvalidInputError("This is not your answer.")
+    fields = {name: page.form.get(name, "").strip() or None for name in ("value", "rationale")}
+    await revise(ASYNC, access, key, fields)
+    return redirect(f"/review/mine/{quote(page.criterion)}")
+
+
+async def show_agreement(page: PageRequest) -> Response:
+    overview = await agreement_overview(ASYNC, page.queue.access(page.criterion))
+    return await page.show("standing", "standing", "Where we stand", **overview)
 
 
 async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
@@ -147,6 +249,11 @@ async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
     }
 
 
+def _agreement(agrees: Sequence[bool]) -> Shown:
+    share = sum(agrees) / len(agrees) if agrees else None
+    return {"n": len(agrees), "agreed": sum(agrees), "share": share}
+
+
 async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
     """Return the estimated true pass rate; None without kept judgments."""
     scale = access.criterion.scale
@@ -165,31 +272,20 @@ async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown 
     }
 
 
+def row_title(row: EpisodeRow) -> str:
+    """Return the first words of what was judged."""
+    return title_of(row.content["example"]["outputs"])
+
+
+def feedback_summary(row: EpisodeRow, scale: Scale) -> Shown:
+    """Return who answered, with what value and comment."""
+    fields = {name: row.content.get(name) for name in ("author", "rationale")}
+    return {**fields, "value": None if row.value is None else shown_value(scale, row.value)}
+
+
 def _newest(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:
     return sorted(rows, key=lambda row: (row.given_at, row.id), reverse=True)
 
 
 def _time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%d %b %Y, %H:%M} UTC"
-
-
-def _agreement(agrees: Sequence[bool]) -> Shown:
-    share = sum(agrees) / len(agrees) if agrees else None
-    return {"n": len(agrees), "agreed": sum(agrees), "share": share}
-
-
-def _describe_commit(commit: Commit, author: str) -> str:
-    """Say in a sentence who did what, and how much."""
-    by_judge = commit.reason in _BY_JUDGE
-    answers, rules = commit.episodes, commit.guidelines
-    counts = {
-        "answers given": answers.added,
-        "answers learned from" if by_judge else "answers changed": answers.changed,
-        "answers taken back": answers.removed,
-        "rules added": rules.added,
-        "rules changed": rules.changed,
-        "rules removed": rules.removed,
-    }
-    much = ", ".join(f"{name}: {number}" for name, number in counts.items() if number)
-    who = author or ("The judge" if by_judge else "An expert")
-    return f"{who} {_ACTIONS.get(commit.reason, 'changed things')} ({much or 'nothing new'})."

@@ -1,25 +1,31 @@
 """What an expert sees before answering a case: the nearest case, and what the answer changes."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
+
+from starlette.responses import Response
 
 from memalign_graph.agreement import consensus, value_or_none, values_agree
 from memalign_graph.alignment.distill import distill_episodes
-from memalign_graph.errors import EmbeddingError
+from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.evidence.verdicts import RawVerdict
-from memalign_graph.io import IO
+from memalign_graph.io import ASYNC, IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.learning import authors_by_episode
 from memalign_graph.memory.memory_state import EpisodeRow
-from memalign_graph.memory.recall import index_missing, vector_key_of_example
+from memalign_graph.memory.recall import embed_once, index_missing, vector_key_of_example
 from memalign_graph.models import BaseChatModel
-from memalign_graph.review.blocks import tool_call
+from memalign_graph.review.blocks import arguments_of, sections_of, tool_call, visible
 from memalign_graph.review.dashboard import Shown, feedback_summary, row_title
-from memalign_graph.review.forms import shown_value
+from memalign_graph.review.forms import parse_form, shown_judgments, shown_value
+from memalign_graph.review.requests import PageRequest
+from memalign_graph.review.tasks import CasePayload, feedback_of
 from memalign_graph.scales import Value
 from memalign_graph.types import Decide, Episode, Example, Feedback, stored_example
 
@@ -33,16 +39,36 @@ _UNUSED = (
 )
 
 
-def _other_labels(access: MemoryAccess, feedback: Feedback) -> list[tuple[EpisodeRow, Value]]:
-    """Return the values that other experts gave the same case, oldest first."""
-    example, scale = feedback.example, access.criterion.scale
-    rows = access.view.rows_for_vector(vector_key_of_example(access, example))
-    labels = [
-        (row, value_or_none(row.value, scale))
-        for row in sorted(rows, key=lambda row: row.given_at)
-        if row.example_id == example.id and row.id != feedback.episode_id
-    ]
-    return [(row, value) for row, value in labels if value is not None]
+async def preview_answer(page: PageRequest) -> Response:
+    """Show what an answer would change, without storing it."""
+    case = (await page.open_task()).case
+    try:
+        reply = parse_form(case, page.form, page.reviewer.name)
+    except InvalidInputError as error:
+        return page.fragment("problem", text=str(error))
+    others: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
+    unknown = None
+    feedback_by_name = feedback_of(case, reply)
+    vector = await _vector(page, case, list(feedback_by_name))
+    for name, feedback in feedback_by_name.items():
+        access, decide = page.queue.access(name, case["namespace"]), page.queue.judges[name].mode
+        others += await conflicting_labels(ASYNC, access, feedback)
+        more, unknown = await predicted_changes(ASYNC, access, feedback, vector, decide)
+        changes += more
+    judgments = shown_judgments(case)
+    context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
+    return page.fragment("effect", **context)
+
+
+async def _vector(page: PageRequest, case: CasePayload, names: list[str]) -> Any:
+    """Embed a case once for several criteria; None if that fails."""
+    accesses = [page.queue.access(name, case["namespace"]) for name in names]
+    for access in accesses:
+        await access.refresh(ASYNC)
+    with suppress(EmbeddingError):  # the page then says that similar cases are not known
+        return await embed_once(ASYNC, accesses, Example.model_validate(case["example"]))
+    return None
 
 
 async def conflicting_labels(io: IO, access: MemoryAccess, feedback: Feedback) -> list[Shown]:
@@ -54,6 +80,18 @@ async def conflicting_labels(io: IO, access: MemoryAccess, feedback: Feedback) -
         for row, other in _other_labels(access, feedback)
         if value is not None and not values_agree(scale, other, value)
     ]
+
+
+def _other_labels(access: MemoryAccess, feedback: Feedback) -> list[tuple[EpisodeRow, Value]]:
+    """Return the values that other experts gave the same case, oldest first."""
+    example, scale = feedback.example, access.criterion.scale
+    rows = access.view.rows_for_vector(vector_key_of_example(access, example))
+    labels = [
+        (row, value_or_none(row.value, scale))
+        for row in sorted(rows, key=lambda row: row.given_at)
+        if row.example_id == example.id and row.id != feedback.episode_id
+    ]
+    return [(row, value) for row, value in labels if value is not None]
 
 
 async def predicted_changes(
@@ -109,6 +147,21 @@ def _change(access: MemoryAccess, settled: EvidenceCase, before: Value, after: V
     }
 
 
+async def preview_guideline(page: PageRequest) -> Response:
+    """Show the guidelines that would be learned from an answer."""
+    case = (await page.open_task()).case
+    rules: list[dict[str, Any]] = []
+    try:
+        reply = parse_form(case, page.form, page.reviewer.name)
+        for name, feedback in feedback_of(case, reply).items():
+            access = page.queue.access(name, case["namespace"])
+            model = page.queue.distill_model(name)
+            rules += await proposed_guidelines(ASYNC, access, model, feedback)
+    except MemAlignError as error:
+        return page.fragment("problem", text=str(error))
+    return page.fragment("rule", rules=rules)
+
+
 async def proposed_guidelines(
     io: IO, access: MemoryAccess, model: BaseChatModel, feedback: Feedback
 ) -> list[Shown]:
@@ -139,6 +192,24 @@ async def proposed_guidelines(
         question = None if guideline is None else guideline.question
         proposals.append({"action": action, "text": change["text"], "question": question})
     return proposals
+
+
+async def show_nearest(page: PageRequest) -> Response:
+    """Show the nearest settled case; for a tool call, the nearest approved call of its tool."""
+    case = (await page.open_task()).case
+    example, name = case["example"], next(iter(case["criteria"]))
+    access = page.queue.access(name, case["namespace"])
+    vector = await _vector(page, case, [name])
+    near = await nearest_case(ASYNC, access, Example.model_validate(example), vector)
+    call = tool_call(example["outputs"])
+    if near is None:
+        return page.fragment("nearest", near=None, tool=call and visible(call["name"]))
+    if call is not None:
+        arguments = arguments_of(call, near["example"].to_json()["outputs"])
+        tool = visible(call["name"])
+        return page.fragment("approved_call", near=near, tool=tool, arguments=arguments)
+    sections = sections_of(near["example"].to_json())
+    return page.fragment("nearest", near={**near, "sections": sections})
 
 
 async def nearest_case(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,7 +20,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
 from memalign_graph.memory.index import Vector, decode_vector
-from memalign_graph.memory.judgments import find_judgment
+from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, yyyymmdd
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.review import threads
 from memalign_graph.review.answers import Answers
@@ -79,7 +79,8 @@ class ReviewQueue:
         self.leases = Leases(lambda: self.store)
         self.answers = Answers(self.access, lambda name: builders[name].compile(store=self.store))
         self._listings: dict[str, _CachedListing] = {}
-        self._opened: dict[tuple[str, str, str], CasePayload] = {}
+        self._opened: dict[tuple[str, str, str], tuple[CasePayload, set[str]]] = {}
+        """The cases that are open in browsers, with the purges that were known then."""
         self._removed: dict[str, float] = {}
         """When a task was answered or found to be answered elsewhere."""
         self._claiming = asyncio.Lock()
@@ -148,18 +149,24 @@ class ReviewQueue:
         case = await self._case(reviewer, task_id, late=late)
         # A name that nobody checks does not open what another account may see.
         key = (reviewer.account, reviewer.name, task_id)
-        if case is None and late:
-            case = self._opened.get(key)
+        if case is None and late and key in self._opened:
+            opened, purges = self._opened[key]
+            case = opened if await self._purges(opened) == purges else None
         if case is None:
             self._remove(task_id)
             return None
         # A case that is open in a browser can be answered after its judgment has left the store,
         # but only here: another process would have to trust what the form says about the case.
-        self._opened[key] = case
+        # After a purge it cannot: the purge may have erased the case.
+        self._opened[key] = case, await self._purges(case)
         _drop_oldest(self._opened)
         holder = await self.leases.renew(reviewer.name, task_id)
         task = make_task(task_id, case)
         return replace(task, case=case, held_by=holder)
+
+    async def _purges(self, case: CasePayload) -> set[str]:
+        accesses = [self.access(name, case["namespace"]) for name in case["criteria"]]
+        return {key for each in accesses for key in (await each.refresh(ASYNC)).purges()}
 
     async def answer(
         self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
@@ -206,29 +213,39 @@ class ReviewQueue:
         access = self.access(name)
         namespace = access.layout.of("judgments")
         results: Any = await ASYNC.batch(self.store, [search_namespace(namespace)])
-        items = [
-            {**unpacked(item.value), "kept_at": item.created_at}
-            for item in results[0]
-            if item.namespace == namespace
-        ]
+        stored = {item.key: item for item in results[0] if item.namespace == namespace}
         view, now = await access.refresh(ASYNC), datetime.now(UTC)
-        answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
-        pending = [
-            item
-            for item in items
-            if item["judgment"]["id"] not in answered
-            and datetime.fromisoformat(item["kept_until"]) > now
-        ]
+        for judgment_id in {key for row in view.rows() for key in row.verdicts}:
+            stored.pop(judgment_id, None)
+        items = (unpacked(item.value) for item in stored.values())
+        pending = [item for item in items if datetime.fromisoformat(item["kept_until"]) > now]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
-        tasks = []
-        for rank, item in await self._ranked(access, pending):
-            judgments = {name: item["judgment"]}
-            case = {"criteria": [name], "example": item["example"], "judgments": judgments}
-            task_id = f"j-{quote(name, safe='')}-{item['judgment']['id']}"
-            # LangGraph's store in SQLite returns UTC times without a time zone.
-            kept_at = item["kept_at"].replace(tzinfo=item["kept_at"].tzinfo or UTC)
-            tasks.append(replace(make_task(task_id, case, kept_at), rank=rank))
-        return tasks, len(pending)
+        await self._add_reasons(access, pending)
+        tasks, ranked = [], await self._ranked(access, pending)
+        for rank, item in ranked:
+            for kept in readable(KeptJudgment, [item]):
+                case = case_payload("review", [access.criterion], kept.example, [kept.judgment])
+                # LangGraph's store in SQLite returns UTC times without a time zone.
+                kept_at = stored[kept.judgment.id].created_at
+                kept_at = kept_at.replace(tzinfo=kept_at.tzinfo or UTC)
+                task_id = f"j-{quote(name, safe='')}-{kept.judgment.id}"
+                tasks.append(replace(make_task(task_id, case, kept_at), rank=rank))
+        return tasks, len(pending) - len(ranked) + len(tasks)
+
+    async def _add_reasons(self, access: MemoryAccess, pending: Sequence[dict[str, Any]]) -> None:
+        """Add why an expert is asked, which is decided after a judgment is kept."""
+        texts = {item["judged_at"][:10] for item in pending if item.get("judged_at")}
+        dates = map(date.fromisoformat, texts)
+        # It may be decided after midnight.
+        days = {yyyymmdd(day + timedelta(days=later)) for day in dates for later in (0, 1)}
+        logged = await access.search(
+            ASYNC, *(access.layout.reviews_on(day, asked=True) for day in sorted(days))
+        )
+        reasons = {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
+        for item in pending:
+            judgment = item["judgment"]
+            if judgment.get("review") is None and (codes := reasons.get(judgment["id"])):
+                item["judgment"] = {**judgment, "review": {"asks": True, "reasons": codes}}
 
     async def _ranked(
         self, access: MemoryAccess, pending: Sequence[dict[str, Any]]
@@ -237,15 +254,9 @@ class ReviewQueue:
 
         The random sample comes first, so that its answers stay a random sample.
         """
-        dates = {item["judged_at"][:10] for item in pending if item.get("judged_at")}
-        days = [int(date.replace("-", "")) for date in sorted(dates)]
-        logged = await access.search(
-            ASYNC, *(access.layout.reviews_on(day, asked=True) for day in days)
-        )
-        reasons = {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
         sample, embedded, rest = [], [], []
         for item in pending:
-            if "sample" in reasons.get(item["judgment"]["id"], ()):
+            if "sample" in (item["judgment"].get("review") or {}).get("reasons", ()):
                 sample.append(item)
             elif item.get("vector") and item["embedder"] == access.embedder.id:
                 embedded.append(item)

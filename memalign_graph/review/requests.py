@@ -186,6 +186,7 @@ class PageRequest:
             "who": self.reviewer.name or None,
             "verified": self.reviewer.verified,
             "token": self.token,
+            "stored": "done" in self.request.query_params,
             "answered": answered if answered in self.queue.judges else None,
             "notices": [],
             "open": "…",

@@ -1,6 +1,7 @@
 """Review tasks on threads of an Agent Server: list them, load one, resume its run."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
@@ -23,6 +24,9 @@ from memalign_graph.review.tasks import (
     feedback_of,
     make_task,
 )
+from memalign_graph.types import Criterion, Example, Judgment
+
+logger = logging.getLogger(__name__)
 
 _TASK_ID = re.compile(r"t-([0-9a-f-]{36})-(\w+)")
 
@@ -34,21 +38,33 @@ def parse_task_id(task_id: str) -> tuple[str, str] | None:
 
 
 def cases_of(thread: Mapping[str, Any], criteria: Collection[str]) -> dict[str, CasePayload]:
-    """Return the cases that a thread asks about, by interrupt id, if the criteria are served.
-
-    The page has no form for guidelines that contradict each other.
-    """
+    """Return the cases that a thread asks about, by interrupt id, if the page can show them."""
     by_task = (thread.get("interrupts") or {}).values()
     interrupts = [interrupt for pending in by_task for interrupt in pending]
     cases = {
         interrupt["id"]: (interrupt.get("response_schema") or {}).get(CASE_KEYWORD)
         for interrupt in interrupts
     }
-    return {
-        key: case
-        for key, case in cases.items()
-        if case and case["kind"] != "conflicts" and {*case["criteria"]} <= {*criteria}
-    }
+    return {key: case for key, case in cases.items() if case and _can_show(case, criteria)}
+
+
+def _can_show(case: CasePayload, criteria: Collection[str]) -> bool:
+    """Return whether the criteria are served, and the page has a form for the case.
+
+    It has none for guidelines that contradict each other.
+    """
+    if case["kind"] == "conflicts" or not {*case["criteria"]} <= {*criteria}:
+        return False
+    try:
+        Example.model_validate(case["example"])
+        for fields in case["criteria"].values():
+            Criterion.model_validate(fields)
+        for fields in case["judgments"].values():
+            Judgment.model_validate(fields)
+    except ValueError as error:  # of another version: it waits for a page of that one
+        logger.warning("A question about %s is not listed: %s", [*case["criteria"]], error)
+        return False
+    return True
 
 
 async def list_tasks(

@@ -155,11 +155,12 @@ def refusal(kind: Any, status: int) -> Exception:
 class Threads:
     """A fake Agent Server client with one review graph."""
 
-    def __init__(self, office: Office, **options: Any) -> None:
+    def __init__(self, office: Office, namespace: Any = ("memalign",), **options: Any) -> None:
         changed = {**office.judge.options, "keep_judgments": None, **options}
         builder = create_review_graph(CRITERION, **changed)
         self.graph = builder.compile(checkpointer=InMemorySaver(), store=office.store)
         self.threads = self.runs = self
+        self.context: Any = {"namespace": namespace}
         self.ids: list[str] = []
         self.faults: list[Exception] = []
         self.status = "success"
@@ -170,7 +171,7 @@ class Threads:
     async def start(self, outputs: str) -> str:
         self.ids.append(str(uuid4()))
         example = {"inputs": "Where is my order?", "outputs": outputs}
-        await self.graph.ainvoke(example, self._config(self.ids[-1]))
+        await self.graph.ainvoke(example, self._config(self.ids[-1]), context=self.context)
         return await self.question(self.ids[-1])
 
     async def question(self, thread_id: str) -> str:

@@ -15,12 +15,20 @@ from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from memalign_graph import Criterion, create_judge_graph, create_panel_graph
+from memalign_graph import (
+    Criterion,
+    Example,
+    Feedback,
+    JudgeMemory,
+    create_judge_graph,
+    create_panel_graph,
+)
 from memalign_graph.review import ReviewQueue, create_review_app
 from memalign_graph.review.forms import parse_form
 from memalign_graph.review.requests import SignIn
 from memalign_graph.review.tasks import Reviewer
 from memalign_graph.review.threads import resume
+from tests.builders import keep_reviewed
 from tests.conftest import CRITERION
 from tests.integration_tests.review_page.conftest import (
     NAME,
@@ -75,12 +83,26 @@ async def test_page_waits_for_another_run_on_the_thread(office: Office, people: 
     assert notice.startswith("Learned:")
 
 
+def serve_panel(server: Threads, office: Office) -> None:
+    models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
+    panel = create_panel_graph([CRITERION], review="always", **models)
+    server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
+
+
+@pytest.mark.parametrize("kind", ["review", "panel", "question"])
 @pytest.mark.parametrize("is_taken_back", [False, True])
 async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_new_form(
-    office: Office, people: People, monkeypatch: pytest.MonkeyPatch, *, is_taken_back: bool
+    office: Office, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_taken_back: bool
 ) -> None:
-    server, ann, _ = people
-    question, queue = await server.start("Wait."), office.queue()
+    server, queue = Threads(office, clarify=kind == "question"), office.queue()
+    ann = Reviewer("ann", True, client=server)
+    if kind == "panel":
+        serve_panel(server, office)
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
+    question, reply = await server.start("Wait."), {NAME: COLD} if kind == "panel" else COLD
+    if kind == "question":
+        await office.reply(queue, ann, question, **COLD)
+        question, reply = await server.question(server.ids[0]), {"rationale": "No greeting."}
     server.faults.append(refusal(ConflictError, 409))
     sleep = asyncio.sleep
 
@@ -93,9 +115,10 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
             await office.memory.arevise(episode.id, {"value": True, "rationale": None})
 
     monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
-    notices = await office.reply(queue, ann, question, **COLD)
+    notices = await office.reply(queue, ann, question, **reply)
     expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
-    assert (await office.feedback(), bool(notices)) == (expected, not is_taken_back)
+    is_learned = not is_taken_back and kind != "question"  # the question stays open
+    assert (await office.feedback(), bool(notices)) == (expected, is_learned)
 
 
 async def test_answer_is_stored_if_the_model_fails(office: Office, people: People) -> None:
@@ -199,9 +222,7 @@ async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
 async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
     server = Threads(office)
     if kind == "panel":
-        models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
-        panel = create_panel_graph([CRITERION], review="always", **models)
-        server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
+        serve_panel(server, office)
     queue, ann = office.queue(), Reviewer("ann", True, client=server)
     question = await server.start("Wait.")
     task = await queue.open(ann, question)
@@ -449,6 +470,74 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
         assert await office.feedback() == {("ann", "Wait."): (False, form["rationale"])}
         assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is stored")
     assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
+
+
+async def test_page_that_was_open_brings_back_nothing_that_was_purged(office: Office) -> None:
+    queue, ann = await office.begin("Wait.")
+    bob = await office.expert("bob", queue).get(ann.here)
+    await office.answer(queue, ann)
+    await office.memory.aforget(author="ann", purge=True)
+    await bob.answer(value="false", rationale="Too short.")
+    assert (bob.page.status_code, await office.feedback()) == (404, {})
+    assert "rationale Too short." in bob.text
+
+
+@pytest.mark.parametrize("place", ["kept", "thread"])
+async def test_case_of_a_later_version_stops_no_other(
+    office: Office, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    server = Threads(office)
+    ann = Reviewer("ann", True, client=server)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    if place == "kept":
+        await office.judged("Wait.")
+        [item] = await office.store.asearch(("memalign", NAME, "judgments"))
+        await office.store.aput(item.namespace, item.key, {**item.value, "of_later_versions": 1})
+        await office.judged("Send a photo.")
+    else:
+        await server.start("Wait.")
+        [earlier] = [await server.get(server.ids[0])]
+        await server.start("Send a photo.")
+        [[interrupt]] = earlier["interrupts"].values()
+        interrupt["response_schema"]["x-case"]["judgments"][NAME]["of_later_versions"] = 1
+        later = await server.get(server.ids[1])
+
+        async def search(**_: Any) -> Any:
+            return [earlier, later]
+
+        monkeypatch.setattr(server, "search", search)
+    expert = office.expert("", office.queue())
+    assert "1 case waits" in (await expert.get("/review")).text
+    assert "Send a photo." in (await expert.get("/review/next")).text
+    assert (await expert.get(f"/review/standing/{NAME}")).page.status_code == 200
+
+
+async def test_list_says_why_a_kept_judgment_is_asked_about(office: Office) -> None:
+    midnight = datetime.now(UTC) + timedelta(days=1)
+    example = Example(inputs="Where is my order?", outputs="Wait.")
+    await asyncio.to_thread(keep_reviewed, office.memory.access, example, "sample", at=midnight)
+    assert "drawn at random" in (await office.expert("ann", office.queue()).get("/review")).text
+
+
+async def test_answer_in_another_namespace_is_not_offered_for_change(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Threads(office, namespace=["acme"])
+    ann = Reviewer("ann", True, client=server)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    acme = JudgeMemory(
+        office.store, CRITERION, namespace=["acme"], embeddings=office.judge.embeddings
+    )
+    other = Example(inputs="Hi.", outputs="Hello.")
+    await acme.aremember(Feedback(example=other, value=True, author="ann"))
+    await server.start("Wait.")
+    queue = office.queue()
+    expert = await office.expert("", queue).get("/review/next")
+    assert "1 answered by you, 1 by all, 1 open." in expert.text
+    assert "You can change an answer later" not in expert.text
+    await office.answer(queue, expert)
+    assert "Your answer is stored." in expert.text
+    assert "Change it" not in expert.text
 
 
 async def test_notice_names_no_other_answers_guideline(office: Office, people: People) -> None:

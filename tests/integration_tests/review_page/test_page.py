@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, Categorical, Criterion, Feedback, Numeric, Pairwise
+from memalign_graph import (
+    Boolean,
+    Categorical,
+    Criterion,
+    Example,
+    Feedback,
+    Numeric,
+    Pairwise,
+)
 from memalign_graph.interrupts import case_payload
-from memalign_graph.review import create_review_app, tasks
+from memalign_graph.review import create_review_app, dashboard, tasks
 from memalign_graph.review.forms import fields_of, parse_form
 from memalign_graph.review.tasks import Reviewer
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office
@@ -117,6 +125,21 @@ async def test_only_the_author_can_change_or_withdraw_an_answer(office: Office) 
     assert "Too short." in (await ann.post(f"/review/mine/{NAME}", **change)).text
     await ann.post(f"/review/learned/{NAME}/take-back", episode_id=episode.id)
     assert await office.feedback() == {}
+
+
+async def test_older_answers_can_be_changed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "_MAX_ANSWERS", 1)
+    for outputs in ("Older.", "Newer."):
+        example = Example(inputs="Where is my order?", outputs=outputs)
+        await office.memory.aremember(Feedback(example=example, value=True, author="ann"))
+    ann = await office.expert("ann", office.queue()).get(f"/review/mine/{NAME}")
+    assert ("Newer." in ann.text, "Older." in ann.text) == (True, False)
+    assert 'href="?from=1"' in ann.page.text
+    await ann.get(f"{ann.here}?from=1")
+    assert ("Newer." in ann.text, "Older." in ann.text) == (False, True)
+    assert "from=" not in ann.page.text
 
 
 async def test_guidelines_are_added_edited_and_rolled_back(office: Office) -> None:

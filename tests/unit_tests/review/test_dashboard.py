@@ -36,7 +36,8 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     assert guideline["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
     assert [source["mine"] for source in guideline["sources"]] == [True, False]
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
-    kind, late = run_sync(answers_by(SYNC, memory.access, "ann"))
+    (kind, late), count = run_sync(answers_by(SYNC, memory.access, "ann"))
+    assert ([late], count) == (run_sync(answers_by(SYNC, memory.access, "ann", 1))[0], 2)
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
@@ -121,7 +122,7 @@ def test_weeks_begin_on_monday_in_utc() -> None:
 def standing(overview: dict[str, Any]) -> str:
     """Return the page of agreement, with single spaces."""
     page: dict[str, Any] = {"title": "", "active": "", "criterion": "tone", "criteria": ["tone"]}
-    page |= {"who": None, "answered": None, "notices": [], "open": 0}
+    page |= {"who": None, "stored": False, "notices": [], "open": 0}
     rendered = _TEMPLATES.get_template("standing.html.jinja").render(page=page, **overview)
     return " ".join(rendered.split())
 
