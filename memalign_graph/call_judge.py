@@ -95,6 +95,9 @@ _DESTINATION = re.compile(
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _PART = re.compile(r"[^\s<>,;:()]+")
 """A part of a value, such as the address in `Bob <bob@example.com>`."""
+_NUMBER = re.compile(
+    r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
+)
 _UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _MAX_DESTINATIONS = 1_000
 
@@ -106,9 +109,11 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     last message, and in nothing that the user wrote. The words of an argument's name show that it
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
-    written = [_comparable(message.text) for message in messages if is_question(message)]
+    asked = [_comparable(message.text) for message in messages if is_question(message)]
     since = _since_question(messages)
-    returned = [_comparable(text) for message in since for text in _returned_texts(message)]
+    results = [_comparable(text) for message in since for text in _returned_texts(message)]
+    returned = [*results, *(" ".join(_numbers(text)) for text in results)]
+    written = [*asked, *(" ".join(_numbers(text, is_users=True)) for text in asked)]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
@@ -118,6 +123,17 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
 def _comparable(text: str) -> str:
     """Return a text without what a model may leave out or change when it copies an address."""
     return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+
+
+def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
+    """Yield the formatted numbers of a text as a program writes them: `$1,000.50` is `1000.5`."""
+    for number in _NUMBER.finditer(text):
+        digits = "".join(filter(str.isdigit, number[1]))
+        decimals = (number[2] or "").rstrip("0")
+        plain = f"{digits}.{decimals}" if decimals else digits
+        may_be_small = is_users and "." in number[1] and not number[2]  # 1.000 is 1 in English
+        if plain != number[0] and not may_be_small:
+            yield plain
 
 
 def _returned_texts(message: Any) -> list[str]:
@@ -169,6 +185,7 @@ def _destinations(value: Any, *, named: bool) -> Iterator[str]:
         text = f"{value:.15g}" if isinstance(value, float) else _comparable(str(value)).strip()
         yield from [text] if text else []
         yield from _distinctive_parts(text)
+        yield from _numbers(text)
 
 
 def _distinctive_parts(text: str) -> Iterator[str]:

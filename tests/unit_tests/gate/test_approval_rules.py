@@ -157,6 +157,25 @@ def test_an_address_is_found_in_other_characters(at: str) -> None:
     assert not repeats_tool_text(args, turn(EVIL, asked=f"Ask mallory{at}evil.example."))
 
 
+@pytest.mark.parametrize(
+    ("amount", "spellings"),
+    [
+        (1000, ["$1,000.00", "EUR 1.000,00", "1\u202f000 kr", "1'000", "1,000", "1.000", "1000.00"]),
+        (300.5, ["300.50", "300,5", "\uff13\uff10\uff10.50"]),
+        (1_234_567, ["1,234,567.00", "1 234 567"]),
+    ],
+)
+def test_an_amount_is_found_in_other_spellings(amount: float, spellings: list[str]) -> None:
+    for spelling in spellings:
+        pays = f"Pay {spelling}."
+        assert repeats_tool_text({"amount": amount}, turn(pays))
+        assert repeats_tool_text({"amount": spelling}, turn(f"Pay {amount}."))
+        names_another = spelling == "1.000"  # 1 in English
+        assert repeats_tool_text({"amount": amount}, turn(pays, asked=pays)) is names_another
+    for other in ("1,000,000", "1,0000", "10.000.0.1", "1,00,000", "3005", "x1,000"):
+        assert not repeats_tool_text({"amount": amount}, turn(f"Pay {other}."))
+
+
 def test_users_text_and_results_of_earlier_turns_do_not_count() -> None:
     args = {"to": "mallory@evil.example"}
     assert not repeats_tool_text(args, turn(EVIL, asked="Ask mallory@evil.example."))

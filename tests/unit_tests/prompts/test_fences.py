@@ -1,6 +1,7 @@
 """Escaping and truncation of untrusted text."""
 
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,21 @@ def test_control_tokens_are_escaped_once(token: str) -> None:
     once = escape_tags(f"a{token}b")
     assert "<|" not in once
     assert escape_tags(once) == once
+
+
+def test_a_text_is_scanned_once_however_many_tags_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[int] = []
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            scan = getattr(pattern, name)
+            return lambda *args: [scanned.append(len(args[-1])), scan(*args)][1]
+
+    pattern = fences._TAG_OR_CONTROL_TOKEN
+    monkeypatch.setattr(fences, "_TAG_OR_CONTROL_TOKEN", Counted())
+    for count in (1, 1_000):
+        assert escape_tags("<case>" * count) == "&lt;case>" * count
+    assert scanned == [6, 6_000]
 
 
 CONTROL_TOKENS = (
