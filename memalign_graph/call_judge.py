@@ -30,6 +30,7 @@ from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
+from memalign_graph.messages import OWN_PARTS, read_messages
 from memalign_graph.nodes.review import decide_review, make_feedback
 from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
@@ -43,7 +44,6 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.scales import Boolean, PassRule, require_bool
 from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain, typed
-from memalign_graph.transcript import OWN_PARTS, read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 logger = logging.getLogger(__name__)

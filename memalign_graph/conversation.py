@@ -21,9 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
+from memalign_graph.messages import read_messages
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
-from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]

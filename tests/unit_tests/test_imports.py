@@ -13,8 +13,8 @@ import memalign_graph
 PACKAGE = Path(memalign_graph.__file__).parent
 
 ORDER = (
-    "errors identity transcript scales types agreement replies io models asking tracing state "
-    "memory settings "
+    "errors identity messages transcript scales types agreement replies io models asking tracing "
+    "state memory settings "
     "prompts evidence.threshold evidence.monitoring memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "

@@ -23,12 +23,13 @@ from openai.types.chat import ChatCompletionMessage
 from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, JudgeMemory
 from memalign_graph.interrupts import show_block
 from memalign_graph.memory.index import MAX_BYTES, past_texts, retrieval_text
+from memalign_graph.messages import read_messages
 from memalign_graph.prompts import fences
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distill_small import rewrite_prompt
 from memalign_graph.prompts.judge import judge_prompt
 from memalign_graph.review.blocks import sections_of
-from memalign_graph.transcript import read_messages, render, steps_of
+from memalign_graph.transcript import render, steps_of
 from memalign_graph.types import parse_example
 from tests.unit_tests.memory.support import hashed
 
@@ -175,6 +176,8 @@ def test_binary_content_is_refused_in_a_sentence(content: Any, kind: str) -> Non
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "refund"}]}],
         [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}],
         [{"role": "assistant", "content": "x", "tool_calls": 5}],
+        [{"role": "assistant", "content": "x", "invalid_tool_calls": [{"function": "refund"}]}],
+        [{"lc": 1, "type": "constructor", "id": None, "kwargs": {"content": "x"}}],
         {"messages": [{"role": "user", "content": "x", "id": "m1"}]},
     ],
 )

@@ -43,8 +43,11 @@ def test_a_text_is_scanned_once_however_many_tags_it_has(monkeypatch: pytest.Mon
 
     class Counted:
         def __getattr__(self, name: str) -> Any:
-            scan = getattr(pattern, name)
-            return lambda *args: [scanned.append(len(args[-1])), scan(*args)][1]
+            def scan(*args: Any) -> Any:
+                scanned.append(len(args[-1]))
+                return getattr(pattern, name)(*args)
+
+            return scan
 
     pattern = fences._TAG_OR_CONTROL_TOKEN
     monkeypatch.setattr(fences, "_TAG_OR_CONTROL_TOKEN", Counted())
