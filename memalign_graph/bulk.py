@@ -59,6 +59,16 @@ _NOT_COMPARED = {"criterion", "model", "distill_model", "embeddings", "keep_judg
 """Options that change no request, or are compared by their hash or name."""
 
 
+def namespace_labels(judge: Judge, namespace: Sequence[str] | str | None) -> list[str]:
+    """Return the labels of a namespace; without one the default, unless the judge requires one."""
+    if namespace is None and judge.require_namespace:
+        raise InvalidInputError(
+            "namespace: none was given, and the judge has require_namespace=True. Give the "
+            "memory's, such as namespace=['acme']."
+        )
+    return list(check_namespace(DEFAULT_NAMESPACE if namespace is None else namespace))
+
+
 class UnansweredError(MemAlignError):
     """A case can't be judged yet, since one of its requests has no answer."""
 
@@ -86,7 +96,7 @@ def prepare_batch(
     path: str | Path,
     *,
     store: BaseStore,
-    namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
+    namespace: Sequence[str] | str | None = None,
 ) -> PreparedBatch:
     """Write the requests that judge examples with the present memory, without calling the judge.
 
@@ -136,7 +146,7 @@ def collect_batch(
     answers: Iterable[str | Path],
     *,
     store: BaseStore,
-    namespace: Sequence[str] | str = DEFAULT_NAMESPACE,
+    namespace: Sequence[str] | str | None = None,
     again: str | Path | None = None,
 ) -> Iterator[tuple[Row, Judgment | MemAlignError]]:
     """Judge a prepared batch by its answers, with the result of judging without a batch.
@@ -229,7 +239,9 @@ class _OfflineIO(IO):
         def send(request: Any) -> Any:
             body = json.loads(request.content)
             status, answer = self._answer(request.url.path, body)
-            return http.Response(status, json=answer)
+            # `json=` refuses half a surrogate pair and NaN.
+            content, headers = json.dumps(answer), {"content-type": "application/json"}
+            return http.Response(status, content=content, headers=headers)
 
         transport = openai.DefaultHttpxClient(transport=http.MockTransport(send))
         offline = client.with_options(http_client=transport, max_retries=0)
@@ -263,7 +275,11 @@ class _OfflineIO(IO):
                 raise self._unanswered from None
             raise error from error.__cause__
 
-    async def gather(self, operations: Sequence[Coroutine[Any, Any, T]], limit: int) -> list[T]:  # noqa: ARG002 - nothing is awaited
+    async def gather(
+        self,
+        operations: Sequence[Coroutine[Any, Any, T]],
+        limit: int,  # noqa: ARG002 - nothing is awaited
+    ) -> list[T]:
         results: list[T] = []
         unanswered: UnansweredError | None = None
         try:
@@ -287,7 +303,7 @@ class _BatchJudge:
         self,
         judge: Judge,
         store: BaseStore,
-        namespace: Sequence[str] | str,
+        namespace: Sequence[str] | str | None,
         answers: Mapping[str, Row] | None = None,
     ) -> None:
         self.judge = judge
@@ -295,7 +311,7 @@ class _BatchJudge:
         self._chat = Clients(judge.embeddings).judge_model(judge)
         offline = self.io.offline_model(self._chat)
         self._resources = JudgeResources(judge.but(model=offline, keep_judgments=None))
-        labels = list(check_namespace(namespace))
+        labels = namespace_labels(judge, namespace)
         self._settings = {**self._resources.defaults, "namespace": labels}
         self.access = self._resources.memory(store, self._settings)
 

@@ -19,6 +19,7 @@ from memalign_graph.evaluation.experiment import (
     make_splits,
     open_experiment,
     parse_options,
+    verdict_name,
 )
 from memalign_graph.evaluation.metrics import Comparison, JudgeScores, Prediction, score
 from memalign_graph.evaluation.report import (
@@ -197,7 +198,7 @@ async def _judge_folds(
             if name in with_evidence:
                 confidence = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
                 verdict = Prediction(value=judgment.verdict, confidence=confidence)
-                predictions[_verdict_name(name)] = verdict
+                predictions[verdict_name(name)] = verdict
         evaluated.append(
             EvaluatedCase(
                 example=case.example,
@@ -273,22 +274,17 @@ def _prediction(judgment: Judgment | str) -> Prediction:
     return Prediction(value=judgment.value, confidence=judgment.confidence)
 
 
-def _verdict_name(name: str) -> str:
-    """Name the row of a judge's own verdicts, where the evidence decides."""
-    return f"{name} verdict"
-
-
 def _score_judges(
     cases: Sequence[EvaluatedCase], judges: Sequence[str], scale: Scale, settings: RunSettings
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score baselines and judges, and compare each judge with the first and with the baselines."""
     baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]
     predicted = {name for case in cases for name in case.predictions}
-    with_verdict = [name for name in judges if _verdict_name(name) in predicted]
+    with_verdict = [name for name in judges if verdict_name(name) in predicted]
     known = {*judges, *predicted}
-    rows = [row for name in judges for row in (_verdict_name(name), name) if row in known]
+    rows = [row for name in judges for row in (verdict_name(name), name) if row in known]
     pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
-    pairs += [(name, _verdict_name(name)) for name in with_verdict]
+    pairs += [(name, verdict_name(name)) for name in with_verdict]
     return score(
         scale,
         [case.expected for case in cases],

@@ -51,7 +51,7 @@ from memalign_graph.models import (
 )
 from memalign_graph.runtime import DEFAULT_MAX_CONCURRENCY
 from memalign_graph.settings import Alignment, Guard, Judge, JudgeOptions, LearnFrom, Settings
-from memalign_graph.types import Criterion, Example, Feedback, FeedbackLike, Judgment
+from memalign_graph.types import Criterion, Episode, Example, Feedback, FeedbackLike, Judgment
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -126,14 +126,16 @@ def parse_options(
         return settings, {BASE: Alignment(judge=without_memory(aligned.judge)), ALIGNED: aligned}
     if judging:
         raise InvalidInputError(f"{next(iter(judging))}: give it to each Judge in `judges`.")
-    if not judges:
+    if not judges or not isinstance(judges, Mapping):
         raise InvalidInputError("judges: give at least one, such as {'mine': Judge(...)}.")
+    taken = {*dataset.BASELINES, *map(verdict_name, judges)}
     alignments = {}
     for name, judge in judges.items():
-        if not isinstance(judge, Judge | Alignment) or name in dataset.BASELINES:
+        is_name = isinstance(name, str) and name not in taken
+        if not (is_name and isinstance(judge, Judge | Alignment)):
             raise InvalidInputError(
                 f"judges: {name!r} can't be measured: give Judge(...) or Alignment(judge=...), "
-                "under another name than a baseline's."
+                "under a text that no baseline and no other judge's verdict has as its name."
             )
         if isinstance(judge, Judge):
             judge = Alignment(judge=judge, **learning)  # noqa: PLW2901 - the same, as an alignment
@@ -167,6 +169,11 @@ def make_splits(
             "feedback: nothing is left to learn from outside the items in `test`: give more."
         )
     return parsed, [fold]
+
+
+def verdict_name(name: object) -> str:
+    """Name the row of a judge's own verdicts, where the evidence decides."""
+    return f"{name} verdict"
 
 
 def has_memory(judge: Judge) -> bool:
@@ -290,6 +297,7 @@ class JudgeUnderTest:
             distill_model=self._model(judge.distill_model or judge.model),
             embeddings=self._embeddings(),
             keep_judgments=None,
+            require_namespace=False,  # each memory has a store of its own
         )
 
     def _model(self, model: ChatModelLike) -> BaseChatModel:
@@ -332,7 +340,8 @@ class JudgeUnderTest:
         judge, _ = self.judge, options.pop("judge")
         # The evidence needs verdicts on the cases that are learned from. A deployed judge has them:
         # it judged these cases before experts reviewed them.
-        labelled = {item.example.id for item in feedback if item.value is not None}
+        learned: list[Feedback | Episode] = [*feedback, *await memory.access.all_episodes(io)]
+        labelled = {item.example.id for item in learned if item.value is not None}
         can_weigh = judge.decide == "auto" and len(labelled) >= MIN_CASES
         options["judge_cases"] |= judge.decide == "evidence" or can_weigh
         builder = create_alignment_graph(self.experiment.criterion, **options, **judge.options)

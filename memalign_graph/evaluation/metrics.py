@@ -162,9 +162,12 @@ class PredictionColumn:
 
     def counts(self, weights: Array) -> Array:
         """Return the confusion matrix of each draw."""
-        cells = np.eye(self.labels**2)[(self.truth * self.labels + self.value).astype(int)]
-        counts: Array = (weights @ cells).reshape(-1, self.labels, self.labels)
-        return counts
+        cells = (self.truth * self.labels + self.value).astype(int)
+        # The matrix has many more cells than there are cases if the labels are many.
+        used, column = np.unique(cells, return_inverse=True)
+        counts = np.zeros((len(weights), self.labels**2))
+        counts[:, used] = weights @ (column[:, None] == np.arange(len(used)))
+        return counts.reshape(-1, self.labels, self.labels)
 
 
 def labels_of(scale: Scale) -> list[Value] | None:
@@ -296,8 +299,8 @@ def kappa(counts: Array, *, ordered: bool) -> Array:
     ranks = np.arange(counts.shape[-1])
     cost = (ranks[:, None] - ranks) ** 2 if ordered else (ranks[:, None] != ranks).astype(int)
     rows, columns = counts.sum(-1), counts.sum(-2)
-    chance = (cost * rows[:, :, None] * columns[:, None, :]).sum((1, 2)) / rows.sum(-1)
-    return np.where(chance > 0, 1 - (cost * counts).sum((1, 2)) / chance, np.nan)
+    chance = (rows @ cost * columns).sum(-1) / rows.sum(-1)
+    return np.where(chance > 0, 1 - np.tensordot(counts, cost) / chance, np.nan)
 
 
 def concordance(truth: Array, value: Array, weights: Array) -> Array:

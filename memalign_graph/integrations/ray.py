@@ -7,12 +7,12 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
+from memalign_graph.bulk import namespace_labels
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_judge_graph
 from memalign_graph.io import SYNC, run_sync
 from memalign_graph.judging.pinned import pin_memory, prepare_memory
 from memalign_graph.local import open_store
-from memalign_graph.memory.facts import DEFAULT_NAMESPACE
 from memalign_graph.memory.judge_memory import JudgeMemory
 
 _COLUMNS = ("value", "rationale", "confidence", "memory_version", "judgment", "error")
@@ -39,7 +39,7 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
     """
     if wrong := {*(dataset.columns(fetch_if_missing=False) or ())}.intersection(_COLUMNS):
         raise InvalidInputError(f"dataset: it has a column {min(wrong)!r} already. Rename it.")
-    place = (store, options.pop("namespace", DEFAULT_NAMESPACE))
+    place = (store, options.pop("namespace", None))
     config = {"max_concurrency": options.pop("max_concurrency", 32)}
     workers = (judge, *place, config, _Worker(judge, *place, config).version)
     options = {"batch_size": 256, "concurrency": 1, **options, "batch_format": "pyarrow"}
@@ -54,15 +54,16 @@ class _Worker:
         made = judge() if callable(judge) else judge
         if made.keep_judgments is not None:
             raise InvalidInputError("keep_judgments: leave it out: the dataset keeps judgments.")
+        labels = namespace_labels(made, name)
         opened = store() if callable(store) else open_store(store)
         with nullcontext(opened) if isinstance(opened, BaseStore) else opened as base:
-            memory = JudgeMemory(base, made.criterion, namespace=name, embeddings=made.embeddings)
+            memory = JudgeMemory(base, made.criterion, namespace=labels, embeddings=made.embeddings)
             self.version = version or run_sync(prepare_memory(SYNC, made, memory.access))
             pin = run_sync(pin_memory(SYNC, memory.access, **self.version))
         value = _ARROW_TYPES.get(made.criterion.scale.value_schema().get("type", ""), "string")
         self._types = {"value": value, "confidence": "float64"}
         self._graph = create_judge_graph(made.criterion, **made.options).compile(store=pin.store)
-        self._options: Any = {"config": config, "context": {"namespace": name}}
+        self._options: Any = {"config": config, "context": {"namespace": labels}}
         self._runner = asyncio.Runner()  # a client's connections end with their loop
 
     def __call__(self, batch: Any) -> Any:

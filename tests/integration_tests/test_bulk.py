@@ -207,6 +207,24 @@ async def test_unusable_and_missing_answers(bench: Bench, tmp_path: Path) -> Non
     assert not batch.at("batch").stat().st_size
 
 
+@pytest.mark.parametrize(
+    "message",
+    [{"content": '{"rationale": "Sorry \ud83d", "value": true}'}, {"score": float("nan")}],
+)
+async def test_answers_that_are_no_valid_text_or_json(
+    bench: Bench, tmp_path: Path, message: dict[str, Any]
+) -> None:
+    batch = Batch(bench, tmp_path)
+    batch.prepare(CASES[:1])
+    batch.round()
+    [line] = lines_of(batch.answers[0])
+    line["response"]["body"]["choices"][0]["message"] |= message
+    write_lines(batch.answers[0], [line])
+    [made] = batch.collect()
+    # As without a batch, the model is shown why half a surrogate pair is refused.
+    assert isinstance(made, UnansweredError if "content" in message else Judgment)
+
+
 async def test_later_changes_do_not_change_the_batch(bench: Bench, tmp_path: Path) -> None:
     await learned_judge(bench)
     batch = Batch(bench, tmp_path, keep_judgments=timedelta(days=1))
@@ -318,6 +336,10 @@ async def test_unusable_arguments_are_refused_before_any_request(
     batch.answers = [tmp_path / "none.jsonl"]
     with pytest.raises(InvalidInputError, match=r"answers: .*none.jsonl can't be read: No such"):
         batch.collect(again=None)
+    batch.judge = batch.judge.but(require_namespace=True)
+    with pytest.raises(InvalidInputError, match="namespace: none was given"):
+        batch.prepare(CASES)
+    batch.judge = batch.judge.but(require_namespace=False)
     monkeypatch.setattr("memalign_graph.local.chat.start_server", None)
     batch.rounds = 5
     for model, name in ((FakeListChatModel(responses=["yes"]), "FakeList"), ("local", "qwen")):

@@ -216,6 +216,13 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
         (records(5), {"model": "nonsense"}, "model: 'nonsense' names no model"),
         (records(5), {"use_guidelines": False, "use_episodes": False}, "use_episodes: a judge"),
         (records(5), {"judges": {}}, "judges: give at least one"),
+        (records(5), {"judges": [Judge(criterion=CRITERION)]}, "judges: give at least one"),
+        (records(5), {"judges": {1: Judge(criterion=CRITERION)}}, "judges: 1 can't be measured"),
+        (
+            records(5),
+            {"judges": dict.fromkeys(("a", "a verdict"), Judge(criterion=CRITERION))},
+            "judges: 'a verdict' can't be measured",
+        ),
         (records(5), {"judges": {"a": 5}}, "judges: 'a' can't be measured"),
         (records(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
         (
@@ -347,7 +354,8 @@ async def test_evaluation_in_a_graph_leaves_no_trace(call: Caller, server: Loopb
 
 
 async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
-    report = await call.evaluate(CRITERION, GIVEN, resamples=20, k=3, seed=4)
+    options: dict[str, Any] = {"resamples": 20, "k": 3, "seed": 4, "require_namespace": True}
+    report = await call.evaluate(CRITERION, GIVEN, **options)
     settings = report.settings
     assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
     assert settings.judges["aligned"]["k"] == 3

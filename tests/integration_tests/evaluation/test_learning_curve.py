@@ -41,6 +41,24 @@ async def test_learning_curve_of_a_judge_that_learns(call: Caller, server: Loopb
         assert not shown(chat) & {50, 51, 52}
 
 
+async def test_last_step_of_the_curve_is_the_aligned_judge(
+    call: Caller, server: LoopbackServer
+) -> None:
+    """Its evidence decides, also if no single step learns from ten cases."""
+    server.responder = Model(judge=lambda _: False, distil=nothing_to_learn)
+    kinds = ["apple", "apple", "pear"] * 7
+    fruit = [
+        record(n, inputs=f"{kind} {n}", outputs=f"{kind} {kind}", value=kind == "apple")
+        for n, kind in enumerate(kinds)
+    ]
+    options: dict[str, Any] = {"learning_curve": True, "sizes": [6]}
+    report = await call.evaluate(CRITERION, fruit[:12], test=fruit[12:], **options)
+    assert report.metric("aligned", "agreement").value == 1
+    assert report.metric("base", "agreement").value == 1 / 3
+    assert report.curve is not None
+    assert report.curve.steps[-1].unseen.metrics == report.of("aligned").metrics
+
+
 async def test_learning_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
     """Also with given test cases, and in `evaluate` as in `learning_curve`."""
     firsts = set()

@@ -3,6 +3,7 @@
 # ruff: noqa: S311 - nothing secret
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +96,16 @@ def test_metrics_match_scikit_learn() -> None:
         )
         wanted = sklearn.roc_auc_score(truth, belief) if len(set(truth)) > 1 else None
         assert metrics["auc"] == (None if wanted is None else pytest.approx(wanted))
+
+
+def test_memory_for_many_labels_does_not_grow_with_their_fourth_power() -> None:
+    labels = tuple(f"intent {number}" for number in range(60))
+    tracemalloc.start()
+    [scores], _ = scored(Categorical(choices=labels), labels, labels, resamples=0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert scores.metrics["kappa"].value == 1
+    assert peak < 20_000_000
 
 
 def test_concordance_is_correlation_times_bias_correction() -> None:
