@@ -168,17 +168,10 @@ class MemoryAccess:
         change: Mapping[str, Any],
         *,
         author: str | None = None,
-        episodes: Iterable[Episode] = (),
-        replaces: bool = False,
+        rows: Sequence[EpisodeRow] = (),
     ) -> Fact:
-        """Write a fact with the fields of `change`, after the feedback records of `episodes`.
-
-        New feedback is merged with stored feedback of the same expert; with `replaces` it replaces
-        it.
-        """
-        view = self.view
-        rows = {each.id: view.row_of(each, replaces=replaces) for each in episodes}
-        by_key = {row.key: row for row in rows.values()}
+        """Write a fact with the fields of `change`, after the records of its feedback."""
+        view, by_key = self.view, {row.key: row for row in rows}
         now_us = clock.now_us()
         at_us = max(now_us, timestamp_us(view.latest_fact_id) + 1)
         fact = Fact(
@@ -187,7 +180,7 @@ class MemoryAccess:
             clock_us=now_us if at_us > now_us + CLOCK_SKEW_US else None,
             reason=reason,
             author=author,
-            said={episode_id: row.key for episode_id, row in rows.items()},
+            said={row.id: row.key for row in rows},
             **change,
         )
         written = item_of(fact)

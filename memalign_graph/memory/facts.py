@@ -247,6 +247,11 @@ class Fact(FrozenModel):
         """Whether it changes guidelines, or marks feedback as distilled."""
         return bool(self.read or self.guidelines or self.retired)
 
+    @property
+    def signed_by(self) -> set[str | None]:
+        """The authors of it and of its guidelines."""
+        return {self.author, *(each.author for each in self.guidelines)}
+
     def read_together(self, episode_ids: Iterable[str]) -> set[str]:
         """Return these episodes, and those that shared a prompt with them."""
         ids = {*episode_ids}

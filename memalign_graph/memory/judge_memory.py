@@ -10,7 +10,7 @@ from typing import Any, get_args, overload
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory import history, jsonl, reports
@@ -302,7 +302,8 @@ class JudgeMemory:
 
         Raises:
             InvalidInputError: If no episodes are chosen, or an argument cannot be used.
-            ChatModelError: If distilling again fails; the feedback is forgotten anyway.
+            ChatModelError: If distilling again fails; the feedback is forgotten anyway. Notes of
+                the error name what a purge could not erase.
         """
         # Imported here, since alignment is built on memory.
         from memalign_graph.alignment.distill import redistill_after_forget
@@ -329,7 +330,12 @@ class JudgeMemory:
             forgotten = await forget(io, self.access, selection, author=by)
         if self._model is None:
             return forgotten
-        return await redistill_after_forget(io, self.access, self._model.get, forgotten)
+        try:
+            return await redistill_after_forget(io, self.access, self._model.get, forgotten)
+        except MemAlignError as error:
+            for warning in forgotten.purged.warnings if forgotten.purged else ():
+                error.add_note(warning)
+            raise
 
     forget, aforget = sync_async_methods(_forget)
 

@@ -36,7 +36,14 @@ from memalign_graph.memory.judgments import delete_matching
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.recall import embedder_namespaces
 from memalign_graph.memory.view import MemoryView, discard_view
+from memalign_graph.scales import require_bool
 from memalign_graph.types import Episode, Guideline
+
+
+_NAME_LEFT = (
+    "{!r} is still named in the history or as the author of guidelines: a purge finds a name by its "
+    "feedback, and this memory has none. Store feedback of this author, and purge it again."
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Selection:
             (self.episode_ids is None or episode.id in self.episode_ids)
             and (self.feedback_ids is None or episode.feedback_id in self.feedback_ids)
             and (self.author is None or episode.author == self.author)
-            and (self.where is None or bool(self.where(episode)))
+            and (self.where is None or require_bool(self.where(episode), "where"))
         )
 
 
@@ -172,8 +179,8 @@ async def purge(
             "unanswered": sorted(map(hash_example_id, cases)),
             "keeps_signatures": traces.keeps_signatures,
         }
-        named = None if author in traces.authors else author
-        fact = await access.write(io, PURGE, change, author=named)
+        by = None if author in traces.authors else author
+        fact = await access.write(io, PURGE, change, author=by)
         await clear_cached_replies(io, access)  # again, for those of the meantime
         redactions, late = await _purge_late(io, access, fact, traces.authors)
         traces.rows |= late
@@ -184,6 +191,9 @@ async def purge(
     await access.overwrite(io, changed)
     # Again, for judgments that were made meanwhile.
     await delete_matching(io, access, traces.is_traced)
+    named = {None}.union(*(fact.signed_by for fact in view.facts()[0]))
+    if selection.author in named - {None, *(each.author for each in traces.retained)}:
+        warnings.append(_NAME_LEFT.format(selection.author))
     guideline_ids = {revision.id for revision in redactions.revisions}
     await _redact(io, access, traces.rows, purged, traces.ids | guideline_ids)
     warnings += await vacuum(io, access.store, "store")
@@ -304,13 +314,19 @@ async def write_fact(
     episodes: Iterable[Episode] = (),
     replaces: bool = False,
 ) -> MemoryView:
-    """Write a fact as `MemoryAccess.write` does; erase from it what was purged meanwhile.
+    """Write a fact with feedback, without what was purged, also meanwhile.
 
-    `purges` are the purges that the writer knew when it read the memory.
+    `purges` are the purges that the writer knew when it read the memory. Feedback is merged with
+    stored feedback of the same expert; with `replaces` it replaces it.
     """
-    fact = await access.write(
-        io, reason, change, author=author, episodes=episodes, replaces=replaces
-    )
+    purged_ids = access.view.purged_ids()
+    rows = []
+    for episode in episodes:
+        # A judgment made before a purge may quote what was purged.
+        redacted = _without_traces(episode.to_json(), purged_ids) if purged_ids else None
+        new = episode if redacted is None else Episode.model_validate(redacted)
+        rows.append(access.view.row_of(new, replaces=replaces))
+    fact = await access.write(io, reason, change, author=author, rows=rows)
     view = await access.refresh(io)
     meanwhile = sorted(view.purges() - purges)
     for key in meanwhile:
@@ -412,17 +428,20 @@ async def _redact(
     ids: set[str],
 ) -> None:
     """Redact feedback, and the judgments of other experts' feedback that may repeat it."""
-    redacted = {key: _without_traces(rows[key], ids) for key in rows if key not in purged}
-    changes = {key: item for key, item in redacted.items() if item is not None}
+    changes = {
+        key: {**row.record(), "episode": content}
+        for key, row in rows.items()
+        if key not in purged and (content := _without_traces(row.content, ids))
+    }
     if changes:
         discard_view(access.store, access.view)  # it has these judgments, too
     erased = {key: rows[key].redacted().record() for key in rows if key in purged}
     await access.put(io, access.layout.of("words"), {**changes, **erased})
 
 
-def _without_traces(row: EpisodeRow, ids: set[str]) -> Item | None:
-    """Return a record without what its judgment may repeat; None if that is nothing."""
-    judgment = row.content.get("judgment")
+def _without_traces(episode: Mapping[str, Any], ids: set[str]) -> Item | None:
+    """Return an episode as JSON without what its judgment may repeat; None if that is nothing."""
+    judgment = episode.get("judgment")
     if not isinstance(judgment, Mapping) or ids.isdisjoint(texts_in(judgment)):
         return None
     evidence = judgment.get("evidence") or {}
@@ -430,7 +449,7 @@ def _without_traces(row: EpisodeRow, ids: set[str]) -> Item | None:
     prompted = [key for key in judgment.get("episode_ids", []) if key not in ids]
     redacted = {**judgment, "rationale": "", "warnings": [], "episode_ids": prompted}
     redacted |= {"evidence": {**evidence, "neighbours": others}} if evidence else {}
-    return {**row.record(), "episode": {**row.content, "judgment": redacted}}
+    return {**episode, "judgment": redacted}
 
 
 async def _remove_vectors(

@@ -149,6 +149,13 @@ class MemoryView:
                 if episode_ids is None or not episode_ids.isdisjoint(fact.forgotten)
             }
 
+    def purged_ids(self) -> set[str]:
+        """Return the ids of purged episodes and guidelines, without those that were given again."""
+        with self._lock:
+            purged = {key for fact in self._purges for key in fact.forgotten}
+            purged.update(*(ids for fact in self._purges for ids in fact.scrubbed.values()))
+            return purged - self._state.rows.keys() - self._state.guidelines.keys()
+
     def episodes(self, ids: Iterable[str] | None = None) -> dict[str, Episode]:
         """Return the active ones of some episodes, or all episodes, oldest first."""
         with self._lock:
@@ -304,8 +311,7 @@ class MemoryView:
             scrubbed |= purge.scrubbed.keys()
         for key, fact in self._facts.items():
             # Most facts stay as they are: going through all at each purge would be quadratic.
-            signed = {fact.author, *(revision.author for revision in fact.guidelines)}
-            if fact.answers or key in scrubbed or not names.isdisjoint(signed):
+            if fact.answers or key in scrubbed or not names.isdisjoint(fact.signed_by):
                 self._facts[key] = reduce(
                     lambda left, purge: left.after_purge(purge, erased[purge.id]),
                     (purge for purge in purges if purge.id >= key),

@@ -213,6 +213,10 @@ def test_unknown_ids_are_listed_in_order(memory: JudgeMemory) -> None:
     assert memory.forget(one.id).unknown_ids == [one.id]
 
 
+async def ask_elsewhere(episode: Episode) -> bool:
+    return episode.author == "nobody"
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "episode_ids: choose the episodes to forget"),
     ({"episode_ids": 5}, "episode_ids"),
@@ -220,6 +224,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"feedback_ids": [b"7"]}, "feedback_ids"),
     ({"author": ["ann"]}, "author"),
     ({"where": "ann"}, "where"),
+    ({"where": ask_elsewhere}, "where: give a plain function, not an async one"),
     ({"author": "ann", "by": 3}, "by"),
     ({"author": "ann", "checkpointer": "threads.db"}, "checkpointer"),
 ]

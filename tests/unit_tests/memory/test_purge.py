@@ -168,6 +168,25 @@ def test_judgment_of_another_case_no_longer_names_the_purged_episode(memory: Jud
     assert left_in(everything_in(memory.access.store), purged.example_id) == []
 
 
+@pytest.mark.parametrize("is_lesson", [True, False])
+def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
+    memory: JudgeMemory, *, is_lesson: bool
+) -> None:
+    """As of an expert who was asked before, on a thread that the purge did not reach."""
+    episode = memory.remember(comment("one", "It is zqxwhy."))
+    learn(memory, op("add", episode, text="Always zqxwhy."))
+    [guideline] = memory.guidelines()
+    quoted = {"guideline_ids": [guideline.id]} if is_lesson else {"episode_ids": [episode.id]}
+    judgment = make_judgment(rationale="As one said, zqxwhy counts.", **quoted)
+    memory.forget(episode.id, purge=True)
+    answer = memory.remember(comment("three", author="cy", judgment=judgment))
+    memory.revise(answer.id, {"value": False})
+    [stored] = memory.episodes()
+    assert stored.judgment is not None
+    assert (stored.judgment.rationale, stored.judgment.episode_ids) == ("", [])
+    assert left_in(everything_in(memory.access.store)) == []
+
+
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:
     episode, two, three, four = memory.remember(
         [comment("one", "zqxwhy"), comment("two"), comment("three"), comment("four")]
@@ -466,7 +485,9 @@ def test_purge_by_id_keeps_authors(memory: JudgeMemory, selection: dict[str, Any
     again = JudgeMemory(memory.access.store, CRITERION, embeddings=hashed)
     for process in (memory, again):
         assert process.guidelines() == [guideline]
+    is_named = "'ann' is still named" in str(purge(memory, **selection).warnings)
+    assert is_named is ("author" in selection)
     memory.remember(comment("one", author="ann"))
-    memory.forget(**selection, purge=True)
+    assert "still named" not in str(purge(memory, **selection).warnings)
     assert [guideline.author for guideline in memory.guidelines()] == [None]
     assert left_in(everything_in(memory.access.store), '"ann"') == []

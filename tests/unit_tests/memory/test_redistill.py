@@ -115,8 +115,10 @@ async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
     one, two = await two_sources(near)
     memory = with_model(near, max_retries=0)
     near.server.script(*replies)
-    with pytest.raises(failure):
+    with pytest.raises(failure) as caught:
         await forget_first(near, how, one, memory)
+    notes = "".join(getattr(caught.value, "__notes__", []))
+    assert ("Checkpoints were not searched" in notes) is (how == "purge")
     assert one.word not in {episode.word for episode in memory.episodes()}
     pending = [(guideline.status, guideline.episode_ids) for guideline in memory.guidelines()]
     assert pending == ([] if how == "purge" else [("pending", [two.id])])
