@@ -39,10 +39,9 @@ from memalign_graph.memory.view import MemoryView, discard_view
 from memalign_graph.scales import require_bool
 from memalign_graph.types import Episode, Guideline
 
-
 _NAME_LEFT = (
-    "{!r} is still named in the history or as the author of guidelines: a purge finds a name by its "
-    "feedback, and this memory has none. Store feedback of this author, and purge it again."
+    "{!r} is still named in the history or as the author of guidelines: a purge finds a name by its"
+    " feedback, and this memory has none. Store feedback of this author, and purge it again."
 )
 
 
