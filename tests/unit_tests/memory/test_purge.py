@@ -176,7 +176,7 @@ def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
     episode = memory.remember(comment("one", "It is zqxwhy."))
     learn(memory, op("add", episode, text="Always zqxwhy."))
     [guideline] = memory.guidelines()
-    quoted = {"guideline_ids": [guideline.id]} if is_lesson else {"episode_ids": [episode.id]}
+    quoted: Any = {"guideline_ids": [guideline.id]} if is_lesson else {"episode_ids": [episode.id]}
     judgment = make_judgment(rationale="As one said, zqxwhy counts.", **quoted)
     memory.forget(episode.id, purge=True)
     answer = memory.remember(comment("three", author="cy", judgment=judgment))
