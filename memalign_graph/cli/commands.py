@@ -165,6 +165,8 @@ def evaluate(
     from memalign_graph.evaluation import aevaluate
     from memalign_graph.evaluation.metrics import measures_of
 
+    if test and folds:
+        raise InvalidInputError("--folds: with --test nothing is split into folds. Leave one out.")
     limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
     for name, limit in limits.items():
         if name[4:] not in measures_of(criterion.criterion.scale):

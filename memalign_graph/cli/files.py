@@ -8,14 +8,20 @@ import re
 import sqlite3
 import sys
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalign_graph.errors import InvalidInputError, describe_validation_error, require_extra
+from memalign_graph.errors import (
+    InvalidInputError,
+    describe_validation_error,
+    excerpt,
+    require_extra,
+)
 from memalign_graph.local.stores import has_postgres_table, is_postgres, without_secrets
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ _SETTINGS = {
     "evaluate": {"folds", "seed", "group_by", "learning_curve", "resamples", "sizes"},
 }
 """The settings in each section of a criterion file."""
+_NAME_CHARS = 100  # of a name, in a message
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 
 
@@ -146,29 +153,49 @@ def load_criteria(path: str, option: str) -> list[CriterionFile]:
 
 def _load(path: str, option: str) -> Any:
     text = read_text(path, option)
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
+    try:
+        return parse_json(text)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{option}: {path}: {error}") from error
+    except (ValueError, RecursionError):
+        pass  # it may be YAML
     with require_extra("cli", f"{option}: {path}: reading YAML"):
         yaml = import_module("yaml")
     try:
-        return yaml.load(text, _unique_keys(yaml))
+        return yaml.load(text, _yaml_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise InvalidInputError(f"{option}: {path} is neither YAML nor JSON: {problem}.") from error
 
 
-def _unique_keys(yaml: Any) -> Any:
-    """Return YAML's safe loader, but one that refuses a key given twice; the last would count."""
+def _yaml_loader(yaml: Any) -> Any:
+    """Return YAML's safe loader, but one that refuses a key given twice."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's
             # A key that is no scalar is refused below.
-            keys = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-            if repeated := [key for key, count in keys.items() if count > 1]:
-                raise yaml.YAMLError(f"{repeated[0]} is given twice")
+            if key := repeated(key.value for key, _ in node.value if isinstance(key.value, str)):
+                raise yaml.YAMLError(f"{key} is given twice")
             return super().construct_mapping(node, deep)
 
     return Loader
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON that people wrote: a key given twice is refused, where `json` takes the last."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if (key := repeated(key for key, _ in pairs)) is not None:
+            raise InvalidInputError(f"{key} is given twice in one object. Remove one.")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that is given twice."""
+    counts = Counter(names).items()
+    return next((excerpt(name, _NAME_CHARS) for name, count in counts if count > 1), None)
 
 
 def _parse(path: str, option: str, content: Any) -> CriterionFile:

@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _MIN_ID_CHARS = 4
-_EMPTY_VERSION = "0" * 32
+EMPTY_VERSION = "0" * 32
 """The version of an empty memory."""
 
 
@@ -142,7 +142,7 @@ def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> N
 def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> None:
     """Return to a version that history or a judgment names."""
     with location.open() as memory:
-        versions = {commit.version for commit in memory.history()} | {_EMPTY_VERSION}
+        versions = {commit.version for commit in memory.history()} | {EMPTY_VERSION}
         before = memory.version()
         missing = memory.rollback(find_id(version, versions, "versions")).missing
         version = memory.version()
@@ -184,7 +184,7 @@ def forget(
         # A purge may also name feedback that was forgotten before, by its full id.
         ids = {
             key
-            if purge and len(key) == len(_EMPTY_VERSION)
+            if purge and len(key) == len(EMPTY_VERSION)
             else find_id(key, [*episodes, *guidelines], "guidelines or episodes")
             for key in (typed.strip().lower() for typed in keys or ())
         }

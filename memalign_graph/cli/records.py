@@ -5,7 +5,6 @@ A record that cannot be read becomes an error in its place; the others are still
 
 import csv
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalign_graph.cli.files import read_text
+from memalign_graph.cli.files import parse_json, read_text, repeated
 from memalign_graph.errors import InvalidInputError, excerpt, require_extra
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
     content = _parsed(text) if lines else []
     if isinstance(content, InvalidInputError):
         raise InvalidInputError(f"{where}: {content}") from content
-    rows = _oriented(content)
+    rows = _oriented(content, where)
     if isinstance(rows, list):
         return [(f"record {number}", _object(row)) for number, row in enumerate(rows, 1)]
     return [("line 1", _object(rows))]
@@ -248,7 +247,9 @@ def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
 def _parsed(text: str) -> Any:
     """Parse JSON; returns the error if it is none."""
     try:
-        return json.loads(text)
+        return parse_json(text)
+    except InvalidInputError as error:
+        return error
     except (ValueError, RecursionError) as error:
         return InvalidInputError(f"this is not JSON: {error}.")
 
@@ -264,15 +265,18 @@ def _object(row: Any) -> Any:
     return row if is_record else InvalidInputError("give an object with inputs and outputs.")
 
 
-def _oriented(content: Any) -> Any:
+def _oriented(content: Any, where: str) -> Any:
     """Return the rows of a table in any of pandas' orientations."""
     if not isinstance(content, dict) or not content:
         return content
     if isinstance(content.get("data"), list):
         names = content.get("columns")
         if isinstance(names, list):
+            names = list(map(str, names))
+            if name := repeated(names):
+                raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
             return [
-                dict(zip(map(str, names), cells, strict=True))
+                dict(zip(names, cells, strict=True))
                 if isinstance(cells, list) and len(cells) == len(names)
                 else cells
                 for cells in content["data"]
@@ -332,9 +336,8 @@ def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str
     """Make records of a table's rows, named by the first one; skips blank rows."""
     filled = [(at, cells) for at, cells in table if any(str(cell).strip() for cell in cells)]
     names = [str(name).strip() for _, head in filled[:1] for name in head]
-    named = list(filter(None, names))
-    if len({*named}) < len(named):
-        raise InvalidInputError(f"{where}: two columns have the same name: {_listed(named)}.")
+    if name := repeated(filter(None, names)):
+        raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 

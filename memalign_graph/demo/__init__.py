@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memalign_graph.cli.files import check_database
+from memalign_graph.cli.memory import EMPTY_VERSION
 from memalign_graph.cli.terminal import Terminal, clean, key_value_table, pluralize, table
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def demo(
     from memalign_graph.types import Criterion
 
     check_database(memory, "--memory")
-    for suffix in ("", "-wal", "-shm", ".lock") if fresh else ():
-        memory.with_name(memory.name + suffix).unlink(missing_ok=True)
     path = resources.files(__package__).joinpath("cases", "sql.json" if sql else "exam.json")
     scenario = json.loads(path.read_text("utf-8"))
     criterion = Criterion.model_validate(scenario["criterion"])
@@ -73,6 +72,8 @@ def demo(
     seconds = {"before": judge_all("before", InMemoryStore())}
     with open_local_store(memory) as store:
         learned = JudgeMemory(store, criterion, embeddings=embeddings)
+        if fresh:  # the file may hold other memories
+            learned.rollback(EMPTY_VERSION)
         known = {item.feedback_id for item in learned.episodes() if item.status == "distilled"}
         new = [case for case in scenario["taught"] if case["id"] not in known]
         scripted = [case["expert"] for case in new]

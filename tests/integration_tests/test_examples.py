@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from memalign_graph import JudgeMemory
 from memalign_graph.cli import main
-from tests.conftest import judgings
+from memalign_graph.local import open_local_store
+from tests.conftest import CRITERION, judgings
 from tests.integration_tests.cli.support import Ran
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
@@ -265,9 +267,10 @@ def test_demo_learns_once(server: LoopbackServer, tmp_path: Path, demo: Demo) ->
 
 
 def test_demo_accepts_a_typed_comment(server: LoopbackServer, tmp_path: Path, demo: Demo) -> None:
-    memory = ("--memory", str(tmp_path / "demo.sqlite"))
-    other = tmp_path / "demo.sqlite.csv"
-    other.write_text("mine")
+    path = tmp_path / "demo.sqlite"
+    memory = ("--memory", str(path))
+    with open_local_store(path) as store:
+        JudgeMemory(store, CRITERION, embeddings="local").add_guideline("Mine.")
     scripted = demo(*memory, "--sql")
     assert "the expert on revenue-march: False: A query for the business" in scripted.err
     assert "right on 2 of 4 unseen cases before it learned, and on 2 after." in scripted.out
@@ -278,7 +281,8 @@ def test_demo_accepts_a_typed_comment(server: LoopbackServer, tmp_path: Path, de
     sent = "".join(chat.text for chat in server.chats)
     assert "Never from the raw tables." in sent
     assert "leave out cancelled orders" not in sent
-    assert other.read_text() == "mine"
+    with open_local_store(path) as store:
+        assert JudgeMemory(store, CRITERION, embeddings="local").guidelines()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ RECORDS = [record(number) for number in range(12)]
 
 def evaluate(shell: Shell, *options: str, records: Any = RECORDS) -> Ran:
     shell.write_lines("feedback.jsonl", *records)
-    return shell.run("evaluate", "-c", "tone.yaml", "-f", "feedback.jsonl", *FAST, *options)
+    fast = () if "--test" in options else FAST
+    return shell.run("evaluate", "-c", "tone.yaml", "-f", "feedback.jsonl", *fast, *options)
 
 
 @pytest.fixture
@@ -116,6 +117,7 @@ def test_rounding_misses_no_threshold(shell: Shell) -> None:
         ("boolean", ["--report", "r.pdf"], "--report: end the name of r.pdf in .html, .md or"),
         ("boolean", ["--report", "no/r.md"], "--report: no/r.md: the folder no does not exist"),
         ("boolean", ["--report", "feedback.jsonl"], "--report: feedback.jsonl is a database, or"),
+        ("boolean", ["--test", "feedback.jsonl", "--folds", "2"], "--folds: with --test nothing"),
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is not an SQLite file"),
         ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),

@@ -72,6 +72,21 @@ def test_json_as_this_package_writes_it(tmp_path: Path) -> None:
     assert load(tmp_path, "\ufeff" + json.dumps(criterion.to_json()), "c.yml") == criterion
 
 
+def test_json_key_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"c\.json: k is given twice in one object\."):
+        load(tmp_path, '{"name": "a", "instructions": "b", "judge": {"k": 1, "k": 2}}', "c.json")
+    good = '{"inputs": "a", "outputs": "b", "value": true}'
+    twice = (f'{good[:-1]}, "value": false}}', '{"inputs": [{"": 1, "": 2}], "outputs": "b"}')
+    read = records(tmp_path, "f.jsonl", "\n".join([good, *twice]))
+    assert [str(problem)[:24] for problem in fields(read)[1:]] == [
+        "value is given twice in ",
+        " is given twice in one o",
+    ]
+    assert fields(read)[0]["value"] is True
+    with pytest.raises(InvalidInputError, match=r"f\.json: value is given twice"):
+        records(tmp_path, "f.json", f"[{good}, {twice[0]}]")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

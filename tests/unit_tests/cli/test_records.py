@@ -190,6 +190,10 @@ def test_values_are_read_by_the_scale(
 
 
 def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
+    split = '{"columns": ["inputs", "outputs", "value", "value"], "data": [["a", "b", 1, 0]]}'
+    for name, text in (("f.json", split), ("f.csv", "inputs,outputs,value,value\na,b,1,0\n")):
+        with pytest.raises(InvalidInputError, match=f"{name}: two columns are called value"):
+            read_text(tmp_path, text, name=name)
     with pytest.raises(InvalidInputError, match="two columns are called value"):
         read_text(tmp_path, "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n")
     [row] = read_text(tmp_path, "inputs,outputs,value,VALUE\nHi,Ho,1,0\n")
