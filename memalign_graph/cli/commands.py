@@ -163,19 +163,10 @@ def evaluate(
     from rich.markdown import Markdown
 
     from memalign_graph.evaluation import aevaluate
-    from memalign_graph.evaluation.metrics import measures_of
 
     if test and folds:
         raise InvalidInputError("--folds: with --test nothing is split into folds. Leave one out.")
-    limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
-    for name, limit in limits.items():
-        if name[4:] not in measures_of(criterion.criterion.scale):
-            raise InvalidInputError(
-                f"{flag_of(name)}: the criterion's scale has no {name[4:]}. Leave it out."
-            )
-        if not (limit >= 0 if name == "max_mae" else -1 <= limit <= 1):
-            most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
-            raise InvalidInputError(f"{flag_of(name)}: {limit:g} is out of range. Use {most}.")
+    limits = _limits(thresholds, criterion)
     if report:
         check_output_path(report, "--report", feedback, test, criterion.path, cache)
         if report.suffix.lower() not in (".html", ".md", ".json"):
@@ -217,6 +208,22 @@ def evaluate(
         return Status.THRESHOLD_MISSED
     failed = rejected + more + measured.of("aligned").failed
     return Status.PARTIAL if failed else Status.DONE
+
+
+def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:
+    """Return the thresholds that are given, by their names."""
+    from memalign_graph.evaluation.metrics import measures_of
+
+    limits = {name: limit for name, limit in asdict(thresholds).items() if limit is not None}
+    for name, limit in limits.items():
+        if name[4:] not in measures_of(file.criterion.scale):
+            raise InvalidInputError(
+                f"{flag_of(name)}: the criterion's scale has no {name[4:]}. Leave it out."
+            )
+        if not (limit >= 0 if name == "max_mae" else -1 <= limit <= 1):
+            most = "a number from 0 on" if name == "max_mae" else "a share such as 0.8"
+            raise InvalidInputError(f"{flag_of(name)}: {limit:g} is out of range. Use {most}.")
+    return limits
 
 
 def _read(
@@ -406,7 +413,7 @@ def migrate(
     the stored verdicts, as after an update or a change of the file. With --apply, calibration uses
     the new verdicts; then set the model in the criterion's file.
     """
-    from memalign_graph.evaluation import migrate as compare
+    from memalign_graph.evaluation import amigrate
 
     if cache:
         check_database(cache, "--cache")
@@ -416,7 +423,7 @@ def migrate(
         terminal.progress() as progress,
         option_errors(model="--to", memory="--memory"),
     ):
-        result = compare(
+        comparing = amigrate(
             memory,
             to,
             apply=apply,
@@ -426,6 +433,7 @@ def migrate(
             progress=lambda done, total: progress("judged", done, total),
             **judge.options,
         )
+        result = asyncio.run(comparing)
     summary = {
         "cases": result.cases,
         "agreement before": _interval(result.before),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -175,10 +175,6 @@ async def _judge(
         terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
         if not (await memory.aversion()).strip("0"):
             terminal.warn(f"{location} is empty: judging by the criterion alone.")
-        elif len(indexes) > 1 and ((settings.use_episodes and settings.k) or settings.measures):
-            # Otherwise concurrent judgments would all embed the episodes that lack vectors.
-            with suppress(MemAlignError):
-                await memory.arecall(examples[indexes[0]], 1)
         graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
         judged = graph.abatch_as_completed(
             [examples[index] for index in indexes],

@@ -1,5 +1,6 @@
 """`memalign demo`: judge cases, learn from experts' feedback on others, and judge again."""
 
+import asyncio
 import json
 import random
 import sys
@@ -60,16 +61,16 @@ def demo(
     terminal.note(f"chat model {model}, embeddings {embeddings}, memory in {memory}")
     rows = [{**case, "expert": case["expert"]["value"]} for case in scenario["unseen"]]
 
-    def judge_all(when: str, store: Any) -> float:
+    async def judge_all(when: str, store: Any) -> float:
         began = time.monotonic()
         judge = create_judge_graph(criterion, **options).compile(store=store)
         for number, row in enumerate(rows, 1):
-            value = judge.invoke(_example(row))["judgment"]["value"]
+            value = (await judge.ainvoke(_example(row)))["judgment"]["value"]
             row[when] = round(value, 2) if isinstance(value, float) else value
             terminal.note(f"{when} learning, case {number} of {len(rows)}: {row[when]}")
         return round(time.monotonic() - began, 1)
 
-    seconds = {"before": judge_all("before", InMemoryStore())}
+    seconds = {"before": asyncio.run(judge_all("before", InMemoryStore()))}
     with open_local_store(memory) as store:
         learned = JudgeMemory(store, criterion, embeddings=embeddings)
         if fresh:  # the file may hold other memories
@@ -86,12 +87,13 @@ def demo(
         if feedback:
             terminal.note(f"learning from {pluralize(len(feedback), 'case')}")
             align = create_alignment_graph(criterion, **options).compile(store=store)
-            for warning in align.invoke({"feedback": feedback})["report"]["warnings"]:
+            learning = asyncio.run(align.ainvoke({"feedback": feedback}))
+            for warning in learning["report"]["warnings"]:
                 terminal.warn(warning)
         elif not new:
             terminal.note("an earlier run learned from all cases: --fresh starts over")
         seconds["learning"] = round(time.monotonic() - began, 1)
-        seconds["after"] = judge_all("after", store)
+        seconds["after"] = asyncio.run(judge_all("after", store))
         result = {
             "cases": rows,
             "guidelines": learned.guidelines(),

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,7 +138,7 @@ class _LocalChatOpenAI(ChatOpenAI):
         return super()._generate(*args, **kwargs)
 
     async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        await asyncio.to_thread(self._connect)
+        await self._aconnect()
         return await super()._agenerate(*args, **kwargs)
 
     def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
@@ -145,7 +146,7 @@ class _LocalChatOpenAI(ChatOpenAI):
         yield from super()._stream(*args, **kwargs)
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
-        await asyncio.to_thread(self._connect)
+        await self._aconnect()
         async for chunk in super()._astream(*args, **kwargs):
             yield chunk
 
@@ -153,6 +154,20 @@ class _LocalChatOpenAI(ChatOpenAI):
         endpoint = start_server()
         for client in (self.root_client, self.root_async_client):
             client.base_url, client.api_key = endpoint
+
+    async def _aconnect(self) -> None:
+        """Connect in a thread that a cancelled call, or a process that ends, does not wait for."""
+        connected: Future[None] = Future()
+        connected.set_running_or_notify_cancel()
+
+        def connect() -> None:
+            try:
+                connected.set_result(self._connect())
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                connected.set_exception(error)
+
+        threading.Thread(target=connect, daemon=True).start()
+        await asyncio.wrap_future(connected)
 
 
 def local_chat_model(**kwargs: Any) -> ChatOpenAI:

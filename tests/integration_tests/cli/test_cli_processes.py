@@ -58,14 +58,21 @@ def test_closed_output_pipe(shell: Shell, arguments: list[str]) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["align", "judge"])
+LONG_COMMANDS = {
+    "align": ["-c", "tone.yaml", "-f", "f.jsonl"],
+    "judge": ["-c", "tone.yaml", "-e", "f.jsonl"],
+    "migrate": ["-c", "tone.yaml", "--to", "openai:new"],
+    "demo": [],
+}
+
+
+@pytest.mark.parametrize("command", LONG_COMMANDS)
 def test_ctrl_c_exits_immediately_and_loses_nothing(shell: Shell, command: str) -> None:
     shell.align(BOB)
     shell.server.reset()
     shell.server.responder = lambda _: answer("{}", latency_s=600)
     shell.write_lines("f.jsonl", *({**ANN, "inputs": str(n)} for n in range(5)))
-    option = "-f" if command == "align" else "-e"
-    process = shell.process(command, "-c", "tone.yaml", option, "f.jsonl")
+    process = shell.process(command, *LONG_COMMANDS[command])
     deadline = time.monotonic() + _WAIT_S
     while not shell.server.chats and time.monotonic() < deadline:
         time.sleep(0.02)

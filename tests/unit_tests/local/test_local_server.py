@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -154,3 +155,19 @@ def test_chat_model_starts_the_server_and_follows_it(monkeypatch: pytest.MonkeyP
         assert result["parsed"]["model"] == "qwen2.5-coder-1.5b-instruct"
         assert result["parsed"]["max_completion_tokens"] == 7
         assert result["parsed"]["response_format"]["type"] == "json_schema"
+
+
+def test_cancelled_call_does_not_wait_for_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, downloaded = threading.Event(), threading.Event()
+
+    def download() -> Path:
+        begun.set()
+        downloaded.wait(60)
+        return Path("weights.gguf")
+
+    monkeypatch.setattr(chat, "find_weights", download)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(local_chat_model().ainvoke("hello"), 0.1))
+    assert begun.wait(60)
+    assert chat._lock.locked()
+    downloaded.set()
