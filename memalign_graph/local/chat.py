@@ -162,7 +162,8 @@ class _LocalChatOpenAI(ChatOpenAI):
 
         def connect() -> None:
             try:
-                connected.set_result(self._connect())
+                self._connect()
+                connected.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 connected.set_exception(error)
 
