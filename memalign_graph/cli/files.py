@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 STDIN = "-"
 """The name of the standard input or output."""
 
+EMPTY_VERSION = "0" * 32
+"""The version of an empty memory."""
+
 _SQLITE = b"SQLite format 3\0"
 _SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """The first bytes of Excel and LibreOffice files."""

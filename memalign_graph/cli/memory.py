@@ -8,7 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
+from memalign_graph.cli.files import (
+    EMPTY_VERSION,
+    STDIN,
+    check_output_path,
+    has_table,
+    read_text,
+)
 from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups, option_errors
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
@@ -19,8 +25,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _MIN_ID_CHARS = 4
-EMPTY_VERSION = "0" * 32
-"""The version of an empty memory."""
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:

@@ -16,8 +16,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from memalign_graph.cli.files import check_database
-from memalign_graph.cli.memory import EMPTY_VERSION
+from memalign_graph.cli.files import EMPTY_VERSION, check_database
 from memalign_graph.cli.terminal import Terminal, clean, key_value_table, pluralize, table
 
 if TYPE_CHECKING:
