@@ -67,6 +67,13 @@ class OncePerLoop(Generic[T]):
             return self._made[loop]
 
 
+def drop_oldest(entries: dict[Any, Any], size: int) -> None:
+    """Drop the entries beyond a size; other threads may change the dictionary meanwhile."""
+    if len(entries) > size:
+        for key in list(entries)[:-size]:
+            entries.pop(key, None)
+
+
 _BATCH_WAIT_S = 0.01
 """How long a text waits for others while a request is in flight; a request takes far longer."""
 

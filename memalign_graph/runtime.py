@@ -18,7 +18,7 @@ from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout
-from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop
+from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop, drop_oldest
 from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, fields_of, mode_of, resolve_context
@@ -30,6 +30,10 @@ StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
 """The limit of concurrent model calls if the run's config has none."""
+
+_MAX_MODELS = 100
+"""How many models a graph keeps: a run's context may name any. One that is dropped is made again
+when it is next named, and is closed only when no call uses it any more."""
 
 _KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
@@ -88,7 +92,7 @@ class Clients:
         self._chat_models: dict[object, OncePerLoop[BaseChatModel]] = {}
         # The model and the schema are stored, too, so that no other object gets their ids.
         self._bound: OncePerLoop[
-            dict[tuple[int, int], tuple[BaseChatModel, dict[str, Any], StructuredModel]]
+            dict[int, tuple[BaseChatModel, dict[int, tuple[dict[str, Any], StructuredModel]]]]
         ] = OncePerLoop(dict)
 
     def chat_model(self, model: ChatModelLike, *, small: bool | None = None) -> BaseChatModel:
@@ -99,8 +103,12 @@ class Clients:
             return chat_model if small is None else models.declare_small(chat_model, small=small)
 
         key = (model if isinstance(model, str) else id(model), small)
-        # Another thread may ask for the same model.
-        return self._chat_models.setdefault(key, OncePerLoop(resolve)).get()
+        made = self._chat_models.get(key)
+        if made is None:
+            # Another thread may ask for the same model.
+            made = self._chat_models.setdefault(key, OncePerLoop(resolve))
+            drop_oldest(self._chat_models, _MAX_MODELS)
+        return made.get()
 
     def judge_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
         """Return the model that judges; `model` is the context's choice."""
@@ -114,10 +122,12 @@ class Clients:
 
     def structured_model(self, model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema; both must live as long as the graph."""
-        key, bound = (id(model), id(schema)), self._bound.get()
-        if key not in bound:
-            bound[key] = (model, schema, with_schema(model, schema))
-        return bound[key][2]
+        models_bound = self._bound.get()
+        _, bound = models_bound.setdefault(id(model), (model, {}))
+        if id(schema) not in bound:
+            bound[id(schema)] = schema, with_schema(model, schema)
+            drop_oldest(models_bound, _MAX_MODELS)
+        return bound[id(schema)][1]
 
 
 class JudgeResources:
@@ -146,10 +156,12 @@ class JudgeResources:
     def judge_key(self, model: BaseChatModel) -> str:
         """Return the key of the judge with this chat model, under which verdicts are stored."""
         keys = self._judge_keys.get()
-        if id(model) not in keys:
+        found = keys.get(id(model))
+        if found is None:
             options = self.judge.model_dump(include=_KEY_OPTIONS)
-            keys[id(model)] = model, models.judge_key(model, options, PROMPT_VERSION)
-        return keys[id(model)][1]
+            found = keys[id(model)] = model, models.judge_key(model, options, PROMPT_VERSION)
+            drop_oldest(keys, _MAX_MODELS)
+        return found[1]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 
 from memalign_graph.io import IO
+from memalign_graph.models import drop_oldest
 from memalign_graph.replies import ChatReply, StructuredModel
 from memalign_graph.types import FrozenModel, Judgment
 
@@ -91,8 +92,7 @@ class UsageLedger(BaseCallbackHandler):
         if metadata and metadata.keys() >= {CRITERION, PURPOSE}:
             with self._lock:
                 self._pending_calls[run_id] = (metadata[CRITERION], metadata[PURPOSE])
-                if len(self._pending_calls) > _MAX_PENDING_CALLS:
-                    del self._pending_calls[next(iter(self._pending_calls))]
+                drop_oldest(self._pending_calls, _MAX_PENDING_CALLS)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """Count an answered call."""

@@ -22,6 +22,7 @@ from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
 from memalign_graph.memory.index import Vector, decode_vector
 from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, yyyymmdd
 from memalign_graph.memory.recall import stored_vectors
+from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
 from memalign_graph.review.answers import Answers
 from memalign_graph.review.tasks import (
@@ -159,7 +160,7 @@ class ReviewQueue:
         # but only here: another process would have to trust what the form says about the case.
         # After a purge it cannot: the purge may have erased the case.
         self._opened[key] = case, await self._purges(case)
-        _drop_oldest(self._opened)
+        drop_oldest(self._opened, _MAX_REMEMBERED)
         holder = await self.leases.renew(reviewer.name, task_id)
         task = make_task(task_id, case)
         return replace(task, case=case, held_by=holder)
@@ -196,7 +197,7 @@ class ReviewQueue:
     def _remove(self, task_id: str) -> None:
         """Hide a task from the listings that were read before."""
         self._removed[task_id] = time.monotonic()
-        _drop_oldest(self._removed)
+        drop_oldest(self._removed, _MAX_REMEMBERED)
 
     async def _listing(self, source: str, read: Callable[[], Awaitable[_Listed]]) -> _CachedListing:
         listing = self._listings.setdefault(source, _CachedListing())
@@ -271,11 +272,6 @@ class ReviewQueue:
         order = cover_order(vectors, [*labeled_vectors.values()], _MAX_LISTED)
         by_coverage = [*(embedded[index] for index in order), *rest]
         return [*((0, item) for item in sample), *enumerate(by_coverage, 1)][:_MAX_LISTED]
-
-
-def _drop_oldest(entries: dict[Any, Any]) -> None:
-    while len(entries) > _MAX_REMEMBERED:
-        del entries[next(iter(entries))]
 
 
 def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:

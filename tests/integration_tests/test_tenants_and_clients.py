@@ -22,6 +22,7 @@ from memalign_graph import (
     JudgeNodes,
     add_quality_gate,
     create_alignment_graph,
+    create_judge_graph,
     create_panel_graph,
 )
 from memalign_graph.models import OncePerLoop, embedder_id
@@ -133,8 +134,6 @@ def test_clients_of_closed_event_loops_are_dropped() -> None:
 
 
 def test_loop_closes_its_clients(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memalign_graph import create_judge_graph
-
     def count_sockets() -> int:
         return sum(map(_is_socket, Path("/proc/self/fd").iterdir()))
 
@@ -158,6 +157,25 @@ def test_loop_closes_its_clients(server: LoopbackServer, monkeypatch: pytest.Mon
     clients = graph.nodes["judge"].bound.resources.clients  # type: ignore[attr-defined] # a Node
     [chat_model] = clients._chat_models.values()
     assert len(chat_model._made) == len(clients._bound._made) == 1
+
+
+async def test_models_that_contexts_name_are_bounded(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("memalign_graph.runtime._MAX_MODELS", 2)
+    server.responder = Together(6, server.judge)
+    graph = create_judge_graph(CRITERION, embeddings="openai:e").compile(store=InMemoryStore())
+    for _ in range(2):  # the second time, all but two models are made again
+        names = [f"m{number}" for number in range(6)]
+        contexts: list[Any] = [{"model": f"openai:{name}"} for name in names]
+        await asyncio.gather(*(graph.ainvoke(CASE, context=context) for context in contexts))
+    assert sorted(chat.model for chat in server.chats) == sorted(names * 2)
+    resources = graph.nodes["judge"].bound.resources  # type: ignore[attr-defined] # a Node
+    clients = resources.clients
+    kept = clients._chat_models, clients._bound.get(), resources._judge_keys.get()
+    assert list(map(len, kept)) == [2, 2, 2]
 
 
 def _is_socket(descriptor: Path) -> bool:

@@ -215,6 +215,13 @@ async def test_loading_on_two_event_loops(slow: SlowStore, monkeypatch: pytest.M
     assert await first == version
 
 
+def test_work_that_was_done_just_before_the_lock_was_taken_is_not_repeated() -> None:
+    looks, lock = iter([False, True]), threading.Lock()
+    # Without the second look it would do the work, which is none.
+    run_sync(access.do_once(SYNC, lock, lambda: next(looks), pytest.fail))
+    assert not lock.locked()
+
+
 async def test_waiting_task_sees_facts_written_during_the_load(slow: SlowStore) -> None:
     first = asyncio.create_task(judge_memory(slow).aversion())
     await asyncio.to_thread(slow.entered.wait)
