@@ -18,7 +18,15 @@ from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.errors import excerpt
 from memalign_graph.identity import check_json
 from memalign_graph.prompts.fences import as_text, headline
-from memalign_graph.types import Criterion, Episode, Example, Feedback, Guideline, Judgment
+from memalign_graph.types import (
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    Guideline,
+    Judgment,
+    ReviewReason,
+)
 
 T = TypeVar("T")
 
@@ -206,7 +214,7 @@ _REVIEW_SHAPES = (
     "reply with text, with an object that has `value`, `rationale` or both, or with a decision "
     "(approve, edit, reject, respond)"
 )
-REASONS: Mapping[str, str] = {
+REASONS: Mapping[ReviewReason, str] = {
     "too_little_feedback": "there is too little feedback yet to know how often the judge is right",
     "unsure": "the judge is not confident enough",
     "no_similar_episode": "the memory holds no similar case",

@@ -34,21 +34,21 @@ GuidelineStatus = Literal["standing", "pending", "unproven"]
 learning redistills it from the remaining episodes. `unproven`: on the cases in memory it predicts
 the opposite of the experts' values; the judge does not use it."""
 
-# Why an expert is asked about a judgment, or is not.
 ReviewReason = Literal[
-    "too_little_feedback",  # to estimate how reliable the judge is
-    "unsure",  # the confidence is below the threshold, or unknown
-    "no_similar_episode",  # memory has no similar case
+    "too_little_feedback",
+    "unsure",
+    "no_similar_episode",
     "episodes_disagree",  # of judgments by version 0.2
-    "sample",  # drawn at random, to detect drift
-    "no_budget",  # the other reasons apply, but the budget is used up
+    "sample",
+    "no_budget",  # the other reasons apply, and nobody is asked
     # For tool calls only:
-    "always_ask",  # the application requires it
-    "untrusted_text",  # it repeats an address, amount or identifier that only a tool returned
-    "judged_wrong",  # the value does not pass
-    "refused_before",  # a call of the same tool was refused or rejected in this turn
-    "too_long",  # the judge's prompt did not fit all of it
+    "always_ask",
+    "untrusted_text",
+    "judged_wrong",
+    "refused_before",
+    "too_long",
 ]
+"""Why an expert is asked about a judgment, or is not; `interrupts.REASONS` says it in words."""
 
 Probabilities = dict[str, float]
 """The probability of each value of a finite scale, by the rendered value."""

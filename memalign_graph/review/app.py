@@ -39,7 +39,7 @@ _MAX_SHOWN = 50
 
 
 async def ask_name(page: PageRequest) -> Response:
-    return await page.show("name", "", "Who are you?", back=_back(page), who=page.reviewer.name)
+    return await page.show("name", "Who are you?", back=_back(page), who=page.reviewer.name)
 
 
 async def save_name(page: PageRequest) -> Response:
@@ -58,7 +58,7 @@ async def list_tasks(page: PageRequest) -> Response:
     tasks, _ = await page.queue.list_tasks(page.reviewer)
     more = max(len(tasks) - _MAX_SHOWN, 0)
     title = "Cases that wait for you"
-    return await page.show("queue", "queue", title, tasks=tasks[:_MAX_SHOWN], more=more)
+    return await page.show("queue", title, tasks=tasks[:_MAX_SHOWN], more=more)
 
 
 async def next_task(page: PageRequest) -> Response:
@@ -79,7 +79,6 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
     pairwise = any(isinstance(criterion.scale, Pairwise) for criterion in criteria.values())
     return await page.show(
         "case",
-        "queue",
         f"{task.criterion}: a case",
         task=task,
         case=case,

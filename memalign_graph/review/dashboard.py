@@ -21,7 +21,7 @@ from memalign_graph.memory.learning import add_guideline, edit_guideline, remove
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.memory.purge import Selection, forget
 from memalign_graph.memory.reports import pass_rate, review_report
-from memalign_graph.review.forms import shown_value, value_field
+from memalign_graph.review.forms import answer_fields, shown_value
 from memalign_graph.review.requests import PageRequest, redirect
 from memalign_graph.review.tasks import title_of
 from memalign_graph.scales import Boolean, Numeric, Scale
@@ -45,7 +45,7 @@ async def show_guidelines(page: PageRequest) -> Response:
     access = page.queue.access(page.criterion)
     overview = await guideline_overview(ASYNC, access, page.reviewer.name)
     overview["may_roll_back"] = page.reviewer.may_roll_back
-    return await page.show("learned", "learned", "What the judge has learned", **overview)
+    return await page.show("learned", "What the judge has learned", **overview)
 
 
 async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -> Shown:
@@ -175,11 +175,11 @@ async def show_answers(page: PageRequest) -> Response:
     first = int(start) if re.fullmatch(r"[0-9]{1,9}", start) else 0
     answers, count = await answers_by(ASYNC, access, page.reviewer.name, first)
     for answer in answers:
-        filled = {"value": answer["written"]}
-        answer["fields"] = [value_field("value", "Your answer", access.criterion, filled)]
+        filled = {"value": answer["written"], "rationale": answer["rationale"] or ""}
+        answer["fields"] = answer_fields(access.criterion, filled)
     older = first + len(answers)
     older_from = older if older < count else None
-    return await page.show("mine", "mine", "My answers", answers=answers, older_from=older_from)
+    return await page.show("mine", "My answers", answers=answers, older_from=older_from)
 
 
 async def answers_by(
@@ -218,7 +218,7 @@ async def revise_answer(page: PageRequest) -> Response:
 
 async def show_agreement(page: PageRequest) -> Response:
     overview = await agreement_overview(ASYNC, page.queue.access(page.criterion))
-    return await page.show("standing", "standing", "Where we stand", **overview)
+    return await page.show("standing", "Where we stand", **overview)
 
 
 async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:

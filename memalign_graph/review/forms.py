@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.interrupts import JUDGMENT_ID, parse_review
+from memalign_graph.interrupts import JUDGMENT_ID, RATIONALE_SCHEMA, parse_review
 from memalign_graph.review.blocks import visible
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale
 from memalign_graph.types import Criterion, Judgment
 
 _MAX_BUTTONS = 11
 _KEYS = "1234567890"
+_VALUE, _WHY = "Your answer", RATIONALE_SCHEMA["description"].removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,32 @@ class Field:
 
 def fields_of(case: Mapping[str, Any], filled: Mapping[str, str]) -> list[Field]:
     """Return the fields of a case's form, with the values filled in before."""
-    criteria, kind = criteria_of(case), case["kind"]
-    fields: list[Field] = []
-    for name, criterion in criteria.items():
-        prefix = f"{name}." if kind == "panel" else ""
-        label = _label(case, name, "Your answer")
-        value = value_field(f"{prefix}value", label, criterion, filled)
-        why = label if kind == "question" else _label(case, name, "Why, in your own words")
-        comment = filled.get(f"{prefix}rationale", "")
-        rationale = Field(f"{prefix}rationale", why, "comment", value=comment)
-        fields += [rationale] if kind == "question" else [value, rationale]
-    return fields
+    if case["kind"] == "question":
+        return [Field("rationale", _VALUE, "comment", value=filled.get("rationale", ""))]
+    criteria, in_panel = criteria_of(case).values(), case["kind"] == "panel"
+    return [
+        field
+        for criterion in criteria
+        for field in answer_fields(criterion, filled, in_panel=in_panel)
+    ]
 
 
-def _label(case: Mapping[str, Any], name: str, label: str) -> str:
-    """Prefix a label with its criterion's name in a panel."""
-    return f"{name}: {label[:1].lower()}{label[1:]}" if case["kind"] == "panel" else label
+def answer_fields(
+    criterion: Criterion, filled: Mapping[str, str], *, in_panel: bool = False
+) -> list[Field]:
+    """Return the fields of an answer: its value and its comment."""
+    prefix, value, why = "", _VALUE, _WHY
+    if in_panel:
+        prefix = f"{criterion.name}."
+        value, why = (f"{criterion.name}: {text[0].lower()}{text[1:]}" for text in (value, why))
+    comment = Field(
+        f"{prefix}rationale", why, "comment", value=filled.get(f"{prefix}rationale", "")
+    )
+    chosen = filled.get(f"{prefix}value", "")
+    return [_value_field(f"{prefix}value", value, criterion.scale, chosen), comment]
 
 
-def value_field(name: str, label: str, criterion: Criterion, filled: Mapping[str, str]) -> Field:
-    scale, chosen = criterion.scale, filled.get(name, "")
+def _value_field(name: str, label: str, scale: Scale, chosen: str) -> Field:
     choices = _choices(scale)
     if not choices and isinstance(scale, Numeric):
         limits, step = (scale.minimum, scale.maximum), "1" if scale.integer else "any"

@@ -166,8 +166,9 @@ class PageRequest:
             raise NotOpenError
         return task
 
-    async def show(self, template: str, active: str, title: str, **context: Any) -> Response:
+    async def show(self, template: str, title: str, **context: Any) -> Response:
         """Render a page, with notices about earlier answers."""
+        active = "queue" if template == "case" else template
         _, count = await self.queue.list_tasks(self.reviewer)
         name = self.reviewer.name
         notices = self.queue.answers.take_notices(name) if name else []

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from markdown_it import MarkdownIt
@@ -24,10 +24,18 @@ from memalign_graph import (
 )
 from memalign_graph.alignment.report import Conflict, ConflictSide
 from memalign_graph.identity import check_json
-from memalign_graph.interrupts import Form, clarify_form, conflict_form, escape, review_form
+from memalign_graph.interrupts import (
+    REASONS,
+    Form,
+    clarify_form,
+    conflict_form,
+    escape,
+    review_form,
+)
 from memalign_graph.panel_form import panel_form
 from memalign_graph.records import Worth
 from memalign_graph.scales import Scale
+from memalign_graph.types import ReviewReason
 
 EXAMPLE = Example(inputs={"q": "Why?"}, outputs="Because.")
 SEEN = "It answers."
@@ -442,3 +450,7 @@ def test_each_episode_is_one_line_without_images_or_links() -> None:
 def test_comment_never_sets_the_opposite_value(name: str, decision: str) -> None:
     form = review_form(CRITERIA[name], EXAMPLE, JUDGMENTS[name])
     assert form.read(respond(WORDS, decision)) == {"rationale": WORDS}
+
+
+def test_every_reason_to_ask_is_said_in_words() -> None:
+    assert REASONS.keys() == {*get_args(ReviewReason)}
