@@ -23,8 +23,8 @@ from langchain_openai import ChatOpenAI
 from numpy.typing import NDArray
 from pydantic import SecretStr
 
-from benchmarks.one_comment import embedded_settings
-from benchmarks.plan import PEER_VENV, markdown_table, peer_python, run_side, serving
+from benchmarks.one_comment import embedded_settings, revision, upstream
+from benchmarks.plan import PEER_VENV, markdown_table, peer_verdicts, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.evaluation import Report, evaluate
@@ -92,6 +92,14 @@ def load_rows(folder: Path, name: str, max_tokens: float = inf) -> list[Row]:
     return [seen_by_gate(row, cast("Sees", sees)) for row in rows]
 
 
+def draw_rows(name: str, options: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """Draw the rows of a set that are learned, and those that are judged."""
+    rows = load_rows(options.data, name, options.max_tokens)
+    random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
+    train, test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
+    return train[: options.train], test[: options.test]
+
+
 def messages_of(run: Sequence[dict[str, Any]]) -> list[BaseMessage]:
     """Return a run's messages; LangChain's reader needs content beside tool calls, too."""
     return convert_to_messages(
@@ -152,14 +160,12 @@ def chat_model(options: argparse.Namespace, server: str) -> ChatOpenAI:
 
 def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
     """Let both sides learn a set's training rows and judge its test rows."""
-    rows = load_rows(options.data, name, options.max_tokens)
-    random.Random(options.seed).shuffle(rows)  # noqa: S311 - nothing secret
-    train = [row for row in rows if row["split"] == "train"][: options.train]
-    test = [row for row in rows if row["split"] == "test"][: options.test]
+    train, test = draw_rows(name, options)
     folder: Path = options.results.absolute() / name.replace(":", ".")
     folder.mkdir(parents=True, exist_ok=True)
     model = options.model or MODEL
     settings = [options.k, options.curve, options.ablations, options.no_peer, options.window]
+    settings.append(revision(["memalign_graph"]))
     key, file = digest([train, test, model, settings]), folder / "outcome.json"
     if file.exists() and (stored := json.loads(file.read_text(encoding="utf-8")))["key"] == key:
         outcome: Outcome = stored
@@ -192,7 +198,8 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
     values = values_of(report, ids)
     if not options.no_peer:
         task = {"train": train, "test": test, "model": model, "k": options.k}
-        values[_PEER] = peer_values(task, server, folder, options.peer_venv)
+        verdicts = peer_verdicts(task, server, folder, options.peer_venv)
+        values[_PEER] = {verdict["id"]: verdict["value"] for verdict in verdicts}
     outcome = {
         "key": key,
         "set": name,
@@ -234,18 +241,6 @@ def curve_of(report: Report) -> list[dict[str, Any]]:
         }
         for step in (report.curve.steps if report.curve else [])
     ]
-
-
-def peer_values(task: Row, server: str, folder: Path, venv: Path) -> dict[str, Any]:
-    """Let the peer judge in its own environment; keeps the verdicts on a task in files."""
-    file, verdicts, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
-    known = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
-    if len(known) < len(task["test"]) or file.read_text(encoding="utf-8") != text:
-        verdicts.unlink(missing_ok=True)
-        file.write_text(text, encoding="utf-8")
-        run_side(peer_python(venv), "peer", [str(file), str(verdicts)], server, folder)
-    lines = map(json.loads, verdicts.read_text(encoding="utf-8").splitlines())
-    return {line["id"]: line["value"] for line in lines}
 
 
 def measure(outcome: Outcome) -> dict[str, dict[str, Array]]:
@@ -364,9 +359,12 @@ def format_curves(outcomes: Sequence[Outcome]) -> str:
     return markdown_table(["set", "metric", "0", *map(str, _SIZES)][:width], rows)
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is shared with `approvals`: the data, and the model that judges it."""
+def add_shared_arguments(parser: argparse.ArgumentParser, train: int, test: int) -> None:
+    """Add what is shared with `approvals`: the rows, and the model that judges them."""
     add = parser.add_argument
+    add("--train", type=int, default=train, help="training rows that are learned")
+    add("--test", type=int, default=test, help="test rows that are judged")
+    add("--seed", type=int, default=1, help="chooses the rows")
     add("--data", type=Path, default=DATA, help="the folder of labelled rows")
     add("--max-tokens", type=float, default=inf, help="leaves out longer cases")
     add("--at-once", type=int, default=1, help="judgments at a time")
@@ -378,15 +376,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
     add = parser.add_argument
-    add_model_arguments(parser)
+    add_shared_arguments(parser, train=40, test=50)
     add("--sets", default=",".join(SETS), help="names of files there, with commas between")
     add("--minutes", type=float, default=inf, help="begin no set after this time")
     add("--no-peer", action="store_true", help="ours alone")
     add("--curve", action="store_true", help="also judge after 5, 10, 20 and 40 rows")
     add("--ablations", action="store_true", help="also judges without one of the default's parts")
-    add("--train", type=int, default=40, help="training rows that are learned")
-    add("--test", type=int, default=50, help="test rows that are judged")
-    add("--seed", type=int, default=1, help="chooses the rows")
     add("--k", type=int, default=5, help="similar cases of a judgment")
     add("--port", type=int, default=18765, help="the server's port; the cache's keys depend on it")
     add("--peer-venv", type=Path, default=PEER_VENV)
@@ -397,17 +392,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Judge the sets that have no outcome yet, and write the tables after each."""
     options = parse_arguments()
-    upstream, key = options.base_url, "none"
-    if not upstream:
-        from memalign_graph.local import start_server
-
-        endpoint = start_server()
-        upstream, key = endpoint.base_url, endpoint.api_key
     outcomes: list[Outcome] = []
     end = time.monotonic() + 60 * options.minutes
     with ExitStack() as stack:
-        port = str(options.port)
-        server = stack.enter_context(serving("--port", port, "--upstream", upstream, "--key", key))
+        serve = ["--port", str(options.port), *upstream(options.base_url)]
+        server = stack.enter_context(serving(*serve))
         for name in options.sets.split(","):
             if time.monotonic() > end:
                 sys.stdout.write(f"{name}: not begun, because --minutes are over\n")

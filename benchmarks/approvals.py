@@ -5,7 +5,6 @@ judged: how many would be asked about, and how many wrong ones would run.
 """
 
 import argparse
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, Send
 
-from benchmarks.agreement import Row, add_model_arguments, chat_model, load_rows, messages_of
+from benchmarks.agreement import Row, add_shared_arguments, chat_model, draw_rows, messages_of
 from memalign_graph import Criterion, create_approval_wrapper, create_judge_graph
 from memalign_graph.local import LocalEmbeddings
 
@@ -128,18 +127,12 @@ def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approvals", description=__doc__)
     add = parser.add_argument
-    add_model_arguments(parser)
-    add("--train", type=int, default=72, help="calls that a person decides on")
-    add("--test", type=int, default=74, help="calls that are judged")
+    add_shared_arguments(parser, train=72, test=74)
     add("--targets", type=float, nargs="+", default=[0.95, 0.6], help="target agreements")
     add("--results", type=Path, default=Path(__file__).parent / "results" / "approvals.md")
     options = parser.parse_args()
-    rows = load_rows(options.data, _SET, options.max_tokens)
-    random.Random(1).shuffle(rows)  # noqa: S311 - nothing secret
-    train = [row for row in rows if row["split"] == "train"][: options.train]
-    test = [row for row in rows if row["split"] == "test"][: options.test]
     options.chat = chat_model(options, options.base_url) if options.base_url else "local"
-    lines = measure(train, test, options)
+    lines = measure(*draw_rows(_SET, options), options)
     head = ["| decisions | policy | asked | wrong calls run | calls run |", "|---|---|---|---|---|"]
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")

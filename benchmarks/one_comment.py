@@ -27,7 +27,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import SecretStr
 
-from benchmarks.plan import PEER_VENV, ROOT, markdown_table, peer_python, run_side, serving
+from benchmarks.plan import PEER_VENV, ROOT, markdown_table, peer_verdicts, serving
 from memalign_graph import Criterion, JudgeMemory, create_judge_graph, create_review_graph
 from memalign_graph.errors import MemAlignError, excerpt
 from memalign_graph.identity import digest
@@ -51,14 +51,11 @@ Outcome = dict[str, Any]
 
 
 def load_scenarios(path: Path = SCENARIOS, split: str = "all") -> list[Scenario]:
-    """Read scenarios; one with `taught` and `comment` has one piece of feedback, with False."""
-    scenarios = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        scenario: Scenario = {"name": f"scenario_{number}", "split": "none", **json.loads(line)}
-        if "taught" in scenario:
-            comment = {"value": False, "rationale": scenario.pop("comment")}
-            scenario["feedback"] = [{**scenario.pop("taught"), **comment}]
-        scenarios.append(scenario)
+    """Read the scenarios of a split from a file."""
+    scenarios: list[Scenario] = [
+        {"name": f"scenario_{number}", "split": "none", **json.loads(line)}
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    ]
     return [scenario for scenario in scenarios if split in ("all", scenario["split"])]
 
 
@@ -68,6 +65,14 @@ def embedded_settings() -> dict[str, Any]:
     names = ("temperature", "seed", "max_tokens", "metadata")
     settings = {name: getattr(local, name) for name in names}
     return {"model": local.model_name, "profile": local.profile, **settings}
+
+
+def upstream(base_url: str | None = None) -> list[str]:
+    """Return the options of a server that passes chat on, by default to the embedded model's."""
+    if base_url:
+        return ["--upstream", base_url]
+    endpoint = start_server()
+    return ["--upstream", endpoint.base_url, "--key", endpoint.api_key]
 
 
 def judge_scenario(scenario: Scenario, comments: int, **judge: Any) -> Outcome:
@@ -106,12 +111,9 @@ def judge_by_peer(scenario: Scenario, comments: int, folder: Path, server: str) 
         for feedback in scenario["feedback"][:comments]
     ]
     test = [{**shared, **scenario[name], "id": name} for name in _RIGHT]
-    task, results = folder / "task.json", folder / "results.jsonl"
-    results.unlink(missing_ok=True)
-    content = {"train": train, "test": test, "model": MODEL, "k": _PEER_K}
-    task.write_text(json.dumps(content), encoding="utf-8")
-    run_side(peer_python(PEER_VENV), "peer", [str(task), str(results)], server, folder)
-    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    task = {"train": train, "test": test, "model": MODEL, "k": _PEER_K}
+    (folder / "peer.jsonl").unlink(missing_ok=True)  # what is measured again is judged again
+    lines = peer_verdicts(task, server, folder, PEER_VENV)
     return {
         **{line["id"]: line["value"] for line in lines},
         "learned": lines[0]["learned"],
@@ -199,8 +201,7 @@ def open_sides(
     }
     if options.model != "local":
         return sides
-    endpoint = start_server()
-    serve = ["--upstream", endpoint.base_url, "--key", endpoint.api_key]
+    serve = upstream()
     if options.record:
         options.record.parent.mkdir(parents=True, exist_ok=True)
         options.record.unlink(missing_ok=True)

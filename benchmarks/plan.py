@@ -221,6 +221,18 @@ def peer_python(folder: Path) -> str:
     return python
 
 
+def peer_verdicts(task: dict[str, Any], server: str, folder: Path, venv: Path) -> list[Any]:
+    """Let the peer learn and judge rows in its own environment; keeps its verdicts in a file."""
+    file, verdicts, text = folder / "peer.json", folder / "peer.jsonl", json.dumps(task)
+    known = verdicts.read_text(encoding="utf-8").splitlines() if verdicts.exists() else []
+    if len(known) < len(task["test"]) or file.read_text(encoding="utf-8") != text:
+        verdicts.unlink(missing_ok=True)
+        file.write_text(text, encoding="utf-8")
+        run_side(peer_python(venv), "peer", [str(file), str(verdicts)], server, folder)
+        known = verdicts.read_text(encoding="utf-8").splitlines()
+    return list(map(json.loads, known))
+
+
 def run_side(python: str, side: str, arguments: Sequence[str], server: str, folder: Path) -> None:
     """Run a side's program with the models of this machine, and without the internet."""
     variables = {

@@ -56,26 +56,17 @@ class Timed(NamedTuple):
     version: str
 
 
-def memory_in(store: BaseStore, number: int = 0) -> JudgeMemory:
-    return JudgeMemory(store, _criterion(number), **_OPTIONS)
-
-
-def _criterion(number: int) -> Any:
-    return CRITERION.model_copy(update={"name": f"{CRITERION.name}_{number}"})
-
-
-def fill(store: BaseStore, count: int, number: int = 0) -> JudgeMemory:
-    memory, records = memory_in(store, number), plan.records(count, seed=number + 1)
+def fill(store: BaseStore, count: int) -> None:
+    memory, records = JudgeMemory(store, CRITERION, **_OPTIONS), plan.records(count)
     for start in range(0, count, _BATCH):
         memory.remember([record.feedback() for record in records[start : start + _BATCH]])
-    for guideline in range(_GUIDELINES):
-        memory.add_guideline(plan.guideline_text(guideline))
-    return memory
+    for number in range(_GUIDELINES):
+        memory.add_guideline(plan.guideline_text(number))
 
 
-def judge_graph(store: BaseStore, number: int = 0) -> Any:
+def judge_graph(store: BaseStore) -> Any:
     model = ChatOpenAI(model=plan.MODEL, max_retries=0)
-    return create_judge_graph(_criterion(number), model=model, **_OPTIONS).compile(store=store)
+    return create_judge_graph(CRITERION, model=model, **_OPTIONS).compile(store=store)
 
 
 def fill_store(place: str, count: int) -> None:
@@ -133,9 +124,8 @@ def learner(place: str, seconds: float, seed: int) -> list[tuple[float, str]]:
     """Learn from one record after the other; returns the time of each new version."""
     model, learned = ChatOpenAI(model=plan.MODEL, max_retries=0), list[tuple[float, str]]()
     with open_store(place) as store:
-        graph: Any = create_alignment_graph(_criterion(0), model=model, **_OPTIONS).compile(
-            store=store
-        )
+        builder = create_alignment_graph(CRITERION, model=model, **_OPTIONS)
+        graph: Any = builder.compile(store=store)
         until = time.monotonic() + seconds
         for record in plan.records(int(seconds) * 10, seed=seed):
             if time.monotonic() > until:
@@ -153,7 +143,7 @@ def workers_and_learners(place: str, sizes: Sizes) -> dict[str, float]:
         judged = [judgment for work in working for judgment in work.result()]
         learned = sorted(when for lesson in learning for when in lesson.result())
     with open_store(place) as store:
-        commits = memory_in(store).history()
+        commits = JudgeMemory(store, CRITERION, **_OPTIONS).history()
     order = {commit.version: number for number, commit in enumerate(reversed(commits))}
     stale = 0
     for judgment in judged:

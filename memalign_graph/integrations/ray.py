@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -37,8 +38,7 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
     Raises:
         InvalidInputError: If the judge keeps judgments, or the dataset has a result's column.
     """
-    if wrong := {*(dataset.columns(fetch_if_missing=False) or ())}.intersection(_COLUMNS):
-        raise InvalidInputError(f"dataset: it has a column {min(wrong)!r} already. Rename it.")
+    _check_columns(dataset.columns(fetch_if_missing=False) or ())
     place = (store, options.pop("namespace", None))
     config = {"max_concurrency": options.pop("max_concurrency", 32)}
     workers = (judge, *place, config, _Worker(judge, *place, config).version)
@@ -69,12 +69,18 @@ class _Worker:
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa
 
+        _check_columns(batch.column_names)  # Ray may not know them before
         judged = self._graph.abatch(batch.to_pylist(), return_exceptions=True, **self._options)
         rows = list(map(_row, self._runner.run(judged)))
         for name in _COLUMNS:
             column = pa.array([row.get(name) for row in rows], self._types.get(name, "string"))
             batch = batch.append_column(name, column)
         return batch
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if taken := {*names}.intersection(_COLUMNS):
+        raise InvalidInputError(f"dataset: it has a column {min(taken)!r} already. Rename it.")
 
 
 def _row(judged: Any) -> dict[str, Any]:
