@@ -36,7 +36,7 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory.guidelines import GuidelineOperation
 from memalign_graph.memory.learning import commit_lesson
 from tests import postgres
-from tests.loopback import ChatRequest, LoopbackServer
+from tests.loopback import ChatRequest, LoopbackServer, error
 
 # A shell that runs the tests in the background makes them and their children ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +47,7 @@ QUESTION = "Is the reply appropriate for the customer?"
 CRITERION = Criterion(name="support_tone", instructions=QUESTION)
 CASE = {"inputs": "My order never came.", "outputs": "Check the tracking page."}
 OTHER = {"inputs": "The cup arrived broken.", "outputs": "Send us a photo."}
+DOWN = error(500, "It broke.", retry_after=0)
 COLD: dict[str, Any] = {"value": False, "rationale": "Too cold: it must say sorry first."}
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
@@ -72,6 +73,11 @@ def judgings(server: LoopbackServer) -> list[ChatRequest]:
 def distillings(server: LoopbackServer) -> list[ChatRequest]:
     """The requests to distill feedback."""
     return [chat for chat in server.chats if chat.schema_name == "guideline_operations"]
+
+
+def system_of(chat: ChatRequest) -> str:
+    [text] = [message["content"] for message in chat.messages if message["role"] == "system"]
+    return str(text)
 
 
 def operations(*items: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +194,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def running_server() -> Iterator[LoopbackServer]:
     with LoopbackServer() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def closing_server() -> Iterator[LoopbackServer]:
+    """A server that closes connections: clients of models from strings are never closed."""
+    with LoopbackServer(keep_alive=False) as running:
+        yield running
+
+
+@pytest.fixture
+def environment_server(
+    closing_server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LoopbackServer]:
+    """The server of models from strings."""
+    closing_server.reset()
+    for name, value in closing_server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield closing_server
+    assert closing_server.errors == []
 
 
 @pytest.fixture

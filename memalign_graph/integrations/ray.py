@@ -67,9 +67,9 @@ class _Worker:
         self._runner = asyncio.Runner()  # a client's connections end with their loop
 
     def __call__(self, batch: Any) -> Any:
+        _check_columns(batch.column_names)  # Ray may not know them before
         import pyarrow as pa
 
-        _check_columns(batch.column_names)  # Ray may not know them before
         judged = self._graph.abatch(batch.to_pylist(), return_exceptions=True, **self._options)
         rows = list(map(_row, self._runner.run(judged)))
         for name in _COLUMNS:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from memalign_graph import ChatModelError, EmbeddingError, ModelAnswerError
-from tests.conftest import Bench, Graph
+from tests.conftest import DOWN, Bench, Graph
 from tests.integration_tests.alignment_model import COMPARE, DISTIL, Model, guideline_per_topic
 from tests.integration_tests.alignment_support import (
     align,
@@ -15,9 +15,8 @@ from tests.integration_tests.alignment_support import (
     embedded,
     records,
 )
-from tests.loopback import disconnect, error, refusal, truncated
+from tests.loopback import disconnect, refusal, truncated
 
-DOWN = error(500, "It broke.", retry_after=0)
 FAILURES: dict[str, tuple[Any, type[Exception]]] = {
     "down": (DOWN, ChatModelError),
     "disconnect": (disconnect(), ChatModelError),

@@ -38,7 +38,9 @@ def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
 
 
-def test_agreement_on_labelled_rows(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
+def test_agreement_on_labelled_rows(
+    server: LoopbackServer, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.responder = Model()
     row = {
         "criterion": "tone",
@@ -56,18 +58,21 @@ def test_agreement_on_labelled_rows(server: LoopbackServer, tmp_path: Path, run:
     ]
     (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
-    output = run(
-        agreement.main,
-        *options,
-        *("--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"),
-        *("--results", str(tmp_path / "agreement")),
-    )
+    options += ["--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"]
+    options += ["--results", str(tmp_path / "agreement")]
+    output = run(agreement.main, *options)
     assert "| tone | 4, 4 | balanced accuracy | 0.50 " in output
     assert "| mean of 1 sets |  | bad answers caught | " in output
     assert "| tone | balanced | 0.50 |" in output
     assert "- tone: prompt tokens a judgment: base " in output
     assert (tmp_path / "agreement" / "tone" / "report.html").exists()
     assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in output
+    # The outcome is kept, for the code that made it.
+    monkeypatch.setattr(agreement, "evaluate", None)
+    assert run(agreement.main, *options) == output
+    monkeypatch.setattr(agreement, "revision", lambda _: "other code")
+    with pytest.raises(TypeError):
+        run(agreement.main, *options)
 
 
 def test_agreement_judges_runs_as_a_gate(server: LoopbackServer, tmp_path: Path, run: Run) -> None:

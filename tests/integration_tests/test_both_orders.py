@@ -7,9 +7,9 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from memalign_graph import ChatModelError, Criterion, InvalidInputError, Pairwise, add_quality_gate
-from tests.conftest import EVERY_WAY, Bench, distillings, judgings
+from tests.conftest import DOWN, EVERY_WAY, Bench, distillings, judgings
 from tests.integration_tests.evidence.judging_support import learn
-from tests.integration_tests.gates.support import DOWN, models, verdict, writing
+from tests.integration_tests.gates.support import models, verdict, writing
 from tests.integration_tests.later_feedback.support import DAY, give_feedback, waiting_judgments
 from tests.loopback import ChatRequest, Reply, Rule, Together
 from tests.loopback.replies import as_reply

@@ -3,7 +3,6 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,14 @@ def _with(language: str) -> list[Path]:
     return [page for page in pages if any(block.language == language for block in blocks(page))]
 
 
-@pytest.fixture(scope="module")
-def closing_server() -> Iterator[LoopbackServer]:
-    # Models from strings have clients that are never closed.
-    with LoopbackServer(keep_alive=False) as running:
-        yield running
-
-
 @pytest.fixture
 def server(
-    closing_server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LoopbackServer]:
-    closing_server.reset()
+    environment_server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> LoopbackServer:
     for name in ("MEMALIGN_MODEL", "MEMALIGN_EMBEDDINGS", "MEMALIGN_CRITERION"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in closing_server.environment.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    yield closing_server
-    assert closing_server.errors == []
+    return environment_server
 
 
 @pytest.mark.parametrize("page", _with("python"), ids=lambda page: page.stem)

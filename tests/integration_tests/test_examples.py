@@ -6,7 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,8 @@ CERTIFIED = "SELECT MAX(total) FROM finance.certified_orders"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
-    # Models from strings have clients that are never closed.
-    with LoopbackServer(keep_alive=False) as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
-        assert running.errors == []
+def server(environment_server: LoopbackServer) -> LoopbackServer:
+    return environment_server
 
 
 def writes(request: ChatRequest) -> bool:

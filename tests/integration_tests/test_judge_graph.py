@@ -16,15 +16,10 @@ from memalign_graph import (
     Pairwise,
 )
 from memalign_graph.prompts.fences import estimate_tokens
-from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench
+from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, system_of
 from tests.loopback import ChatRequest, Rule
 
 SMUGGLED = "zebra-4711"
-
-
-def system_of(chat: ChatRequest) -> str:
-    [text] = [message["content"] for message in chat.messages if message["role"] == "system"]
-    return str(text)
 
 
 async def test_graph_returns_only_the_judgment(bench: Bench) -> None:

@@ -1,6 +1,5 @@
 """Parameters of models given as strings follow the model's profile."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,8 @@ from tests.loopback import LoopbackServer, Rule, with_logprobs
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackServer]:
-    # Models from strings have clients that are never closed.
-    with LoopbackServer(keep_alive=False) as running:
-        for variable, value in running.environment.items():
-            monkeypatch.setenv(variable, value)
-        yield running
+def server(environment_server: LoopbackServer) -> LoopbackServer:
+    return environment_server
 
 
 @pytest.mark.parametrize(

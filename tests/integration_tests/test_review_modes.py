@@ -23,6 +23,7 @@ from tests.conftest import (
     CASE,
     COLD,
     CRITERION,
+    DOWN,
     EVERY_WAY,
     OTHER,
     Bench,
@@ -31,7 +32,7 @@ from tests.conftest import (
     judgings,
     operations,
 )
-from tests.loopback import LoopbackServer, Rule, error, refusal, truncated
+from tests.loopback import LoopbackServer, Rule, refusal, truncated
 
 
 async def test_callable_decides_on_the_judgment_once(bench: Bench) -> None:
@@ -184,7 +185,6 @@ def call_of(bench: Bench, key: str) -> Any:
 
 
 APPROVE = {"type": "approve"}
-DOWN = error(500, "It broke.", retry_after=0)
 FAILURES: dict[str, tuple[Any, ...]] = {
     "down": (DOWN,),
     "prose": ("Well.", "Well."),
@@ -274,16 +274,12 @@ async def test_approving_pending_feedback_keeps_it_pending(bench: Bench) -> None
     ("options", "distils"), [({}, "gpt-other"), ({"distill_model": "openai:gpt-own"}, "gpt-own")]
 )
 async def test_model_of_the_context_distills_unless_distill_model_is_set(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, options: Any, distils: str
+    bench: Bench, environment_server: LoopbackServer, options: Any, distils: str
 ) -> None:
     graph = bench.review_graph(model="openai:gpt-own", **options)
-    # Clients of models from strings are never closed.
-    with LoopbackServer(keep_alive=False) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
-        await bench.resume(graph, COLD)  # the resumed run has no context
-        requests = [(chat.schema_name, chat.model) for chat in server.chats]
+    await bench.invoke(graph, CASE, context={"model": "openai:gpt-other"})
+    await bench.resume(graph, COLD)  # the resumed run has no context
+    requests = [(chat.schema_name, chat.model) for chat in environment_server.chats]
     assert requests == [("judgment", "gpt-other"), ("guideline_operations", distils)]
 
 

@@ -10,7 +10,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
 from memalign_graph import InvalidInputError, MemAlignContext, create_quality_gate_tool
-from tests.conftest import COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import COLD, CRITERION, DOWN, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.agents.support import (
     APPROVE,
     AgentModel,
@@ -22,7 +22,6 @@ from tests.integration_tests.agents.support import (
     messages_of,
 )
 from tests.integration_tests.gates.support import (
-    DOWN,
     QUESTION,
     REASON,
     ended,

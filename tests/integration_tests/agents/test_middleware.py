@@ -19,7 +19,7 @@ from memalign_graph import (
     QualityGateMiddleware,
 )
 from memalign_graph.agents import _describe
-from tests.conftest import CRITERION, Bench, judgings, thread
+from tests.conftest import CRITERION, DOWN, Bench, judgings, thread
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -31,7 +31,6 @@ from tests.integration_tests.agents.support import (
     track,
 )
 from tests.integration_tests.gates.support import (
-    DOWN,
     QUESTION,
     ended,
     gather,

@@ -13,7 +13,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, RemoveMessage
 
-from tests.conftest import COLD, Bench, judgings
+from tests.conftest import COLD, DOWN, Bench, judgings
 from tests.integration_tests.agents.support import (
     APPROVE,
     AgentModel,
@@ -25,7 +25,7 @@ from tests.integration_tests.agents.support import (
     messages_of,
     track,
 )
-from tests.integration_tests.gates.support import DOWN, QUESTION, inputs, outputs, pending
+from tests.integration_tests.gates.support import QUESTION, inputs, outputs, pending
 
 ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
 

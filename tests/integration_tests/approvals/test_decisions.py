@@ -21,7 +21,7 @@ from memalign_graph import (
     InvalidInputError,
     create_approval_wrapper,
 )
-from tests.conftest import Bench, distillings, judgings, thread
+from tests.conftest import DOWN, Bench, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
@@ -41,7 +41,7 @@ from tests.integration_tests.approvals.support import (
     start,
     trust_judge,
 )
-from tests.integration_tests.gates.support import DOWN, always
+from tests.integration_tests.gates.support import always
 from tests.loopback import Rule
 
 

@@ -9,13 +9,6 @@ from tests.integration_tests.cli.support import CRITERION_YAML, Shell
 from tests.loopback import LoopbackServer
 
 
-@pytest.fixture(scope="module")
-def closing_server() -> Iterator[LoopbackServer]:
-    # A command's clients end with its process, but here the process continues.
-    with LoopbackServer(keep_alive=False) as running:
-        yield running
-
-
 @pytest.fixture
 def server(closing_server: LoopbackServer) -> Iterator[LoopbackServer]:
     closing_server.reset()

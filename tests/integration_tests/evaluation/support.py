@@ -154,10 +154,6 @@ def asked(server: LoopbackServer) -> tuple[int, int]:
     return counts
 
 
-def judgings(server: LoopbackServer) -> list[ChatRequest]:
-    return [chat for chat in server.chats if chat.schema_name == "judgment"]
-
-
 _OWN = ("id", "episode_ids", "guideline_ids", "memory_version", "given_at", "created_at")
 _TIMES = ("updated_at", "position", "usage", "seconds")
 

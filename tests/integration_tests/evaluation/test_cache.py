@@ -17,14 +17,13 @@ from pydantic import SecretStr
 
 from memalign_graph import Judge
 from memalign_graph.evaluation import Report, evaluate
-from tests.conftest import CRITERION
+from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
     calls,
-    judgings,
     nothing_to_learn,
     plain,
     record,

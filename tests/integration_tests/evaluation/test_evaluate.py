@@ -14,7 +14,7 @@ from memalign_graph import Judge
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evaluation import Report, ablations
 from memalign_graph.settings import Alignment
-from tests.conftest import CRITERION
+from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import few_shot_cases_in, guidelines_in, judged_case
 from tests.integration_tests.evaluation.support import (
     SCALES,
@@ -22,7 +22,6 @@ from tests.integration_tests.evaluation.support import (
     Model,
     asked,
     calls,
-    judgings,
     plain,
     record,
     records,

@@ -7,14 +7,13 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
-from tests.conftest import CRITERION
+from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import judge_by_guidelines, judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
     contents,
-    judgings,
     memory_of,
     record,
     remember,

@@ -4,13 +4,12 @@ from typing import Any
 
 from langgraph.store.memory import InMemoryStore
 
-from tests.conftest import CRITERION
+from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import few_shot_cases_in, judged_case
 from tests.integration_tests.evaluation.support import (
     Caller,
     Model,
     asked,
-    judgings,
     nothing_to_learn,
     plain,
     record,

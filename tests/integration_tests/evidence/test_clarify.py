@@ -12,6 +12,7 @@ from tests.conftest import (
     CASE,
     COLD,
     CRITERION,
+    DOWN,
     EVERY_WAY,
     OTHER,
     Bench,
@@ -21,7 +22,7 @@ from tests.conftest import (
 )
 from tests.integration_tests.agents.support import AgentModel, agent, ask, calls
 from tests.integration_tests.gates.support import Writer, asked, gated, models
-from tests.loopback import ChatRequest, LoopbackServer, ReplyLike, Rule, error
+from tests.loopback import ChatRequest, LoopbackServer, ReplyLike, Rule
 from tests.unit_tests.memory.purging import (
     MARK,
     everything_in,
@@ -38,7 +39,6 @@ CLEAR = {"question": ""}
 ANSWER = "Yes: a date is needed."
 JOINED = f'Too cold.\n(Asked back: "What makes it too cold?")\n{ANSWER}'
 APPROVE = {"decisions": [{"type": "approve"}]}
-DOWN = error(500, "It broke.", retry_after=0)
 
 
 def questions(server: LoopbackServer) -> list[ChatRequest]:

@@ -9,14 +9,13 @@ from langgraph.graph import START, MessagesState, StateGraph
 from memalign_graph import Criterion, GateVerdict, add_quality_gate, create_quality_gate_node
 from memalign_graph.gate_nodes import keep_last
 from tests.conftest import CRITERION, Bench, Graph, judgings
-from tests.loopback import LoopbackServer, Rule, error
+from tests.loopback import LoopbackServer, Rule
 
 Builder = StateGraph[Any, Any, Any, Any]
 """A graph that is not compiled yet."""
 
 QUESTION = "My order never came."
 REASON = "Too cold: it must say sorry first."
-DOWN = error(500, "It broke.", retry_after=0)
 LENGTH = Criterion(name="length", instructions="Is the reply short enough?")
 
 

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, Numeric
-from tests.conftest import CRITERION, Bench, Graph, judgings, thread
+from tests.conftest import CRITERION, DOWN, Bench, Graph, judgings, thread
 from tests.integration_tests.gates.support import (
-    DOWN,
     LENGTH,
     QUESTION,
     REASON,

@@ -16,9 +16,8 @@ from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, InvalidInputError, MemAlignContext, create_quality_gate_node
 from memalign_graph.conversation import fallback_messages, read_turn
-from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import CASE, COLD, CRITERION, DOWN, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
-    DOWN,
     LENGTH,
     QUESTION,
     REASON,

@@ -8,8 +8,8 @@ from typing_extensions import TypedDict
 
 from memalign_graph import Boolean, Categorical, Criterion, Numeric, Pairwise, create_panel_graph
 from memalign_graph.scales import Scale
-from tests.conftest import CASE, COLD, Bench, Graph, judgings
-from tests.integration_tests.gates.support import DOWN, models
+from tests.conftest import CASE, COLD, DOWN, Bench, Graph, judgings
+from tests.integration_tests.gates.support import models
 from tests.loopback import ChatRequest, LoopbackServer, Rule
 
 GRADES = Numeric(minimum=1, maximum=3, integer=True)

@@ -18,8 +18,7 @@ from memalign_graph import (
     create_panel_graph,
     models,
 )
-from tests.conftest import CASE, COLD, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings
-from tests.integration_tests.gates.support import DOWN
+from tests.conftest import CASE, COLD, DOWN, EVERY_WAY, OTHER, Bench, Graph, distillings, judgings
 from tests.integration_tests.panels.support import (
     ASPECTS,
     FACTS,

@@ -19,8 +19,8 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.nodes import judge as judging
-from tests.conftest import CASE, COLD, OTHER, Bench, Graph, distillings, judgings
-from tests.integration_tests.gates.support import DOWN, models
+from tests.conftest import CASE, COLD, DOWN, OTHER, Bench, Graph, distillings, judgings
+from tests.integration_tests.gates.support import models
 from tests.integration_tests.panels.support import (
     FACTS,
     NAMES,

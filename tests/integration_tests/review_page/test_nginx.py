@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from tests.integration_tests.agent_server.support import free_port
-from tests.integration_tests.cli.conftest import closing_server, server, shell
+from tests.integration_tests.cli.conftest import server, shell
 from tests.integration_tests.cli.support import Shell
 from tests.integration_tests.cli.test_cli_review import CASE, waiting
 
-__all__ = ["closing_server", "server", "shell", "waiting"]
+__all__ = ["server", "shell", "waiting"]
 
 NGINX = shutil.which("nginx") or ""
 pytestmark = pytest.mark.skipif(not NGINX, reason="needs nginx: apt install nginx-light")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
-from memalign_graph import integrations
+from memalign_graph import InvalidInputError, integrations
+from memalign_graph.integrations.ray import _Worker
 from memalign_graph.integrations.recorded import plain_json
 from tests.conftest import Bench
 
@@ -21,6 +23,13 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ImportError, match=r'as_mlflow_scorer needs the extra "mlflow"'):
         integrations.as_mlflow_scorer(bench.judge_graph())
+
+
+def test_ray_batch_with_a_column_of_results_is_refused() -> None:
+    """Before its rows are judged: Ray may not know the columns when the dataset is given."""
+    batch = SimpleNamespace(column_names=["inputs", "outputs", "value"])
+    with pytest.raises(InvalidInputError, match=r"^dataset: it has a column 'value' already"):
+        _Worker.__call__(object.__new__(_Worker), batch)
 
 
 class Answer(BaseModel):
