@@ -98,6 +98,7 @@ _PART = re.compile(r"[^\s<>,;:()]+")
 _NUMBER = re.compile(
     r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
 )
+_SPACE = re.compile(r"\s")
 _UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _MAX_DESTINATIONS = 1_000
 
@@ -109,11 +110,9 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
     last message, and in nothing that the user wrote. The words of an argument's name show that it
     is such a field, as in `recipient_email`, `orderId` or `amount`.
     """
-    asked = [_comparable(message.text) for message in messages if is_question(message)]
+    written = [_with_numbers(each.text, is_users=True) for each in messages if is_question(each)]
     since = _since_question(messages)
-    results = [_comparable(text) for message in since for text in _returned_texts(message)]
-    returned = [*results, *(" ".join(_numbers(text)) for text in results)]
-    written = [*asked, *(" ".join(_numbers(text, is_users=True)) for text in asked)]
+    returned = [_with_numbers(text) for message in since for text in _returned_texts(message)]
     values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
     return len(values) == _MAX_DESTINATIONS or any(
         _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
@@ -123,6 +122,11 @@ def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
 def _comparable(text: str) -> str:
     """Return a text without what a model may leave out or change when it copies an address."""
     return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+
+
+def _with_numbers(text: str, *, is_users: bool = False) -> str:
+    text = _comparable(text)
+    return " ".join([text, *_numbers(text, is_users=is_users)])
 
 
 def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
@@ -136,7 +140,7 @@ def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
             yield plain
 
 
-def _returned_texts(message: Any) -> list[str]:
+def _returned_texts(message: Any) -> set[str]:
     """Return what tools say in a message: JSON or a document counts as well as text."""
     content = getattr(message, "content", None)
     if isinstance(message, AIMessage):
@@ -145,14 +149,12 @@ def _returned_texts(message: Any) -> list[str]:
         content = [
             part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
         ]
-        return [str(content), *texts_in(content)]
+        return {str(content), *texts_in(content)} if content else set()
     # A note of middleware may be a summary of tools' results.
     if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
-        return []
-    if isinstance(content, str):
-        return [content]
+        return set()
     # `str` also writes numbers, but not all texts as they are.
-    return [message.text, str(content), *texts_in(content)]
+    return {message.text, str(content), *texts_in(content)}
 
 
 def refused_tools(messages: Sequence[Any]) -> set[str]:
@@ -427,8 +429,7 @@ class CallJudge:
         fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
         judgment = ruling.content.get("judgment")
         decided = [{"fields": fields, "example": example.to_json(), "judgment": judgment}]
-        better = call_example(decision, situation.messages) if is_edit else None
-        if better is not None:
+        if is_edit and (better := call_example(decision, situation.messages)):
             fields = {**shared, "value": True}
             decided.append({"fields": fields, "example": better.to_json(), "judgment": None})
         try:
@@ -487,16 +488,20 @@ def check_edit(edited: Any) -> None:
 
 
 def difference(call: Call, edited: Call) -> str:
-    """Describe what an edit changed."""
+    """Describe what an edit changed.
+
+    A judged text of several words is not quoted: it could be learned as the person's words.
+    """
     before = {"the tool": call["name"], **call["args"]}
     after = {"the tool": edited["name"], **edited["args"]}
-    changes = [f"{name} is left out" for name in before if name not in after]
+    names = {name: "an argument" if _SPACE.search(name) else name for name in before | after}
+    names["the tool"] = "the tool"
+    changes = [f"{names[name]} is left out" for name in before if name not in after]
     for name, new in after.items():
         if name not in before or before[name] != new:
-            # A judged text of several words could be learned as if the person had written it.
-            is_shown = name in before and not re.search(r"\s", str(before[name]))
+            is_shown = name in before and not _SPACE.search(str(before[name]))
             old = f", not {_json(before[name])}" if is_shown else ""
-            changes.append(f"{name} is {_json(new)}{old}")
+            changes.append(f"{names[name]} is {_json(new)}{old}")
     return f"In the right call {excerpt('; '.join(changes), _MAX_CHANGE_CHARS)}."
 
 
