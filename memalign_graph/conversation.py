@@ -313,11 +313,11 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
 
 
 def request_text(message: BaseMessage) -> str:
-    """Return a request's text, with the names of other content in its place."""
+    """Return a request's text, with the names of other content; empty if it is blank."""
     parts = message.content if isinstance(message.content, list) else []
-    if all(isinstance(part, str) or part.get("type") == "text" for part in parts):
-        return storable(message.text)
-    return _content(message)
+    is_text = all(isinstance(part, str) or part.get("type") == "text" for part in parts)
+    text = storable(message.text) if is_text else _content(message)
+    return text if text.strip() else ""
 
 
 def _answer_text(message: BaseMessage) -> str:

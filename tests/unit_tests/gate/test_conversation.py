@@ -74,6 +74,7 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
         ("2", "c"),
     ),
     "no-text-asked": ([HumanMessage([]), AIMessage("A")], ("(no text)", "A")),
+    "blank-asked": ([HumanMessage(" \n"), AIMessage("A")], ("(no text)", "A")),
     "calls-tools": ([ASKED, CALLING], None),
     "tool-speaks": ([ASKED, CALLING, FOUND], ("Where is it?", "In Kiel.")),
     "tool-says-nothing": ([ASKED, CALLING, ToolMessage(" ", tool_call_id="1")], None),
@@ -147,7 +148,7 @@ def test_conversation_without_a_human_message_raises_one_sentence(messages: list
 
 
 TEXT_ALONE = [
-    *("tuples", "blocks", "reasoning", "system-after", "revised-twice", "no-text-asked"),
+    *("tuples", "blocks", "reasoning", "system-after", "revised-twice", "blank-asked"),
     *("picture-asked", "refusal", "refusal-beside", "text-no-store-keeps"),
     *("calls-tools", "tool-says-nothing", "hands-back-to-a-supervisor", "picture", "other-role"),
 ]
