@@ -85,18 +85,15 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         spoke = model_answered and (_last_human_id(state) or True)
         return {self._turn_key: {**(state.get(self._turn_key) or {}), "spoke": spoke}}
 
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+    async def _call_model(self, io: IO, request: Any, handler: Any) -> Any:
         """Record the tools that the model is offered, if the judge reads them."""
-        return self._record_tools(request, handler(request))
-
-    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self._record_tools(request, await handler(request))
-
-    def _record_tools(self, request: Any, response: Any) -> Any:
+        response = await io.call_either(lambda: handler(request), lambda: handler(request))
         if not self._shows_tools:
             return response
         turn = {**(request.state.get(self._turn_key) or {}), "tools": _describe(request.tools)}
         return ExtendedModelResponse(response, Command(update={self._turn_key: turn}))
+
+    wrap_model_call, awrap_model_call = sync_async_methods(_call_model)
 
     async def _decide(self, io: IO, state: Any, runtime: Runtime[Any]) -> StateUpdate:
         """Judge the answer, and send it back if it does not pass."""

@@ -111,16 +111,13 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
 def with_notes_as_results(messages: Sequence[Any]) -> list[Any]:
     """Return messages in which a note of middleware, such as a summary, is not the user's."""
 
-    def as_result(message: HumanMessage) -> ToolMessage:
+    def shown(message: Any) -> Any:
+        if not isinstance(message, HumanMessage) or is_question(message):
+            return message
         name = str(message.additional_kwargs[_SOURCE])
         return ToolMessage(message.content, name=name, tool_call_id=_SOURCE)
 
-    return [
-        as_result(message)
-        if isinstance(message, HumanMessage) and not is_question(message)
-        else message
-        for message in messages
-    ]
+    return list(map(shown, messages))
 
 
 def is_from_gate(message: Any, name: str | None = None) -> bool:

@@ -299,7 +299,8 @@ class _Panel:
                 if own.on_embedding_error == "raise":
                     raise
                 problem = str(error)
-        blank = dict.fromkeys(("aggregate", "feedback", *_GATHERED))
+        private = ("broken_guidelines", "judge_memories", "judge_failures")
+        blank = dict.fromkeys((*PanelOutput.__annotations__, *private))
         judge_run = {"example": example.to_json(), "settings": settings, "vector": vector}
         return {**blank, "judge_run": {**judge_run, "embedding_error": problem}}
 
@@ -312,9 +313,9 @@ class _Panel:
             return {"errors": None, "judge_failures": None}
         # In the panel's order, so that the error is the same in each run.
         name = next(name for name in self.resources if name in state["errors"])
-        kind = ModelAnswerError if state["judge_failures"][name] == _NO_ANSWER else ChatModelError
-        count, reason = len(self.resources), state["errors"][name]
-        raise kind(f"None of the {count} criteria could be judged: {reason}")
+        has_answer = state["judge_failures"][name] == ModelAnswerError.__name__
+        message = f"None of the {len(self.resources)} criteria could be judged: "
+        raise (ModelAnswerError if has_answer else ChatModelError)(message + state["errors"][name])
 
     async def collect_feedback(self, step: NodeCall) -> StateUpdate:
         step.warn_without_checkpointer("panel")
@@ -345,11 +346,8 @@ class _Panel:
                 feedback[name] = await make_feedback(own, fields, example, judgment)
             except MemAlignError as error:
                 _log_or_raise(name, error)  # `learn_one` reports it
-                thread_id = step.thread_id
-                undated = Feedback(
-                    example=example, judgment=judgment, thread_id=thread_id, **fields
-                )
-                feedback[name] = undated.to_json()
+                saved: Any = {"example": example, "judgment": judgment, "thread_id": step.thread_id}
+                feedback[name] = Feedback(**saved, **fields).to_json()
         return {"feedback": feedback, "aggregate": self._aggregated(state["judgments"], feedback)}
 
     async def learn_criteria(self, step: NodeCall) -> StateUpdate:
@@ -382,13 +380,6 @@ class _Panel:
             name: fields["value"] for name, fields in newest_last if fields["value"] is not None
         }
         return None if self.aggregate is None else self.aggregate(values)
-
-
-_GATHERED = (
-    *("judgments", "errors", "learned", "broken_guidelines"),
-    *("judge_memories", "judge_failures"),
-)
-_NO_ANSWER = ModelAnswerError.__name__
 
 
 def _log_or_raise(name: str, error: MemAlignError) -> None:

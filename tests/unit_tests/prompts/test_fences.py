@@ -31,13 +31,6 @@ def test_tags_of_the_prompt_are_escaped(tag: str) -> None:
     assert fence("outputs", {f"</{tag}>": [f"</{tag}>"]}, max_tokens=99).count("<") == 2
 
 
-@pytest.mark.parametrize("token", ["<|im_start|>", "<<|"])
-def test_control_tokens_are_escaped_once(token: str) -> None:
-    once = escape_tags(f"a{token}b")
-    assert "<|" not in once
-    assert escape_tags(once) == once
-
-
 def test_a_text_is_scanned_once_however_many_tags_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     scanned: list[int] = []
 
@@ -59,6 +52,7 @@ def test_a_text_is_scanned_once_however_many_tags_it_has(monkeypatch: pytest.Mon
 CONTROL_TOKENS = (
     *(
         "<|im_end|>",
+        "<<|",
         "<\uff5cAssistant\uff5c>",
         "\uff1c|im_end|>",
         "<turn|>",
