@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
     from memalign_graph.evidence.monitoring import Estimate
-    from memalign_graph.settings import Judge
+    from memalign_graph.settings import Judge, LearnFrom
     from memalign_graph.types import Feedback
 
 
@@ -57,26 +57,29 @@ def align(
     After a failed or stopped run, the next one pays only for the rest. Records that can't be used
     are listed, and the others are used.
     """
+    from memalign_graph.graphs import create_alignment_graph
+
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give either a file or --pending.")
     location.check(must_exist=pending)
-    read = _read(feedback, "--feedback", field, location.criterion, terminal) if feedback else []
-    rejected = {
-        index: str(item)
-        for index, (_, item) in enumerate(read)
-        if isinstance(item, InvalidInputError)
-    }
-    usable = [index for index in range(len(read)) if index not in rejected]
-    items: list[Any] = [read[index][1] for index in usable]
     judge = flags.judge(location.criterion, terminal)
+    learn = location.criterion.learn
+    with option_errors(**location.criterion.setting_names("learn")):
+        builder = create_alignment_graph(judge.criterion, **judge.options, **learn)
+    items: list[Feedback] = []
+    rejected: list[dict[str, Any]] = []
+    if feedback:
+        learn_from = learn.get("learn_from", "both")
+        read = _read(feedback, "--feedback", field, location.criterion, terminal, learn_from)
+        for index, (place, item) in enumerate(read):
+            if isinstance(item, InvalidInputError):
+                rejected.append({"index": index, "reason": f"{place}: {item}"})
+            else:
+                items.append(item)
     terminal.note(f"memory {location}")
-    report, pending_ids = asyncio.run(_align(judge, location, items, max_concurrency, terminal))
-    rejected |= {usable[item["index"]]: item["reason"] for item in report["rejected"]}
-    report["rejected"] = [
-        {"index": index, "reason": f"{read[index][0]}: {reason.removeprefix('example.')}"}
-        for index, reason in sorted(rejected.items())
-    ]
-    report["feedback"]["rejected"] = len(rejected)
+    aligning = _align(builder, judge, location, items, max_concurrency, terminal)
+    report, pending_ids = asyncio.run(aligning)
+    report["rejected"], report["feedback"]["rejected"] = rejected, len(rejected)
     terminal.result(report)
     if not pending:
         pending_ids &= {item.episode_id for item in items}
@@ -84,6 +87,7 @@ def align(
 
 
 async def _align(
+    builder: Any,
     judge: "Judge",
     location: MemoryLocation,
     feedback: list[Any],
@@ -91,14 +95,9 @@ async def _align(
     terminal: Terminal,
 ) -> tuple[dict[str, Any], set[str]]:
     """Run the alignment; returns its report, and the ids of all feedback that is still pending."""
-    from memalign_graph.graphs import create_alignment_graph
     from memalign_graph.local import open_store_async
     from memalign_graph.memory.judge_memory import JudgeMemory
 
-    with option_errors(**location.criterion.setting_names("learn")):
-        builder: Any = create_alignment_graph(
-            judge.criterion, **judge.options, **location.criterion.learn
-        )
     state: Any = {}
     async with open_store_async(location.memory) as store:
         parts = builder.compile(store=store).astream(
@@ -227,11 +226,15 @@ def _limits(thresholds: Thresholds, file: CriterionFile) -> dict[str, float]:
 
 
 def _read(
-    path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
+    path: str,
+    option: str,
+    columns: list[str] | None,
+    file: CriterionFile,
+    terminal: Terminal,
+    learn_from: "LearnFrom" = "both",
 ) -> list[tuple[str, "Feedback | InvalidInputError"]]:
     """Read the places of records, and their feedback or why it can't be used."""
-    from memalign_graph.memory.feedback import check_feedback
-    from memalign_graph.types import parse_feedback
+    from memalign_graph.nodes.align import parse_record
 
     read: list[tuple[str, Feedback | InvalidInputError]] = []
     criterion = file.criterion
@@ -239,9 +242,9 @@ def _read(
         try:
             if isinstance(fields, InvalidInputError):
                 raise fields
-            read.append((place, check_feedback(parse_feedback(fields), criterion)))
+            read.append((place, parse_record(fields, criterion, learn_from)))
         except InvalidInputError as error:
-            read.append((place, error))
+            read.append((place, InvalidInputError(str(error).removeprefix("example."))))
     if all(isinstance(item, InvalidInputError) for _, item in read):
         first = ": ".join(map(str, read[0]))
         raise InvalidInputError(f"{option}: {path}: no record can be used. The first, {first}")

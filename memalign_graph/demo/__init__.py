@@ -6,7 +6,7 @@ import random
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _OPTIONS: dict[str, Any] = {"k": 2, "checks": True}
 _SHORT = {"y": "yes", "n": "no"}
+_COMMANDS = ("skip", "s", "quit", "q")
 _WHEN = ("before", "after")
 _NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fresh."
 
@@ -76,9 +77,8 @@ def demo(
             learned.rollback(EMPTY_VERSION)
         known = {item.feedback_id for item in learned.episodes() if item.status == "distilled"}
         new = [case for case in scenario["taught"] if case["id"] not in known]
-        scripted = [case["expert"] for case in new]
-        replies = _ask(new, criterion.scale, terminal) if interactive else scripted
-        answered = [pair for pair in zip(new, replies, strict=False) if pair[1] != "skip"]
+        scripted = ((case, case["expert"]) for case in new)
+        answered = [*(_ask(new, criterion.scale, terminal) if interactive else scripted)]
         feedback = [{**_example(case), **reply, "id": case["id"]} for case, reply in answered]
         for case, reply in answered:
             terminal.note(f"the expert on {case['id']}: {reply['value']}: {reply['rationale']}")
@@ -108,29 +108,27 @@ def _example(case: dict[str, Any]) -> dict[str, Any]:
     return {name: case[name] for name in ("inputs", "outputs")}
 
 
-def _ask(cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal) -> list[Any]:
-    """Ask for a value and a comment on each case, until `quit`."""
+def _ask(
+    cases: list[dict[str, Any]], scale: "Scale", terminal: Terminal
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Ask for a value and a comment on each case, until `quit`; skipped cases are left out."""
     question = f"What should it be: {scale.describe()} Enter for a comment alone; skip, quit:"
-    replies: list[Any] = []
     for case in cases:
         terminal.show(key_value_table({"case": case["id"], **_example(case)}))
-        reply: Any = None
-        while reply is None:
-            answer = terminal.ask(question)
-            if answer is None or answer.lower() in ("quit", "q"):
-                return replies
-            if answer.lower() in ("skip", "s"):
-                reply = "skip"
-                break
+        answer, value = terminal.ask(question), None
+        while answer and answer.lower() not in _COMMANDS and value is None:
             try:
-                value = scale.validate_value(_SHORT.get(answer, answer)) if answer else None
+                value = scale.validate_value(_SHORT.get(answer, answer))
             except ValueError as error:
                 terminal.warn(str(error))
-                continue
-            comment = terminal.ask("Why, in your own words; Enter for none:") or None
-            reply = {"value": value, "rationale": comment} if answer or comment else "skip"
-        replies.append(reply)
-    return replies
+                answer = terminal.ask(question)
+        if answer is None or answer.lower() in ("quit", "q"):
+            return
+        if value is None and answer:
+            continue
+        comment = terminal.ask("Why, in your own words; Enter for none:") or None
+        if answer or comment:
+            yield case, {"value": value, "rationale": comment}
 
 
 def render_result(scale: "Scale", result: Mapping[str, Any]) -> list[Table | Text]:

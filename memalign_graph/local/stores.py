@@ -79,24 +79,20 @@ def open_checkpointer(place: str | Path) -> AbstractContextManager["BaseCheckpoi
     return open_local_checkpointer(place)
 
 
-@contextmanager
-def open_local_store(path: str | Path) -> Iterator["SqliteStore"]:
+def open_local_store(path: str | Path) -> AbstractContextManager["SqliteStore"]:
     """Open a LangGraph store in a file, which threads and processes may share."""
     with require_extra("local", "open_local_store"):
         from langgraph.store.sqlite import SqliteStore
 
-    with _open_sqlite(path, SqliteStore, _OWN_TRANSACTIONS) as store:
-        yield store
+    return _open_sqlite(path, SqliteStore, _OWN_TRANSACTIONS)
 
 
-@contextmanager
-def open_local_checkpointer(path: str | Path) -> Iterator["SqliteSaver"]:
+def open_local_checkpointer(path: str | Path) -> AbstractContextManager["SqliteSaver"]:
     """Open a LangGraph checkpointer in a file, which may be a store's."""
     with require_extra("local", "open_local_checkpointer"):
         from langgraph.checkpoint.sqlite import SqliteSaver
 
-    with _open_sqlite(path, SqliteSaver, _SQLITES_TRANSACTIONS) as saver:
-        yield saver
+    return _open_sqlite(path, SqliteSaver, _SQLITES_TRANSACTIONS)
 
 
 @asynccontextmanager

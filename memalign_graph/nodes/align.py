@@ -176,7 +176,9 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     rejected: list[Lesson] = []
     for index, record in enumerate(records):
         try:
-            feedback.append(_parse(record, criterion, step.options.learn_from, step.thread_id))
+            item = parse_record(record, criterion, step.options.learn_from)
+            thread_id = item.thread_id or step.thread_id
+            feedback.append(item.model_copy(update={"thread_id": thread_id}))
         except InvalidInputError as error:
             rejected.append({"index": index, "reason": str(error)})
     step.progress("remember", 0, len(feedback))
@@ -218,9 +220,7 @@ async def remember_feedback(step: _Call) -> StateUpdate:
     return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
 
 
-def _parse(
-    record: Any, criterion: Criterion, learn_from: LearnFrom, thread_id: str | None
-) -> Feedback:
+def parse_record(record: Any, criterion: Criterion, learn_from: LearnFrom = "both") -> Feedback:
     """Parse feedback, and drop the part that `learn_from` excludes."""
     feedback = parse_feedback(record)
     if learn_from != "both":
@@ -232,8 +232,7 @@ def _parse(
                 f"{wanted}: the record has none, but learn_from={learn_from!r} needs it."
             )
         feedback = feedback.model_copy(update={unwanted: None})
-    feedback = check_feedback(feedback, criterion)
-    return feedback.model_copy(update={"thread_id": feedback.thread_id or thread_id})
+    return check_feedback(feedback, criterion)
 
 
 def _is_outdated(feedback: Feedback, stored: Episode | None) -> bool:

@@ -86,6 +86,16 @@ def test_settings_reach_the_graph(shell: Shell) -> None:
     assert "memalign: judge " in ran.err
 
 
+def test_records_without_what_is_learned_make_no_memory(shell: Shell) -> None:
+    shell.settings(learn={"learn_from": "words"})
+    label = {**BOB, "rationale": None}
+    says = "--feedback: feedback.jsonl: no record can be used. The first, line 1: rationale: the"
+    assert shell.align(label).refusal.startswith(says)
+    assert not (shell.folder / "memalign.db").exists()
+    ran = shell.align(label, ANN, options=["--json"])
+    assert (ran.status, [item["index"] for item in ran.document["rejected"]]) == (4, [0])
+
+
 def test_pending_feedback_is_distilled_without_a_file(shell: Shell) -> None:
     shell.server.responder = lambda _: "I would rather talk of something else."
     ran = shell.align(ANN)
