@@ -163,7 +163,7 @@ async def distill_in_batches(
                 parts += [waiting[half:], waiting[:half]]
                 continue
             for episode in waiting:
-                result += failed(episode, chat, error)
+                result += failed(access, chat, episode, error)
         else:
             if not leaves_rest:
                 parts.append(waiting)
@@ -185,10 +185,10 @@ async def reword(
     try:
         result = await distill_episodes(io, access, chat, newest, max_operations=1)
     except (ChatModelError, ModelAnswerError) as error:
-        return failed(guideline, chat, error)
+        return failed(access, chat, guideline, error)
     if not result.operations:
         unworded = NoWordingError("the model gave no new wording")
-        return DistillResult(warnings=result.warnings) + failed(guideline, chat, unworded)
+        return DistillResult(warnings=result.warnings) + failed(access, chat, guideline, unworded)
     operation = GuidelineOperation(
         guideline_id=guideline.id,
         action="revise",
@@ -237,25 +237,34 @@ def can_be_tried(
     access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
 ) -> bool:
     """Return whether the source's attempts are not used up since it last changed."""
-    return access.view.failed_attempts(_attempt_key(source, chat)) < MAX_ATTEMPTS
+    return bool(_attempts_left(access, chat, source))
 
 
-def failed(source: Episode | Guideline, chat: BaseChatModel, error: ModelError) -> DistillResult:
+def failed(
+    access: MemoryAccess, chat: BaseChatModel, source: Episode | Guideline, error: ModelError
+) -> DistillResult:
     """Report a failure; it counts as an attempt only if the model could be reached."""
     kind = "Feedback" if isinstance(source, Episode) else "Guideline"
     warning = f"{kind} {source.id} could not be distilled and stays pending: {error}"
     logger.warning("%s", warning)
-    attempts = [_attempt_key(source, chat)] if is_about_prompt(error) else []
+    attempts = _attempts_left(access, chat, source)[:1] if is_about_prompt(error) else []
     return DistillResult(warnings=[warning], failed_attempts=attempts, errors=[error])
 
 
-def _attempt_key(source: Episode | EpisodeRow | Guideline, chat: BaseChatModel) -> str:
-    """Return a key that changes with the source, the model and its settings."""
+def _attempts_left(
+    access: MemoryAccess, chat: BaseChatModel, source: Episode | EpisodeRow | Guideline
+) -> list[str]:
+    """Return the ids of the attempts that are left to the source, the model and its settings.
+
+    An attempt has an id, so that a commit that is repeated counts it once.
+    """
     if isinstance(source, Guideline):
         content: Any = [source.text, *source.episode_ids]
     else:
         content = source.feedback_hash if isinstance(source, EpisodeRow) else source.word
-    return digest(["attempt", source.id, content, model_key(chat)])
+    key = ["attempt", source.id, content, model_key(chat)]
+    attempts = [digest([*key, number]) for number in range(MAX_ATTEMPTS)]
+    return [attempt for attempt in attempts if not access.view.has_failed(attempt)]
 
 
 async def commit_redistilled(

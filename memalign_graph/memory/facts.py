@@ -226,7 +226,7 @@ class Fact(FrozenModel):
     answer_ids: list[str] = Field(default_factory=list)
     """The facts that had these answers before an import; empty if a model was asked here."""
     failed: list[str] = Field(default_factory=list)
-    """What could not be distilled: one failed attempt each."""
+    """The ids of failed attempts to distil."""
     repeated: dict[str, list[str]] = Field(default_factory=dict)
     """Hashes of feedback that counts as given before but has no record, by episode id: merged rows
     of a table, and feedback that was replaced or forgotten before an export."""

@@ -134,7 +134,7 @@ async def commit_lesson(
 
     A guideline that outweighs the feedback against it stays, with a warning. `read` maps episode
     ids to the feedback hashes that the model read, `prompts` lists the episodes that shared a
-    prompt, and `failed` names failed attempts, which are counted.
+    prompt, and `failed` has the ids of failed attempts, which count once.
     """
     view = await access.refresh(io)
     purges, episodes = view.purges(), view.episodes(read)

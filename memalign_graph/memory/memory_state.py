@@ -4,7 +4,6 @@ The fold is updated fact by fact.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -185,8 +184,8 @@ class MemoryState:
         """A model's answers to check questions, by `asked_id` and example id."""
         self.answer_ids: set[str] = set()
         """The facts with these answers, here or where they were exported."""
-        self.attempts: Counter[str] = Counter()
-        """The failed attempts to distil, by what could not be distilled."""
+        self.failed_attempts: set[str] = set()
+        """The ids of the failed attempts to distil."""
         self.changed: set[str] = set()
         """The episodes that changed, or became or stopped being pending; callers empty it."""
         self.by_vector: dict[str, set[str]] = {}
@@ -222,7 +221,7 @@ class MemoryState:
         """Apply the next fact; guidelines and statuses are right after `settle`."""
         is_touched = self._apply_feedback(fact) or bool(fact.scrubbed)
         self._apply_check_answers(fact)
-        self.attempts.update(fact.failed)
+        self.failed_attempts.update(fact.failed)
         self._scrubbed |= {(key, each) for key, ids in fact.scrubbed.items() for each in ids}
         if fact.is_lesson:
             self._lesson_facts.append(fact)

@@ -120,8 +120,8 @@ class MemoryView:
         with self._lock:
             return set(self._state.pending)
 
-    def failed_attempts(self, key: str) -> int:
-        return self._state.attempts[key]
+    def has_failed(self, attempt: str) -> bool:
+        return attempt in self._state.failed_attempts
 
     def answers(self) -> dict[str, dict[str, float]]:
         """Return the answers to check questions, by `asked_id` and example id."""

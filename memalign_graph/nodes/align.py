@@ -330,8 +330,9 @@ async def _distill_batch(io: IO, step: _Call, batch: Lesson) -> DistillResult:
     for guideline in await access.pending_guidelines(io):
         if guideline.id == batch["guideline_id"]:
             result = await reword(io, access, chat, guideline)
-            if result.errors and not result.failed_attempts:
-                raise result.errors[0]  # the model can't be reached
+            for error in result.errors:
+                if not is_about_prompt(error):
+                    raise error
             return result
     return DistillResult()
 
@@ -400,7 +401,8 @@ async def replay_cases(step: _Call) -> StateUpdate:
     failures = DistillResult()
     for guideline in await step.access.pending_guidelines(step.io):
         if guideline.id in dropped:
-            failures += failed(guideline, step.distill_chat_model, NoWordingError(_DROPPED))
+            chat, error = step.distill_chat_model, NoWordingError(_DROPPED)
+            failures += failed(step.access, chat, guideline, error)
     unjudged = list(outcome.failed.values())
     warnings = [_NOT_REPLAYED.format(len(unjudged), unjudged[0])] if unjudged else []
     return step.learned(

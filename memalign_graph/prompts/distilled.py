@@ -53,7 +53,7 @@ class DistillResult:
     truncated_ids: list[str] = field(default_factory=list)
     """The episodes with a text that was shortened."""
     failed_attempts: list[str] = field(default_factory=list)
-    """Failed attempts, as `learn` counts them."""
+    """The ids of failed attempts."""
     errors: list[ModelError] = field(default_factory=list)
     """Why a piece of feedback, or a guideline, could not be distilled."""
 

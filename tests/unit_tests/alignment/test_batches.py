@@ -4,9 +4,12 @@ import random
 from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 
-from memalign_graph import ChatModelError, ModelAnswerError
-from memalign_graph.alignment.distill import failed, pack_batches
+from memalign_graph import ChatModelError, JudgeMemory, ModelAnswerError
+from memalign_graph.alignment.distill import MAX_ATTEMPTS, can_be_tried, failed, pack_batches
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.learning import commit_lesson
 from memalign_graph.prompts.distill import distill_prompt
 from memalign_graph.prompts.distilled import ModelError
 from memalign_graph.prompts.fences import estimate_tokens
@@ -88,10 +91,19 @@ def refused() -> ChatModelError:
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts"),
-    [(ChatModelError("Down."), 0), (refused(), 1), (ModelAnswerError("Prose."), 1)],
+    ("error", "is_attempt"),
+    [(ChatModelError("Down."), False), (refused(), True), (ModelAnswerError("Prose."), True)],
 )
-def test_outages_are_no_attempts(server: LoopbackServer, error: ModelError, attempts: int) -> None:
-    result = failed(episode(1), server.chat_model(), error)
-    assert len(result.failed_attempts) == attempts
-    assert "could not be distilled and stays pending" in result.warnings[0]
+def test_attempts_are_counted_once_and_outages_are_none(
+    server: LoopbackServer, error: ModelError, *, is_attempt: bool
+) -> None:
+    memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=server.embedder())
+    access, chat, source = memory.access, server.chat_model(), episode(1)
+    for _ in range(MAX_ATTEMPTS):
+        assert can_be_tried(access, chat, source)
+        result = failed(access, chat, source, error)
+        assert "could not be distilled and stays pending" in result.warnings[0]
+        assert len(result.failed_attempts) == is_attempt
+        for _ in range(2):  # as a node that broke off does
+            run_sync(commit_lesson(SYNC, access, [], {}, failed=result.failed_attempts))
+    assert can_be_tried(access, chat, source) is not is_attempt
