@@ -277,7 +277,6 @@ def review_form(
     }
     parts += [f"### {heading}\n\n{bullets(lines)}" for heading, lines in lists.items() if lines]
     parts.append(f"Is that right? The value is {scale.describe()}")
-    value = scale.value_schema()
     return Form(
         action="review_judgment",
         actions=[(form_values, parts)],
@@ -285,7 +284,7 @@ def review_form(
         about="What the value should be, why, or both. Text alone is a rationale. Decisions of "
         "human-in-the-loop inboxes work, too.",
         properties={
-            "value": {"description": _WANTED, **value},
+            "value": {"description": _WANTED, **scale.value_schema()},
             "rationale": RATIONALE_SCHEMA,
             "author": AUTHOR_SCHEMA,
             JUDGMENT_ID: judgment_id_schema(judgment.id),

@@ -255,11 +255,10 @@ async def _other_examples(
     io: IO, access: MemoryAccess, chat: BaseChatModel, episode: Episode, *, is_accepted: bool
 ) -> list[Example]:
     """Return the case as the expert wants it, and the newest cases with another value."""
-    scale = access.criterion.scale
     rows = [
         row
         for row in (await access.refresh(io)).newest()
-        if (level := _level(row, scale)) is not None
+        if (level := _level(row, access.criterion.scale)) is not None
         and (level == 1) != is_accepted
         and row.example_id != episode.example_id
     ]

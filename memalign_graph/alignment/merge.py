@@ -88,11 +88,10 @@ async def merge_proposals(
     async def quoted(side: ConflictSide) -> ConflictSide:
         """Add the newest comments behind a guideline, for the expert who decides."""
         episodes = (await access.episodes(io, side.episode_ids)).values()
-        newest = sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
         comments = [
             f"{episode.author or 'anonymous'}, {episode.given_at:%Y-%m-%d}: "
             f"{excerpt(' '.join(episode.rationale.split()), _COMMENT_CHARS)}"
-            for episode in newest
+            for episode in sorted(episodes, key=lambda item: (item.given_at, item.id), reverse=True)
             if episode.rationale
         ]
         return side.model_copy(update={"said": comments[:_MAX_COMMENTS]})
@@ -364,8 +363,7 @@ def join_retirements(operations: Iterable[GuidelineOperation]) -> list[Guideline
         if operation.action == "retire" and not operation.text:
             key = operation.guideline_id or ""
             sources = [*joined.get(key, operation).episode_ids, *operation.episode_ids]
-            update = {"episode_ids": list(dict.fromkeys(sources))}
-            joined[key] = operation.model_copy(update=update)
+            joined[key] = operation.model_copy(update={"episode_ids": list(dict.fromkeys(sources))})
     return list(joined.values())
 
 

@@ -23,7 +23,7 @@ class CachedRepliesIO(IO):
 
     def __init__(self, io: IO, access: MemoryAccess) -> None:
         super().__init__(io)
-        self._access = access
+        self._access, self._namespace = access, access.layout.of("drafts")
         self._prompt_counts: Counter[str] = Counter()
         self._uncached: dict[int, tuple[str, set[str], ChatReply]] = {}
         """New replies by their Python ids: the key, the purges before it, and the reply itself, so
@@ -32,8 +32,7 @@ class CachedRepliesIO(IO):
 
     async def chat(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> ChatReply:
         key = self._key(model, messages)
-        namespace = self._access.layout.of("drafts")
-        cached = await self._access.get(self.io, namespace, [key])
+        cached = await self._access.get(self.io, self._namespace, [key])
         if key in cached:
             try:
                 return ChatReply(**cached[key]["reply"])
@@ -53,10 +52,10 @@ class CachedRepliesIO(IO):
             check_json(item, "the reply")
         except ValueError:
             return  # text that some stores refuse, such as NUL
-        namespace = self._access.layout.of("drafts")
-        await self._access.put(self.io, namespace, {key: item})
+        await self._access.put(self.io, self._namespace, {key: item})
         if (await self._access.refresh(self.io)).purges() != purges:
-            await self._access.put(self.io, namespace, {key: None})  # it may repeat what was purged
+            # It may repeat what was purged.
+            await self._access.put(self.io, self._namespace, {key: None})
 
     def _key(self, model: StructuredModel, messages: Sequence[BaseMessage]) -> str:
         prompt = digest([model.key, *([message.type, message.text] for message in messages)])

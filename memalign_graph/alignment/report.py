@@ -150,11 +150,11 @@ class AlignmentReport(FrozenModel):
     """The agreement of the experts over the whole memory, before distilling."""
     guidelines: GuidelineChanges
     """The guidelines that changed."""
-    conflicts: list[Conflict]
+    conflicts: list[Conflict] = Field(default_factory=list)
     """Guidelines that contradicted each other."""
-    decisions: dict[str, str] | None
+    decisions: dict[str, str] | None = None
     """The expert's decisions by conflict id; None if nobody was asked."""
-    replay: Replay | None
+    replay: Replay | None = None
     """The result of judging seen cases again; None without `guard="replay"`."""
     judged_cases: int = 0
     """The number of cases judged as if they were new; 0 without `judge_cases`."""

@@ -86,26 +86,20 @@ class MemoryAccess:
     async def refresh(self, io: IO) -> MemoryView:
         view = self.view
         head = await self._head(io)
-        if not view.is_loaded:
-            await self._load(io, head)
+        if not view.is_loaded:  # or wait for a caller that loads it: what came since is added below
+            await do_once(io, view.loading, lambda: view.is_loaded, lambda: self._read(io, head))
         if head != view.head:
             facts = await self._facts_since(io, view.latest_fact_id)
             if facts is None:
-                name = "/".join(self.layout.root)
                 logger.warning(
                     "Memory %s: the store was restored from a backup or cleared. Reloading it.",
-                    name,
+                    "/".join(self.layout.root),
                 )
                 discard_view(self.store, view)
                 vars(self).pop("view", None)
                 return await self.refresh(io)
             await self._add(io, head, facts, {}, {})
         return view
-
-    async def _load(self, io: IO, head: str | None) -> None:
-        """Load the memory, or wait for a caller that does; `refresh` adds what came since."""
-        view = self.view
-        await do_once(io, view.loading, lambda: view.is_loaded, lambda: self._read(io, head))
 
     async def _read(self, io: IO, head: str | None) -> None:
         layout = self.layout
@@ -156,8 +150,7 @@ class MemoryAccess:
         for key in missing:
             if key not in records:
                 raise MemAlignError(f"The feedback record {key!r} is no longer in the store.")
-        rows = {key: self.read_row(record) for key, record in records.items()}
-        view.add(facts, rows, vectors)
+        view.add(facts, {key: self.read_row(record) for key, record in records.items()}, vectors)
         view.is_loaded, view.head = True, head
         evict_views()
 

@@ -31,7 +31,6 @@ from memalign_graph.types import (
     Example,
     Feedback,
     Judgment,
-    ReviewChoice,
     parse_feedback,
 )
 
@@ -169,9 +168,8 @@ async def revise(
     )
     if stored.says_the_same_as(after):
         return stored
-    author = stored.author
     await write_fact(
-        io, access, purges, "revise", {}, author=author, episodes=[after], replaces=True
+        io, access, purges, "revise", {}, author=stored.author, episodes=[after], replaces=True
     )
     return after
 
@@ -238,11 +236,6 @@ def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[s
     }
 
 
-def _review_of(row: EpisodeRow) -> ReviewChoice | None:
-    review = row.past_verdict and row.past_verdict.review
-    return ReviewChoice.model_validate(review) if review else None
-
-
 async def record_judgments(
     io: IO, access: MemoryAccess, judgments: Mapping[str, Judgment], *, replaces: bool = False
 ) -> None:
@@ -256,10 +249,12 @@ async def record_judgments(
         Episode.model_validate(
             {
                 **row.content,
-                "judgment": judgments[row.example_id].model_copy(
+                "judgment": {
+                    **judgments[row.example_id].to_json(),
+                    "rationale": "",
                     # Why the expert was asked stays true of the answer.
-                    update={"rationale": "", "review": _review_of(row)}
-                ),
+                    "review": row.past_verdict and row.past_verdict.review,
+                },
                 "other_verdicts": row.verdicts,
                 "updated_at": now,
             }

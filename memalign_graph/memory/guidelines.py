@@ -58,8 +58,7 @@ class GuidelineOperation(BaseModel):
 
     def as_addition(self) -> "GuidelineOperation":
         """Return the operation that adds the text as a guideline of its own."""
-        changes = {"action": "add", "guideline_id": None, "before": None}
-        return self.model_copy(update=changes)
+        return self.model_copy(update={"action": "add", "guideline_id": None, "before": None})
 
 
 def normalize_text(text: str) -> str:

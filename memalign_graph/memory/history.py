@@ -117,8 +117,7 @@ async def history(io: IO, access: MemoryAccess, max_commits: int | None = None) 
     commits: list[Commit] = []
     episodes: dict[str, object] = {}
     guidelines: dict[str, int] = {}
-    steps = _replay(facts, rows_by_key, start)
-    for number, (state, touched) in enumerate(steps, start):
+    for number, (state, touched) in enumerate(_replay(facts, rows_by_key, start), start):
         before = {key: episodes.pop(key) for key in touched & episodes.keys()}
         rows, pending = state.rows, state.pending
         now = {key: (rows[key].content_hash, key in pending) for key in touched & rows.keys()}

@@ -4,9 +4,8 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalign_graph.errors import EmbeddingError
@@ -142,14 +141,17 @@ class VectorIndex:
         if k < 1 or table is None or not table.size:
             return []
         self.check([vector])
-        query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
-        with _single_threaded():
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)
+        try:
             [scores], [rows] = faiss.knn(
-                query,
+                np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1),
                 table.matrix[: table.size],
                 min(k, table.size),
                 metric=faiss.METRIC_INNER_PRODUCT,
             )
+        finally:
+            faiss.omp_set_num_threads(threads)
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         return [(table.keys[row], score) for row, score in pairs]
 
@@ -173,18 +175,6 @@ class VectorIndex:
                     f"but this memory has vectors of {wanted} under that name. Give the other "
                     "embedder another name, or another namespace."
                 )
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    import faiss
-
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(threads)
 
 
 MAX_BYTES = 8_000
@@ -252,7 +242,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return "\n".join(_plain(item) for item in value.values())
+        value = list(value.values())
     if isinstance(value, list):
         return "\n".join(_plain(item) for item in value)
     return json.dumps(value)

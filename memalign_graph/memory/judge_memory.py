@@ -484,8 +484,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If a line cannot be used; the message has its number.
         """
-        lines = _lines(source)
-        return await jsonl.import_jsonl(io, self.access, lines, author=author)
+        return await jsonl.import_jsonl(io, self.access, _lines(source), author=author)
 
     import_jsonl, aimport_jsonl = sync_async_methods(_import_jsonl)
 

@@ -149,11 +149,10 @@ async def commit_lesson(
     fresh = same - left_pending
     if not is_redistilling:
         fresh = {key for key in fresh if episodes[key].status == "pending"}
-    position = clock.now_us(ticks=2 * len(operations) + 1)
     table = GuidelineTable(
         active,
         usable_sources=fresh,
-        position=position,
+        position=clock.now_us(ticks=2 * len(operations) + 1),
         authors=authors_by_episode(view) if valid and not is_redistilling else None,
         is_redistilling=is_redistilling,
     )

@@ -459,8 +459,7 @@ async def _remove_vectors(
     texts -= {text for episode in retained for text in past_texts(episode.example)}
     n_removed = 0
     for embedder, namespace in (await embedder_namespaces(io, access)).items():
-        keys = [vector_key(embedder, text) for text in texts]
-        stored = await access.get(io, namespace, keys)
+        stored = await access.get(io, namespace, [vector_key(embedder, text) for text in texts])
         await access.put(io, namespace, dict.fromkeys(stored))
         n_removed += len(stored)
     return n_removed

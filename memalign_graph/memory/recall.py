@@ -144,8 +144,7 @@ def _find(
     wanted = max(k, _NEAR) if len(view.guidelines) > _MANY_GUIDELINES else k
     near: list[tuple[list[str], float]] = []
     for key, similarity in _search(view, vector, wanted + len(excluded_episode_ids)):
-        rows = view.rows_for_vector(key)
-        ids = [row.id for row in rows if row.id not in excluded_episode_ids]
+        ids = [row.id for row in view.rows_for_vector(key) if row.id not in excluded_episode_ids]
         near += [(ids, similarity)] if ids else []
     episodes = view.episodes(each for ids, _ in near[:k] for each in ids)
     examples: list[RecalledExample] = []
@@ -236,8 +235,7 @@ async def embed(
 
 
 async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> dict[str, Vector]:
-    namespace = access.layout.vectors(access.embedder.id)
-    stored = await access.get(io, namespace, keys)
+    stored = await access.get(io, access.layout.vectors(access.embedder.id), keys)
     return {key: read_vector(item) for key, item in stored.items()}
 
 

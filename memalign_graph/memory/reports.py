@@ -264,10 +264,9 @@ async def pass_rate(
     ]
     episodes = await access.all_episodes(io) if kept else []
     sampled = _sampled(await read_review_log(io, access) if kept else [], episodes)
-    answers = answered_judgments(episodes, scale)
     labels = {
         judgment_id: number(expected)
-        for judgment_id, (_, expected) in answers.items()
+        for judgment_id, (_, expected) in answered_judgments(episodes, scale).items()
         if answered_at_random or judgment_id in sampled
     }
     bounds = (scale.minimum, scale.maximum) if is_mean and isinstance(scale, Numeric) else (0, 1)

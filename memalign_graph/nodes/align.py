@@ -207,15 +207,6 @@ async def remember_feedback(step: _Call) -> StateUpdate:
         "new_ids": sorted(stored.new | stored.changed),
         # A purge finds by these ids that the thread has the feedback.
         "feedback_ids": list(dict.fromkeys(episode.id for episode in stored.episodes)),
-        # Defaults of the later nodes, which are skipped if nothing is pending.
-        "operations": [],
-        "rewordings": [],
-        "read": {},
-        "reworded": {},
-        "failed_attempts": [],
-        "conflicts": [],
-        "decisions": None,
-        "replay": None,
     }
     return {"judge_run": {"settings": step.settings}, **step.learned(**lesson)}
 
@@ -366,8 +357,7 @@ async def consolidate_guidelines(step: _Call) -> StateUpdate:
 async def settle_conflicts(step: _Call) -> StateUpdate:
     step.warn_without_checkpointer("alignment")
     conflicts = [Conflict.model_validate(fields) for fields in step.lesson["conflicts"]]
-    form = conflict_form(step.resources.criterion, conflicts)
-    decisions = form.ask(step.settings["namespace"])
+    decisions = conflict_form(step.resources.criterion, conflicts).ask(step.settings["namespace"])
     resolved = dump_operations(resolve_conflicts(conflicts, decisions))
     return step.learned(decisions=decisions, operations=[*step.lesson["operations"], *resolved])
 
@@ -417,10 +407,11 @@ async def replay_cases(step: _Call) -> StateUpdate:
 async def commit_alignment(step: _Call) -> StateUpdate:
     """Commit the operations and return the report; a repeated commit changes nothing."""
     io, lesson, access = step.io, step.lesson, step.access
-    operations, read = load_operations(lesson["operations"]), lesson["read"]
+    # Without anything pending, the nodes between were skipped.
+    operations, read = load_operations(lesson.get("operations")), lesson.get("read", {})
     learned: list[Lesson] = []
     warnings = list(lesson["warnings"])
-    if read or operations or lesson["failed_attempts"]:
+    if read or operations or lesson.get("failed_attempts"):
         aligned = await commit_lesson(
             io,
             access,
@@ -433,7 +424,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
         learned += aligned["guidelines"]
         warnings += aligned["warnings"]
     # Last: operations were compared with the earlier wordings.
-    if rewordings := load_operations(lesson["rewordings"]):
+    if rewordings := load_operations(lesson.get("rewordings")):
         redistilled = await commit_redistilled(io, access, rewordings, lesson["reworded"])
         learned += redistilled["guidelines"]
     step.progress("commit", 1, 1)
@@ -455,7 +446,7 @@ async def commit_alignment(step: _Call) -> StateUpdate:
     view = await access.refresh(io)
     # Report only this run's changes: others may change the memory in the meantime.
     touched = {item.get(name) for item in learned for name in ("guideline_id", "superseded_by")}
-    sources = {*lesson["new_ids"], *read, *lesson["reworded"]}
+    sources = {*lesson["new_ids"], *read, *lesson.get("reworded", {})}
 
     def of_run(guidelines: Sequence[Guideline]) -> list[Guideline]:
         return [
@@ -493,31 +484,26 @@ async def judge_cases(step: _Call) -> StateUpdate:
     examples = {episode.example_id: episode.example for episode in episodes.values()}
     step.progress("judge", 0, len(cases))
     add_progress = step.progress_counter("judge", len(cases))
+    judgments: dict[str, Judgment] = {}
     failures: list[Exception] = []
 
-    async def judge_case(example: Example) -> Judgment | None:
+    async def judge_case(example_id: str, example: Example) -> None:
         try:
-            return await judge_as_new(judging, example, guidelines)
+            judgments[example_id] = await judge_as_new(judging, example, guidelines)
         except (ChatModelError, ModelAnswerError) as error:
             if not is_about_prompt(error):
                 raise
             failures.append(error)
-            return None
         finally:
             add_progress()
 
-    verdicts = await io.gather(list(map(judge_case, examples.values())), step.max_concurrency)
-    judgments = {
-        key: judgment
-        for key, judgment in zip(examples, verdicts, strict=True)
-        if judgment is not None
-    }
+    await io.gather([judge_case(*item) for item in examples.items()], step.max_concurrency)
     await record_judgments(io, access, judgments)
     await clear_cached_replies(io, access)
     counts = Counter(warning for judgment in judgments.values() for warning in judgment.warnings)
     warnings = [
         *([_UNJUDGED.format(len(failures), failures[0])] if failures else []),
-        *(f"{times} case(s) were judged with a warning: {text}" for text, times in counts.items()),
+        *(f"{n} case(s) were judged with a warning: {text}" for text, n in sorted(counts.items())),
     ]
     judged = {
         "judged_cases": len(judgments),

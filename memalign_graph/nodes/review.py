@@ -163,8 +163,7 @@ async def make_feedback(
     """Return feedback as JSON, dated after the same expert's stored feedback on the example."""
     if fields is None:
         return None
-    thread_id = step.thread_id
-    feedback = Feedback(example=example, judgment=judgment, thread_id=thread_id, **fields)
+    feedback = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
     name, judged = step.access.criterion.name, feedback.judgment
     if judged is not None and judged.criterion != name:
         raise InvalidInputError(
@@ -207,8 +206,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
         rows = [row for row in view.rows() if row.id in others and can_be_tried(access, chat, row)]
         oldest = sorted(rows, key=lambda row: (row.given_at, row.id))[:_MAX_PENDING]
         pending = (await access.episodes(io, [row.id for row in oldest])).values()
-        oldest_first = sorted(pending, key=lambda old: (old.created_at, old.id))
-        waiting = [episode, *oldest_first]
+        waiting = [episode, *sorted(pending, key=lambda old: (old.created_at, old.id))]
         result = await distill_in_batches(io, access, chat, waiting, leaves_rest=True)
         # Guidelines of feedback that this expert has replaced may have to be reworded.
         outdated = (await outdated_guidelines(io, access, chat))[:_MAX_PENDING]
