@@ -101,20 +101,23 @@ def enumerate_ids(ids: Sequence[str]) -> str:
 def describe_validation_error(error: "ValidationError") -> str:
     """Describe a pydantic error in one sentence that begins with the field."""
     first, *more = error.errors(include_url=False)
+    try:
+        shown_input = excerpt(repr(first["input"]), _MAX_INPUT_CHARS)
+    except RecursionError:
+        shown_input = f"a value of type {type(first['input']).__name__}, nested too deep,"
     *parents, last = first["loc"] or ("",)
     members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]
     is_union = first["type"] != "missing" and len(members) == len(more)
     if is_union and members and first["input"] is more[0]["input"]:
         # Pydantic reports one error for each member of a union.
         field, kinds = ".".join(map(str, parents)), ", ".join(map(str, [last, *members[:-1]]))
-        return f"{field}: {first['input']!r} is neither {kinds} nor {members[-1]}."
+        return f"{field}: {shown_input} is neither {kinds} nor {members[-1]}."
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in _MESSAGE_BY_TYPE:
-        message = _MESSAGE_BY_TYPE[first["type"]].format(
-            input=excerpt(repr(first["input"]), _MAX_INPUT_CHARS), **first.get("ctx", {})
-        )
+        context = first.get("ctx", {})
+        message = _MESSAGE_BY_TYPE[first["type"]].format(input=shown_input, **context)
     field = ".".join(map(str, first["loc"]))
-    sentence = message if message.startswith(field) else f"{field}: {message}"
+    sentence = excerpt(message if message.startswith(field) else f"{field}: {message}", 1_000)
     return f"{sentence} (and {len(more)} more)" if more else sentence
 
 

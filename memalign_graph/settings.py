@@ -96,10 +96,6 @@ _A_MODEL = f"a chat model or a string such as {DEFAULT_CHAT_MODEL!r}"
 _EMBEDDINGS = f"LangChain embeddings, a function, or a string such as {DEFAULT_EMBEDDINGS!r}"
 
 
-def _is_checks_mode(value: Any) -> bool:
-    return isinstance(value, bool) or value == "auto"
-
-
 class Settings(BaseModel):
     """Options that belong together; an invalid one raises an error that names it."""
 
@@ -157,7 +153,9 @@ class Judge(Settings):
     cite_guidelines: bool = False
     """True for the judge to also name the guidelines that the outputs break, which graphs return
     as `broken_guidelines`. In gates it is True by default."""
-    checks: Annotated[ChecksMode, typed(_is_checks_mode, "True, False or 'auto'")] = "auto"
+    checks: Annotated[
+        ChecksMode, typed(lambda it: isinstance(it, bool) or it == "auto", "True, False or 'auto'")
+    ] = "auto"
     """True to ask of each guideline whether the case meets it: one yes/no question each, answered
     with one token, or one request for all if the model gives no log-probabilities. The answers are
     in the judgment, count in its value, and measure the guidelines; `cite_guidelines` and gates use

@@ -6,7 +6,6 @@ the next answer.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +15,7 @@ from memalign_graph.errors import EmbeddingError, MemAlignError
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.feedback import remember
+from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
 from memalign_graph.review.tasks import CasePayload, Reviewer, answers_another, feedback_of
 
@@ -27,7 +27,7 @@ Notice = tuple[str, str]
 _DRAIN_TIMEOUT_S = 20
 _STORED = "Your answer is stored, and learned from later"
 _ALREADY_ANSWERED = "Another expert answered this before you"
-_MAX_NOTICES = 1_000  # experts may never come back to read theirs
+_MAX_NOTIFIED = 1_000  # experts, who may never come back to read their notices
 
 
 class Answers:
@@ -39,7 +39,7 @@ class Answers:
         """Take functions that return a criterion's memory and its compiled feedback graph."""
         self._access, self._feedback_graph = access, feedback_graph
         self._learning: dict[asyncio.Task[None], str] = {}
-        self._notices: deque[tuple[str, Notice]] = deque(maxlen=_MAX_NOTICES)
+        self._notices: dict[str, list[Notice]] = {}
 
     @property
     def task_ids(self) -> set[str]:
@@ -66,11 +66,7 @@ class Answers:
 
     def take_notices(self, name: str) -> list[Notice]:
         """Return the results of an expert's answers that the expert has not seen yet."""
-        notices = [notice for author, notice in self._notices if author == name]
-        others = [entry for entry in self._notices if entry[0] != name]
-        self._notices.clear()
-        self._notices.extend(others)
-        return notices
+        return self._notices.pop(name, [])
 
     async def drain(self) -> None:
         """Wait up to 20 seconds for the answers that are being distilled."""
@@ -100,7 +96,8 @@ class Answers:
         except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
             notice = ("bad", f"{_STORED}: {error}")
-        self._notices.append((reviewer.name, notice))
+        self._notices.setdefault(reviewer.name, []).append(notice)
+        drop_oldest(self._notices, _MAX_NOTIFIED)
 
     async def _newest(
         self, case: CasePayload, reply: dict[str, Any], answered_at: datetime

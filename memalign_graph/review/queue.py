@@ -214,11 +214,13 @@ class ReviewQueue:
         access = self.access(name)
         namespace = access.layout.of("judgments")
         results: Any = await ASYNC.batch(self.store, [search_namespace(namespace)])
-        stored = {item.key: item for item in results[0] if item.namespace == namespace}
         view, now = await access.refresh(ASYNC), datetime.now(UTC)
-        for judgment_id in {key for row in view.rows() for key in row.verdicts}:
-            stored.pop(judgment_id, None)
-        items = (unpacked(item.value) for item in stored.values())
+        answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
+        items = [
+            unpacked(item.value)
+            for item in results[0]
+            if item.namespace == namespace and item.key not in answered
+        ]
         pending = [item for item in items if datetime.fromisoformat(item["kept_until"]) > now]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
         await self._add_reasons(access, pending)
@@ -226,11 +228,8 @@ class ReviewQueue:
         for rank, item in ranked:
             for kept in readable(KeptJudgment, [item]):
                 case = case_payload("review", [access.criterion], kept.example, [kept.judgment])
-                # LangGraph's store in SQLite returns UTC times without a time zone.
-                kept_at = stored[kept.judgment.id].created_at
-                kept_at = kept_at.replace(tzinfo=kept_at.tzinfo or UTC)
                 task_id = f"j-{quote(name, safe='')}-{kept.judgment.id}"
-                tasks.append(replace(make_task(task_id, case, kept_at), rank=rank))
+                tasks.append(replace(make_task(task_id, case, kept.judged_at), rank=rank))
         return tasks, len(pending) - len(ranked) + len(tasks)
 
     async def _add_reasons(self, access: MemoryAccess, pending: Sequence[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from langgraph_sdk.errors import (
 )
 
 from memalign_graph.interrupts import CASE_KEYWORD, JUDGMENT_ID
+from memalign_graph.review.forms import shown_judgments
 from memalign_graph.review.tasks import (
     CasePayload,
     ReviewTask,
@@ -24,7 +25,7 @@ from memalign_graph.review.tasks import (
     feedback_of,
     make_task,
 )
-from memalign_graph.types import Criterion, Example, Judgment
+from memalign_graph.types import Example
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +58,7 @@ def _can_show(case: CasePayload, criteria: Collection[str]) -> bool:
         return False
     try:
         Example.model_validate(case["example"])
-        for fields in case["criteria"].values():
-            Criterion.model_validate(fields)
-        for fields in case["judgments"].values():
-            Judgment.model_validate(fields)
+        shown_judgments(case)
     except ValueError as error:  # of another version: it waits for a page of that one
         logger.warning("A question about %s is not listed: %s", [*case["criteria"]], error)
         return False

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from memalign_graph import Criterion, Episode, Example, Feedback, InvalidInputError, Judgment
+from memalign_graph import (
+    Criterion,
+    Episode,
+    Example,
+    Feedback,
+    InvalidInputError,
+    Judgment,
+    MemAlignContext,
+)
 from memalign_graph.errors import describe_validation_error
 from memalign_graph.types import parse_example, parse_feedback
 
@@ -189,8 +197,17 @@ def test_agreement_has_the_judges_value_and_no_new_comment() -> None:
         assert not once.says_the_same_as(Episode.from_feedback(feedback(**other)))
 
 
-def test_value_of_an_unsupported_type_raises_one_sentence() -> None:
+def test_value_of_an_unsupported_type_raises_one_short_sentence() -> None:
     with pytest.raises(ValidationError) as caught:
         Feedback.model_validate({"inputs": "Q", "outputs": "A", "value": [1]})
     sentence = "value: [1] is neither bool, int, float nor str."
     assert describe_validation_error(caught.value) == sentence
+    long = "x" * 10_000
+    with pytest.raises(InvalidInputError) as refused:
+        parse_feedback({**CASE, "value": [long]})
+    assert len(str(refused.value)) < 300
+    with pytest.raises(InvalidInputError, match="type list, nested too deep, is neither bool"):
+        parse_feedback({**CASE, "value": nested(5_000)})
+    with pytest.raises(InvalidInputError) as refused:
+        MemAlignContext(namespace=(f"{long}.",))
+    assert len(str(refused.value)) < 1_100
