@@ -43,6 +43,9 @@ class MemAlignError(Exception):
 
     node: str | None = None
     """The graph node that raised it, if a node of this package did."""
+    is_refusal: bool = False
+    """Whether a provider, its filter or its model refused this prompt or text; others may still be
+    answered."""
 
 
 class InvalidInputError(MemAlignError, ValueError):
@@ -52,28 +55,18 @@ class InvalidInputError(MemAlignError, ValueError):
 class ChatModelError(MemAlignError):
     """A chat model was unreachable or returned an error; the cause is chained."""
 
-    is_refusal: bool = False
-    """Whether the provider refused this prompt; others may still be answered."""
-
 
 class ModelAnswerError(MemAlignError):
     """A chat model's answer was still invalid after one retry that said what was wrong."""
 
-    is_refusal: bool = False
-    """Whether a content filter stopped the answer, or the model refused to answer."""
-
 
 def is_about_prompt(error: BaseException) -> bool:
     """Return whether the failure concerns this prompt only, not the model or provider."""
-    is_refused = isinstance(error, ChatModelError | EmbeddingError) and error.is_refusal
-    return is_refused or isinstance(error, ModelAnswerError)
+    return isinstance(error, ModelAnswerError) or getattr(error, "is_refusal", False)
 
 
 class EmbeddingError(MemAlignError):
     """An embedding call failed or returned invalid vectors; the cause is chained."""
-
-    is_refusal: bool = False
-    """Whether it concerns these texts only; others may still be embedded."""
 
 
 class StoreError(MemAlignError):

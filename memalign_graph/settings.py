@@ -36,7 +36,6 @@ from memalign_graph.models import (
 from memalign_graph.scales import PLAIN_FUNCTION, Pairwise, Passes
 from memalign_graph.types import Criterion, Decide, ExampleLike, FrozenModel, Judgment
 
-DEFAULT_K = 5
 DEFAULT_BATCH_SIZE = 50
 DEFAULT_REPLAY_CASES = 20
 MAX_K = 100
@@ -135,7 +134,7 @@ class Judge(Settings):
         typed(lambda it: isinstance(it, Embeddings | str) or callable(it), _EMBEDDINGS),
     ] = DEFAULT_EMBEDDINGS
     """LangChain embeddings, a function from texts to vectors, or a `"provider:name"` string."""
-    k: int = Field(default=DEFAULT_K, ge=0, le=MAX_K)
+    k: int = Field(default=5, ge=0, le=MAX_K)
     """How many similar examples the judge is shown, from 0 to 100."""
     use_guidelines: bool = True
     """False to judge without guidelines, for comparison."""

@@ -26,7 +26,9 @@ Notice = tuple[str, str]
 
 _DRAIN_TIMEOUT_S = 20
 _STORED = "Your answer is stored, and learned from later"
-_ALREADY_ANSWERED = "Another expert answered this before you"
+_LEARNED_WITH_NEXT = (
+    "Your answer is stored, and what is new in it is learned from with the next one."
+)
 _MAX_NOTIFIED = 1_000  # experts, who may never come back to read their notices
 
 
@@ -131,17 +133,17 @@ class Answers:
         run: Mapping[str, Any] | None,
     ) -> Notice:
         """Say what came of the run that was resumed with the answer, if any."""
-        failed = run is not None and run["status"] in ("error", "timeout")
-        problem = "The run of this case failed" if failed else _ALREADY_ANSWERED
+        if run is None:
+            return "warn", f"This case was answered before. {_LEARNED_WITH_NEXT}"
+        if run["status"] in ("error", "timeout"):
+            return "warn", f"The run of this case failed. {_LEARNED_WITH_NEXT}"
         thread_id, _ = threads.parse_task_id(task_id) or ("", "")
         thread = await threads.load_thread(reviewer.client, thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()
-        if run and any(each["kind"] == "question" for each in pending):
+        if any(each["kind"] == "question" for each in pending):
             return "good", "Your answer is stored. A question about your comment waits now."
-        if run and not failed and answers_another(case, reply):
+        if answers_another(case, reply):
             return "good", f"{_STORED}."
-        if failed or not threads.has_learned_from(thread, case, reply):
-            return "warn", f"{problem}: your answer is stored, and learned from with the next one."
         learned = (thread.get("values") or {}).get("learned") or {}
         return _learned_notice(learned.values() if case["kind"] == "panel" else [learned])
 

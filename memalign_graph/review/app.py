@@ -81,7 +81,6 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
         "case",
         f"{task.criterion}: a case",
         task=task,
-        case=case,
         fields=fields_of(case, page.form),
         sections=sections_of(example, pairwise=pairwise),
         criteria=list(criteria.values()),

@@ -1,10 +1,10 @@
 """A request to the review page: its reviewer, its form, and the response."""
 
-import ipaddress
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -22,7 +22,8 @@ from memalign_graph.review.tasks import Reviewer, ReviewTask
 _MAX_NAME_CHARS = 100
 _MAX_BODY_BYTES = 262_144
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
-_LOOPBACK = ("127.0.0.0/8", "::1")
+_Network = IPv4Network | IPv6Network
+_LOOPBACK: list[_Network] = [ip_network("127.0.0.0/8"), ip_network("::1")]
 _FORWARDED = {"forwarded", "x-forwarded-for", "x-real-ip", "via"}
 """Headers of a proxy, which may replace the header Host by this machine's."""
 _HEADERS = {
@@ -48,37 +49,32 @@ class NotOpenError(InvalidInputError):
         super().__init__("This case is answered, no longer kept, or was never asked.")
 
 
-@dataclass(frozen=True)
 class SignIn:
     """How reviewers are identified, as `create_review_app` documents it."""
 
-    served: bool = False
-    user_header: str | None = None
-    proxy: str | None = None
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.user_header is not None and not re.fullmatch(r"[\w-]+", self.user_header, re.ASCII):
+    def __init__(self, served: bool, user_header: str | None, proxy: str | None, name: str) -> None:  # noqa: FBT001 - as the app passes it
+        if user_header is not None and not re.fullmatch(r"[\w-]+", user_header, re.ASCII):
             raise InvalidInputError(
-                f"user_header: {self.user_header!r} is not the name of a header. Use one such as "
+                f"user_header: {user_header!r} is not the name of a header. Use one such as "
                 "X-Forwarded-User."
             )
-        if self.proxy is not None and self.user_header is None:
+        if proxy is not None and user_header is None:
             raise InvalidInputError("proxy: it needs user_header, the header that names the user.")
         try:
-            self._is_from_proxy("127.0.0.1")
+            self._proxies = _LOOPBACK if proxy is None else [ip_network(proxy, strict=False)]
         except ValueError as error:
             raise InvalidInputError(
-                f"proxy: {self.proxy!r} is not an IP address or network. Use one such as 10.0.0.7 "
-                "or 10.0.0.0/8."
+                f"proxy: {proxy!r} is not an IP address or network. Use one such as 10.0.0.7 or "
+                "10.0.0.0/8."
             ) from error
+        self._served, self._user_header, self._name = served, user_header, name
 
     def reviewer(self, request: Request) -> Reviewer:
         """Return who sent a request; raises an HTTPException if that cannot be trusted."""
-        if self.served:
+        if self._served:
             return self._user_of_server(request)
-        if self.user_header:
-            return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
+        if self._user_header:
+            return Reviewer(self._user_of_proxy(request, self._user_header), verified=True)
         host = re.sub(r":\d+$", "", request.headers.get("host", ""))
         # Any client can send this header. A client without an address uses a Unix socket.
         is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
@@ -91,7 +87,7 @@ class SignIn:
 
     def _user_of_proxy(self, request: Request, header: str) -> str:
         address = request.client.host if request.client else ""
-        if not self._is_from_proxy(address):
+        if not _is_in(address, self._proxies):
             raise _refusal(
                 f"This page is served through a proxy, and {address or 'this address'} is not it: "
                 "open the proxy's address. (--proxy names the address that the proxy calls from.)"
@@ -106,9 +102,6 @@ class SignIn:
                 "or have the proxy set this header (--user-header)."
             )
         return names.pop()
-
-    def _is_from_proxy(self, address: str) -> bool:
-        return _is_in(address, _LOOPBACK if self.proxy is None else (self.proxy,))
 
     def _user_of_server(self, request: Request) -> Reviewer:
         user = request.scope.get("user")
@@ -126,18 +119,16 @@ class SignIn:
 
     def _name_of_cookie(self, request: Request) -> str:
         name = short_name(unquote(request.cookies.get("memalign_name", "")))
-        return name or short_name(self.name)
+        return name or short_name(self._name)
 
 
-def _is_in(address: str, networks: Sequence[str]) -> bool:
-    """Return whether an address is in one of some networks; raises ValueError for a bad network."""
-    allowed = [ipaddress.ip_network(network, strict=False) for network in networks]
+def _is_in(address: str, networks: Sequence[_Network]) -> bool:
     try:
-        client = ipaddress.ip_address(address)
+        client = ip_address(address)
     except ValueError:
         return False
     client = getattr(client, "ipv4_mapped", None) or client
-    return any(client in network for network in allowed)
+    return any(client in network for network in networks)
 
 
 @dataclass

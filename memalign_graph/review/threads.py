@@ -22,7 +22,6 @@ from memalign_graph.review.tasks import (
     CasePayload,
     ReviewTask,
     answers_another,
-    feedback_of,
     make_task,
 )
 from memalign_graph.types import Example
@@ -59,7 +58,7 @@ def _can_show(case: CasePayload, criteria: Collection[str]) -> bool:
     try:
         Example.model_validate(case["example"])
         shown_judgments(case)
-    except ValueError as error:  # of another version: it waits for a page of that one
+    except (KeyError, ValueError) as error:  # of another version: it waits for a page of that one
         logger.warning("A question about %s is not listed: %s", [*case["criteria"]], error)
         return False
     return True
@@ -165,17 +164,3 @@ def _for_thread(case: CasePayload, reply: dict[str, Any]) -> dict[str, Any]:
         answers = {name: {**reply[name], JUDGMENT_ID: ids[name]} for name in reply.keys() & ids}
         return {**reply, **answers}
     return reply
-
-
-def has_learned_from(
-    thread: Mapping[str, Any], case: CasePayload, reply: Mapping[str, Any]
-) -> bool:
-    """Return whether the thread learned from this answer and not from another one."""
-    learned = (thread.get("values") or {}).get("feedback") or {}
-    for name, feedback in feedback_of(case, reply).items():
-        fields = (learned.get(name) if case["kind"] == "panel" else learned) or {}
-        same_comment = feedback.rationale == fields.get("rationale")
-        same_value = feedback.value in (None, fields.get("value"))
-        if same_comment and same_value and feedback.author == fields.get("author"):
-            return True
-    return False

@@ -106,7 +106,7 @@ def test_second_answer_to_an_interrupt_is_feedback(urls: tuple[str, str], expert
                     [ann.notice(), bob.notice()], key=lambda text: text[:8] != "Learned:"
                 )
             assert notices[0].startswith("Learned:")
-            assert notices[1].startswith("Another expert answered this before you")
+            assert notices[1].startswith("This case was answered before.")
             assert feedback_on(client, number) == {
                 ("ann", True, "I am 1."),
                 ("bob", False, "I am 2."),

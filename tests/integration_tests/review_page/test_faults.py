@@ -70,7 +70,7 @@ async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: s
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
     # A late second answer is joined to the comment and does not replace it.
     [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
-    assert "Another expert" in notice
+    assert "answered before" in notice
     joined = joined.replace("No greeting.", "No name.")
     assert await office.feedback() == {("ann", "Wait."): (False, joined)}
 
@@ -141,7 +141,7 @@ async def test_answer_that_was_delivered_is_accepted(office: Office, people: Peo
 
     await resume(server, question, task.case, reply)
     [notice] = await office.reply(queue, ann, question, task.case, **COLD)
-    assert notice.startswith("Learned:")
+    assert notice.startswith("This case was answered before. Your answer is stored")
     # Another comment with the same value is another answer.
     await office.reply(queue, ann, question, task.case, value=False, rationale="Too short.")
     assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
@@ -550,7 +550,7 @@ async def test_notice_names_no_other_answers_guideline(office: Office, people: P
     reply: Any = {"value": False, "rationale": "only the tone."}
     [notice] = await office.reply(queue, ann, question, task.case, **reply)
     assert "Fine for a chat" not in notice
-    assert "your answer is stored" in notice
+    assert "Your answer is stored" in notice
 
 
 @pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])
