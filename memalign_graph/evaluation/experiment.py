@@ -139,6 +139,11 @@ def parse_options(
             )
         if isinstance(judge, Judge):
             judge = Alignment(judge=judge, **learning)  # noqa: PLW2901 - the same, as an alignment
+        if judge.conflicts == "ask":
+            raise InvalidInputError(
+                f"judges: {name!r} has conflicts='ask', and an evaluation asks no expert. Use "
+                "conflicts='newest'."
+            )
         if judge.judge.criterion != criterion:
             raise InvalidInputError(
                 f"judges: {name!r} has the criterion {judge.judge.criterion.name!r}, which differs "

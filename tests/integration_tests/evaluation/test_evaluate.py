@@ -226,6 +226,11 @@ async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer)
         (records(5), {"judges": {"kNN": Judge(criterion=CRITERION)}}, "judges: 'kNN' can't"),
         (
             records(5),
+            {"judges": {"a": Alignment(judge=Judge(criterion=CRITERION), conflicts="ask")}},
+            "judges: 'a' has conflicts='ask'",
+        ),
+        (
+            records(5),
             {"judges": {"a": Judge(criterion=SCALES["stars"])}},
             "judges: 'a' has the criterion",
         ),
