@@ -116,7 +116,8 @@ def prepare_batch(
 
     Raises:
         InvalidInputError: If the judge or a file can't be used.
-        EmbeddingError: If an embedding call fails and `on_embedding_error` is "raise".
+        EmbeddingError: If the embeddings fail and `on_embedding_error` is "raise". A refused text
+            is the error of its example alone.
         ChatModelError: If a check question can't be written.
     """
     path = Path(path).resolve()
@@ -340,12 +341,11 @@ class _BatchJudge:
             row |= {"example": example.to_json(), "vector": key}
         vectors: dict[str, Vector] = {}
         failed: dict[str, EmbeddingError] = {}
-        is_raised = self.judge.on_embedding_error == "raise"
         try:
             if compares_cases(self.judge, self.access):
-                vectors = await embed(SYNC, self.access, texts, None if is_raised else failed)
+                vectors = await embed(SYNC, self.access, texts, failed)
         except EmbeddingError as error:
-            if is_raised:
+            if self.judge.on_embedding_error == "raise":
                 raise
             failed = dict.fromkeys(texts, error)
         for row in rows:

@@ -12,6 +12,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import (
     Criterion,
+    EmbeddingError,
     Feedback,
     InvalidInputError,
     Judge,
@@ -32,7 +33,7 @@ from tests.integration_tests.evidence.judging_support import Judge as Model
 from tests.integration_tests.evidence.judging_support import case, learn, truth, words
 from tests.integration_tests.test_both_orders import CASE as PAIR_CASE
 from tests.integration_tests.test_both_orders import PAIR, judge_by_first
-from tests.loopback import refusal, truncated
+from tests.loopback import error, refusal, truncated
 from tests.loopback.batches import answer_batch, ids_of, lines_of, write_lines
 
 CASES = [{**SAID, "inputs": f"Order {number} never came."} for number in range(4)]
@@ -351,9 +352,6 @@ async def test_unusable_arguments_are_refused_before_any_request(
 
 
 async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -> None:
-    from memalign_graph import EmbeddingError
-    from tests.loopback import error
-
     await learned_judge(bench)
     batch = Batch(bench, tmp_path)
     bench.server.script_embeddings(*[error(401, "No.")] * 2)
@@ -368,14 +366,20 @@ async def test_failing_embeddings_leave_no_files(bench: Bench, tmp_path: Path) -
         assert "guidelines alone" in judgment.warnings[0]
 
 
-async def test_refused_example_is_judged_by_guidelines(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_embedding_error", ["raise", "guidelines"])
+async def test_example_that_the_embeddings_refuse(
+    bench: Bench, tmp_path: Path, on_embedding_error: Any
+) -> None:
+    """It fails alone, or is judged by the guidelines."""
     await learned_judge(bench)
     bench.server.refused_text = str(CASES[1]["inputs"])
-    batch = Batch(bench, tmp_path)
-    batch.judge = batch.judge.but(on_embedding_error="guidelines")
-    made, _ = batch.whole(CASES)
-    warned = ["guidelines alone" in " ".join(judgment.warnings) for judgment in made]
-    assert warned == [False, True, False, False]
+    batch = Batch(bench, tmp_path, on_embedding_error=on_embedding_error)
+    first, refused, *others = batch.whole(CASES)[0]
+    assert all(judgment.warnings == [] for judgment in (first, *others))
+    if on_embedding_error == "raise":
+        assert isinstance(refused, EmbeddingError)
+    else:
+        assert "guidelines alone" in " ".join(refused.warnings)
 
 
 def test_empty_store_judges_by_the_criterion(bench: Bench, tmp_path: Path) -> None:
