@@ -459,7 +459,7 @@ def _write(file: Any, line: Row) -> None:
 def _rows(examples: Iterable[ExampleLike]) -> Iterator[Row]:
     """Yield numbered examples, with their further fields in `row`."""
     for number, value in enumerate(examples, start=1):
-        example: Any = value.to_json() if isinstance(value, Example) else value
+        example: Any = value
         rest = {}
         if isinstance(value, Mapping):
             rest = {name: part for name, part in value.items() if name not in Example.model_fields}

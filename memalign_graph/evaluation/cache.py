@@ -34,9 +34,6 @@ _VECTORS = ("memalign_evaluation", "vectors")
 
 _used_cache_keys: ContextVar[list[str]] = ContextVar("memalign_used_cache_keys")
 
-CountUsage = Callable[..., None]
-"""Adds counts by name to those of a purpose."""
-
 
 class UsageCounter:
     """Calls, tokens and seconds by judge, stage and purpose."""
@@ -62,7 +59,7 @@ class UsageCounter:
 class AnswerCache(BaseCache):
     """LangChain's cache of one chat model, in a LangGraph store; counts calls."""
 
-    def __init__(self, store: BaseStore, count: CountUsage, model: str) -> None:
+    def __init__(self, store: BaseStore, count: Callable[..., None], model: str) -> None:
         self._store, self._count, self._model = store, count, model
         self._started_at: dict[str, float] = {}
 
@@ -147,7 +144,9 @@ async def discard_unusable_answers(io: IO, store: BaseStore) -> AsyncIterator[No
 class CachedEmbeddings(Embeddings):
     """Embeddings with a cache in a LangGraph store; counts calls."""
 
-    def __init__(self, store: BaseStore, count: CountUsage, embeddings: EmbeddingsLike) -> None:
+    def __init__(
+        self, store: BaseStore, count: Callable[..., None], embeddings: EmbeddingsLike
+    ) -> None:
         self._store, self._count, self._embedder = store, count, Embedder(embeddings)
         self.model = self._embedder.id
 

@@ -167,14 +167,12 @@ async def _judge_folds(
 ) -> tuple[list[EvaluatedCase], dict[str, list[TrainedMemory]]]:
     """Let every judge learn from the other folds and judge each; returns its memories, too."""
     cases = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
-    outcomes: list[dict[str, Judgment | str]] = [{} for _ in cases]
     # One judge after another, so that what two of them ask alike comes from the cache.
     memories = {subject.name: await _learn(io, subject, folds) for subject in subjects}
+    outcomes: dict[str, list[Judgment | str]] = {}
     for subject in subjects:
         tasks = [(memories[subject.name][number], case.example) for number, case in cases]
-        judged = await subject.for_stage("judge").judge_all(io, tasks)
-        for outcome, by_judge in zip(judged, outcomes, strict=True):
-            by_judge[subject.name] = outcome
+        outcomes[subject.name] = await subject.for_stage("judge").judge_all(io, tasks)
     scale = subjects[0].experiment.criterion.scale
     with_memory = [subject for subject in subjects if subject.has_memory]
     predicted = [
@@ -186,10 +184,12 @@ async def _judge_folds(
         subject.name
         for subject in subjects
         if subject.alignment.judge.decide == "evidence"
-        or any(_decided_by_evidence(by_judge[subject.name]) for by_judge in outcomes)
+        or any(map(_decided_by_evidence, outcomes[subject.name]))
     }
     evaluated = []
-    for (number, case), by_judge, predictions in zip(cases, outcomes, predicted, strict=True):
+    columns = zip(*outcomes.values(), strict=True)
+    for (number, case), column, predictions in zip(cases, columns, predicted, strict=True):
+        by_judge = dict(zip(outcomes, column, strict=True))
         judgments = {
             name: outcome for name, outcome in by_judge.items() if isinstance(outcome, Judgment)
         }
@@ -242,11 +242,8 @@ async def _baselines(
     """Predict a fold's cases without a judge, from the labels of the other folds."""
     labels = [item.value for item in fold.train if item.value is not None]
     if subject is None or not labels:
-        constant = {
-            name: Prediction(value=value)
-            for name, value in dataset.baselines(labels, None, scale).items()
-        }
-        return [dict(constant) for _ in fold.test]
+        constants = dataset.baselines(labels, None, scale).items()
+        return [{name: Prediction(value=value) for name, value in constants} for _ in fold.test]
     access, k = subject.empty().access, max(subject.alignment.judge.k, 1)
     unjudged = [item.model_copy(update={"judgment": None}) for item in fold.train]
     await remember(io, access, unjudged)
@@ -278,13 +275,12 @@ def _score_judges(
     cases: Sequence[EvaluatedCase], judges: Sequence[str], scale: Scale, settings: RunSettings
 ) -> tuple[list[JudgeScores], list[Comparison]]:
     """Score baselines and judges, and compare each judge with the first and with the baselines."""
-    baselines = [name for name in dataset.BASELINES if name in cases[0].predictions]
     predicted = {name for case in cases for name in case.predictions}
-    with_verdict = [name for name in judges if verdict_name(name) in predicted]
+    baselines = [name for name in dataset.BASELINES if name in predicted]
     known = {*judges, *predicted}
     rows = [row for name in judges for row in (verdict_name(name), name) if row in known]
     pairs = [(row, other) for row in rows for other in (judges[0], *baselines) if row != other]
-    pairs += [(name, verdict_name(name)) for name in with_verdict]
+    pairs += [(name, verdict_name(name)) for name in judges if verdict_name(name) in predicted]
     return score(
         scale,
         [case.expected for case in cases],
@@ -307,14 +303,13 @@ def _run_settings(
     alignments: Mapping[str, Alignment],
 ) -> RunSettings:
     contents = sorted(digest([item.episode_id, item.value, item.rationale]) for item in feedback)
-    group_by = settings.group_by
     return RunSettings(
         version=version("memalign-graph"),
         created_at=datetime.now(UTC),
         data=digest([criterion.to_json(), contents]),
         feedback=len(feedback),
         folds=folds,
-        group_by=group_by if isinstance(group_by, str) else "a function",
+        group_by=settings.group_by if isinstance(settings.group_by, str) else "a function",
         seed=settings.seed,
         resamples=settings.resamples,
         judges={

@@ -26,6 +26,7 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.evaluation.experiment import (
     EvaluationOptions,
     JudgeUnderTest,
+    Options,
     open_experiment,
     parse_options,
 )
@@ -72,14 +73,9 @@ async def _flips(
     Raises:
         InvalidInputError: If an argument can't be used, or the memory never had the version.
     """
-    if not isinstance(memory, JudgeMemory):
-        raise InvalidInputError(
-            f"memory: expected a JudgeMemory, got {type(memory).__name__}. Use "
-            "JudgeMemory(store, criterion, ...)."
-        )
-    settings, alignments = parse_options(memory.criterion, options)
+    settings, judge = _parse_arguments(memory, options)
     with open_experiment(memory.criterion, settings) as experiment:
-        subject = JudgeUnderTest(experiment, ALIGNED, alignments[ALIGNED], "flips")
+        subject = JudgeUnderTest(experiment, ALIGNED, Alignment(judge=judge), "flips")
         earlier = await snapshot(io, memory.access, since)
         return await find_flips(io, subject, memory.access, earlier)
 
@@ -151,8 +147,8 @@ async def _migrate(
         ChatModelError: If a model fails, and not because of one case.
     """
     target = Uncertain(target_agreement=target_agreement).target_agreement
-    settings, alignments = parse_options(memory.criterion, options)
-    judge, scale = alignments[ALIGNED].judge, memory.criterion.scale
+    settings, judge = _parse_arguments(memory, options)
+    scale = memory.criterion.scale
     with open_experiment(memory.criterion, settings) as experiment:
         new = judge if to is None else judge.but(model=to)
         subject = JudgeUnderTest(experiment, NEW, Alignment(judge=new), "judge")
@@ -217,6 +213,16 @@ async def _migrate(
         },
         judge_key=judge_key,
     )
+
+
+def _parse_arguments(memory: JudgeMemory, options: EvaluationOptions) -> tuple[Options, Judge]:
+    if not isinstance(memory, JudgeMemory):
+        raise InvalidInputError(
+            f"memory: expected a JudgeMemory, got {type(memory).__name__}. Use "
+            "JudgeMemory(store, criterion, ...)."
+        )
+    settings, alignments = parse_options(memory.criterion, options)
+    return settings, alignments[ALIGNED].judge
 
 
 flips, aflips = sync_async_functions(_flips)

@@ -69,8 +69,10 @@ async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
     for since in ("nonsense", None):
         with pytest.raises(InvalidInputError, match="never had the version"):
             await call("flips", memory, since=since)
-    with pytest.raises(InvalidInputError, match=r"^memory: expected a JudgeMemory"):
-        await call("flips", InMemoryStore(), since=version)
+    calls: dict[str, dict[str, Any]] = {"flips": {"since": version}, "migrate": {}}
+    for name, options in calls.items():
+        with pytest.raises(InvalidInputError, match=r"^memory: expected a JudgeMemory"):
+            await call(name, InMemoryStore(), **options)
     assert asked(server) == (0, 0)
 
 
