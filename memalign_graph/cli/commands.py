@@ -16,6 +16,7 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
+    check_field,
     flag_of,
     option_errors,
 )
@@ -61,6 +62,7 @@ def align(
 
     if (feedback is None) is not pending:
         raise InvalidInputError("--feedback: give either a file or --pending.")
+    check_field(field, feedback)
     location.check(must_exist=pending)
     judge = flags.judge(location.criterion, terminal)
     learn = location.criterion.learn

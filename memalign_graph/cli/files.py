@@ -80,7 +80,10 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
         problem = "is not an SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
         exists = not is_file or path.exists()
-        problem = f"{'has no memory' if exists else 'does not exist'}: `memalign align` makes one"
+        problem = (
+            f"{'has no memory' if exists else 'does not exist'}: `memalign align` makes one, and "
+            "`memalign judge` with keep_judgments"
+        )
     if problem:
         raise InvalidInputError(f"{option}: {redacted_location(location)} {problem}.")
 

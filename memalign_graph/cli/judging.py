@@ -16,6 +16,7 @@ from memalign_graph.cli.options import (
     MaxConcurrency,
     MemoryLocation,
     Status,
+    check_field,
     option_errors,
 )
 from memalign_graph.cli.records import Record, example_of, read_records
@@ -69,19 +70,19 @@ def judge(
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give either a file or --inputs and --outputs.")
+    check_field(field, None if collect else examples)
+    settings = flags.judge(location.criterion, terminal)
     results = _Results(terminal, is_single=bool(example))
     if collect:
         if not examples:
             raise InvalidInputError(
                 "--examples: with --collect give the file of the batch's cases."
             )
-        settings = flags.judge(location.criterion, terminal)
         _collect(location, settings, (examples, collect, prepare), results)
         return results.report()
     records: list[Record] = [("line 1", example)]
     if examples:
         records = read_records(examples, "--examples", field, terminal.warn)
-    settings = flags.judge(location.criterion, terminal)
     cases, unreadable = [], {}
     for index, (place, record) in enumerate(records):
         fields = record if isinstance(record, dict) else {}

@@ -114,6 +114,11 @@ CacheOption = Annotated[
 DEFAULT_MEMORY = "memalign.db"
 
 
+def check_field(field: list[str] | None, file: str | None) -> None:
+    if field and not file:
+        raise InvalidInputError("--field: no file with columns is read. Leave it out.")
+
+
 @dataclass(frozen=True)
 class MemoryLocation:
     """The memory that a command uses."""

@@ -101,7 +101,7 @@ def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
 
 def test_named_memory_must_exist_and_not_be_empty(shell: Shell) -> None:
     error = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE).refusal
-    assert error == "--memory: typo.db does not exist: `memalign align` makes one."
+    assert error.startswith("--memory: typo.db does not exist: `memalign align` makes one")
     assert shell.server.chats == []
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")
@@ -222,6 +222,8 @@ def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ((*COLLECT, "--field", "inputs=q"), "--field: no file with columns is read. Leave it out."),
+        ((*COLLECT[:3], *ONE, "--field", "inputs=q"), "--field: no file with columns"),
         ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give either a file"),
         ((*COLLECT[:3], "--inputs", "x", "--collect", "x"), "--examples: with --collect give"),
         ((*JUDGE, "e.jsonl", "--collect", "e.jsonl"), "--examples: e.jsonl was not written with a"),
