@@ -424,7 +424,7 @@ def migrate(
         check_database(cache, "--cache")
     judge = flags.judge(location.criterion, terminal)
     with (
-        location.open() as memory,
+        location.open(embeddings=judge.embeddings) as memory,
         terminal.progress() as progress,
         option_errors(model="--to", memory="--memory"),
     ):

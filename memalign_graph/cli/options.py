@@ -161,14 +161,15 @@ class MemoryLocation:
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
     @contextmanager
-    def open(self, *, may_create: bool = False) -> Iterator["JudgeMemory"]:
+    def open(self, *, may_create: bool = False, embeddings: Any = None) -> Iterator["JudgeMemory"]:
         """Open the memory; unless `may_create`, it must not be empty."""
         from memalign_graph.local import open_store
         from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
 
         self.check(must_exist=not may_create)
-        embeddings = self.criterion.judge.get("embeddings") or models_from_environment()[1]
+        chosen = embeddings or self.criterion.judge.get("embeddings")
+        embeddings = chosen or models_from_environment()[1]
         with open_store(self.memory) as store:
             memory = JudgeMemory(
                 store, self.criterion.criterion, **self.context, embeddings=embeddings

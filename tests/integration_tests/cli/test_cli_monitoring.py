@@ -77,6 +77,13 @@ def test_migrate_previews_changes_and_applies_them_on_request(shell: Shell) -> N
     assert {episode.judgment.judge_key for episode in episodes} == {document["judge_key"]}
 
 
+def test_migrate_finds_similar_cases_by_the_embeddings_of_its_flag(shell: Shell) -> None:
+    local = ["--embeddings", "local"]
+    assert shell.align(ANN, BOB, options=local).status == 0
+    assert shell.run("migrate", "-c", "tone.yaml", "--to", "openai:gpt-new", *local).status == 0
+    assert shell.server.embeddings == []
+
+
 def test_migrate_refuses_unknown_models_and_cases(shell: Shell) -> None:
     assert shell.align(ANN).status == 0
     calls = len(shell.server.chats)
