@@ -63,8 +63,7 @@ def namespace_labels(judge: Judge, namespace: Sequence[str] | str | None) -> lis
     """Return the labels of a namespace; without one the default, unless the judge requires one."""
     if namespace is None and judge.require_namespace:
         raise InvalidInputError(
-            "namespace: none was given, and the judge has require_namespace=True. Give the "
-            "memory's, such as namespace=['acme']."
+            "namespace: none was given, and the judge has require_namespace=True. Give one."
         )
     return list(check_namespace(DEFAULT_NAMESPACE if namespace is None else namespace))
 

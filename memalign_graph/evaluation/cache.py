@@ -165,9 +165,8 @@ class CachedEmbeddings(Embeddings):
             answer = await embed_texts(io, self._embedder.embeddings, list(missing.values()))
             new = normalised(answer, len(missing), self.model)
             by_key |= zip(missing, new, strict=True)
-            values = {key: {"vector": encode_vector(by_key[key])} for key in missing}
-            puts = [PutOp(_VECTORS, key, value, index=False) for key, value in values.items()]
-            await io.batch(self._store, puts)
+            encoded = [(key, {"vector": encode_vector(by_key[key])}) for key in missing]
+            await io.batch(self._store, [PutOp(_VECTORS, *item, index=False) for item in encoded])
         return [by_key[key].tolist() for key in keys]
 
     embed_query, aembed_query = sync_async_methods(_embed_query)

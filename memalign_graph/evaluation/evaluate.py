@@ -43,6 +43,8 @@ from memalign_graph.scales import Scale
 from memalign_graph.settings import Alignment, Judge
 from memalign_graph.types import Criterion, Episode, Feedback, FeedbackLike, Judgment
 
+_NAMED_OTHERWISE = {"criterion", "keep_judgments", "model", "distill_model", "embeddings"}
+
 
 async def _evaluate(
     io: IO,
@@ -314,14 +316,10 @@ def _run_settings(
         resamples=settings.resamples,
         judges={
             name: {
-                **{
-                    option: value
-                    for option, value in alignment.judge
-                    if option not in ("criterion", "keep_judgments")
-                },
                 "model": _name(alignment.judge.model),
                 "distill_model": _name(alignment.judge.distill_model or alignment.judge.model),
                 "embeddings": embedder_id(alignment.judge.embeddings),
+                **alignment.judge.model_dump(mode="json", exclude=_NAMED_OTHERWISE),
                 **alignment.model_dump(include={"learn_from", "guard"}),
             }
             for name, alignment in alignments.items()

@@ -358,7 +358,8 @@ async def test_evaluation_in_a_graph_leaves_no_trace(call: Caller, server: Loopb
 
 
 async def test_report_names_its_run_and_can_be_loaded(call: Caller) -> None:
-    options: dict[str, Any] = {"resamples": 20, "k": 3, "seed": 4, "require_namespace": True}
+    options: dict[str, Any] = {"resamples": 20, "k": 3, "seed": 4}
+    options |= {"require_namespace": True, "models": ["openai:another"]}
     report = await call.evaluate(CRITERION, GIVEN, **options)
     settings = report.settings
     assert (settings.seed, settings.resamples, settings.feedback) == (4, 20, 8)
