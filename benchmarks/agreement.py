@@ -210,7 +210,7 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
         "curve": curve_of(report),
         "tokens": {
             name: sum(
-                row.input_tokens
+                row.input_tokens + row.cached_input_tokens
                 for row in report.usage
                 if (row.judge, row.stage) == (name, "judge")
             )

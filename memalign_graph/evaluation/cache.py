@@ -72,7 +72,8 @@ class AnswerCache(BaseCache):
             self._started_at[key] = time.perf_counter()
             self._count(_purpose(), chat_calls=1)
             return None
-        self._count(_purpose(), cached_calls=1)
+        tokens = _tokens(message)["input_tokens"]
+        self._count(_purpose(), cached_calls=1, cached_input_tokens=tokens)
         return [ChatGeneration(message=message)]
 
     def update(self, prompt: str, llm_string: str, return_val: RETURN_VAL_TYPE) -> None:

@@ -99,6 +99,7 @@ class UsageRow(Usage):
     stage: str  # `learn`, `judge`, `curve` or `report`
     purpose: str  # as in `UsageLedger`, or `embed`
     cached_calls: int = 0  # answers from the cache; not in `chat_calls`
+    cached_input_tokens: int = 0  # of these; not in `input_tokens`
     seconds: float = 0.0  # spent in chat models
 
 

@@ -56,6 +56,7 @@ async def test_repeated_run_calls_no_model(
     assert sum(row.cached_calls for row in again.usage) == calls(first) > 18
     tokens = [sum(row.input_tokens for row in report.usage) for report in (first, again)]
     assert tokens[0] > 0 == tokens[1], "answers from the cache are not paid for"
+    assert sum(row.cached_input_tokens for row in again.usage) == tokens[0]
 
 
 @pytest.mark.parametrize(
