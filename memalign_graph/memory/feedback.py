@@ -70,9 +70,8 @@ async def remember(
     view = await access.refresh(io)
     ids = [item.episode_id for item in checked]
     logged = feedback_in_log(view) if is_table else set()
-    if is_table:
-        outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
-        checked = [item for item in checked if _undated_hash(item) not in outdated]
+    outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
+    checked = [item for item in checked if _undated_hash(item) not in outdated]
     new = {item.episode_id: item.example for item in checked if not view.holds(item.episode_id)}
     warnings = await _store_vectors(io, access, new, known_vectors or {}) if embeds else []
     view = await access.refresh(io)

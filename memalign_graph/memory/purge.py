@@ -310,7 +310,7 @@ async def write_fact(
     change: Mapping[str, Any],
     *,
     author: str | None = None,
-    episodes: Iterable[Episode] = (),
+    episodes: Sequence[Episode] = (),
     replaces: bool = False,
 ) -> MemoryView:
     """Write a fact with feedback, without what was purged, also meanwhile.
@@ -318,7 +318,8 @@ async def write_fact(
     `purges` are the purges that the writer knew when it read the memory. Feedback is merged with
     stored feedback of the same expert; with `replaces` it replaces it.
     """
-    purged_ids = access.view.purged_ids()
+    given = {each.id for each in (*episodes, *change.get("guidelines", ()))}
+    purged_ids = access.view.purged_ids() - given
     rows = []
     for episode in episodes:
         # A judgment made before a purge may quote what was purged.
@@ -330,8 +331,8 @@ async def write_fact(
     meanwhile = sorted(view.purges() - purges)
     for key in meanwhile:
         _, late = await _purge_late(io, access, view.fact(key), concurrent=fact.id)
-        redacted = {key: row.redacted().record() for key, row in late.items()}
-        await access.put(io, access.layout.of("words"), redacted)
+        erased = {key: row.redacted().record() for key, row in late.items()}
+        await access.put(io, access.layout.of("words"), erased)
     if meanwhile:
         await access.overwrite(io, [view.fact(fact.id)])
     return view

@@ -38,8 +38,6 @@ from memalign_graph.types import Episode, Example, Feedback, Judgment, ReviewCho
 
 logger = logging.getLogger(__name__)
 
-_QUESTION = clarify.clarify_schema()
-
 
 async def decide_review(step: NodeCall, *, forced: Sequence[ReviewReason] = ()) -> StateUpdate:
     """Decide whether an expert is asked; `forced` are reasons that hold for every verdict."""
@@ -108,7 +106,7 @@ async def question_feedback(step: NodeCall) -> StateUpdate:
         )
         question, _ = await ask_with_retry(
             io,
-            step.resources.clients.structured_model(chat, _QUESTION),
+            step.resources.clients.structured_model(chat, clarify.QUESTION_SCHEMA),
             prompt.messages,
             lambda answer, _last: clarify.parse_question(answer, prompt),
             purpose="see whether the comment makes a guideline",

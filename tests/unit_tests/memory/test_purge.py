@@ -185,6 +185,11 @@ def test_judgment_before_a_purge_teaches_nothing_of_it_afterwards(
     assert stored.judgment is not None
     assert (stored.judgment.rationale, stored.judgment.episode_ids) == ("", [])
     assert left_in(everything_in(memory.access.store)) == []
+    # What was given again may be quoted again.
+    memory.remember(comment("one", "Something else."))
+    later = make_judgment(rationale="As in one.", episode_ids=[episode.id])
+    memory.remember(comment("four", judgment=later))
+    assert "As in one." in memory.export_jsonl()
 
 
 def test_guideline_from_another_prompt_of_the_lesson_stays(memory: JudgeMemory) -> None:

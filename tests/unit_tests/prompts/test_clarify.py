@@ -7,10 +7,10 @@ import pytest
 from memalign_graph import Criterion, Episode, Feedback
 from memalign_graph.interrupts import clarify_form
 from memalign_graph.prompts.clarify import (
+    QUESTION_SCHEMA,
     ClarifyPrompt,
     already_clarified,
     clarify_prompt,
-    clarify_schema,
     merge_clarification,
     parse_question,
 )
@@ -65,7 +65,7 @@ def test_prompt_shows_case_verdict_guidelines_and_comment() -> None:
     other = prompt("No.", inputs="x", rules=("Be kind.",), window=9_000, judgment=None)
     assert other.messages[:-1] == made.messages[:-1]
     assert "The judge said" not in other.messages[-1].text
-    schema = clarify_schema()
+    schema = QUESTION_SCHEMA
     assert list(schema["properties"]) == schema["required"] == ["question"]
     assert schema["additionalProperties"] is False
 
