@@ -388,9 +388,8 @@ class Episode(FrozenModel):
         now = datetime.now(UTC)
         judged_in = feedback.judgment.thread_id if feedback.judgment else None
         threads = dict.fromkeys(filter(None, (judged_in, feedback.thread_id)))
-        same = {name: value for name, value in feedback if name not in ("id", "thread_id")}
         return cls(
-            **same,
+            **{name: value for name, value in feedback if name not in ("id", "thread_id")},
             id=feedback.episode_id,
             example_id=feedback.example.id,
             feedback_id=feedback.id,

@@ -145,11 +145,10 @@ async def drop_refuted(
 ) -> None:
     """Drop questions whose answers on their source cases contradict the experts' values."""
     sources = {episode.id: episode for episode in episodes}
-    scale = access.criterion.scale
     levels = {
         key: level
         for key, episode in sources.items()
-        if (level := _level(episode, scale)) is not None
+        if (level := _level(episode, access.criterion.scale)) is not None
     }
     questions: dict[str, list[str]] = {}
     for operation in result.operations:

@@ -178,12 +178,11 @@ async def reword(
     If the model gives no wording, the guideline keeps its own and stays pending.
     """
     sources = await access.episodes(io, guideline.episode_ids)
-    newest_last = sorted(sources.values(), key=lambda episode: (episode.given_at, episode.id))
-    newest = newest_last[-_MAX_SOURCES:][::-1]
+    newest = sorted(sources.values(), key=lambda item: (item.given_at, item.id), reverse=True)
     if not newest:
         return DistillResult()  # forgotten in the meantime, with its last source
     try:
-        result = await distill_episodes(io, access, chat, newest, max_operations=1)
+        result = await distill_episodes(io, access, chat, newest[:_MAX_SOURCES], max_operations=1)
     except (ChatModelError, ModelAnswerError) as error:
         return failed(access, chat, guideline, error)
     if not result.operations:

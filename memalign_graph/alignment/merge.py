@@ -128,8 +128,7 @@ async def find_relations(
 
     If they do not all fit into one prompt, each changed one is compared with those nearest to it.
     """
-    prompt = relations_prompt(access.criterion, [])
-    frame = sum(estimate_tokens(message.text) for message in prompt)
+    frame = sum(estimate_tokens(message.text) for message in relations_prompt(access.criterion, []))
     costs = [estimate_tokens(text) + 6 for text in texts]
     budget = max(max_input_tokens(chat) - ANSWER_TOKENS - frame, 0)
     if sum(costs) <= budget:

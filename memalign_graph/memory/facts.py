@@ -58,8 +58,7 @@ class MemoryLayout:
 
     def vectors(self, embedder: str) -> Namespace:
         """One item per text that an embedder embedded, by `vector_key`."""
-        label = hashlib.sha256(embedder.encode()).hexdigest()[:16]
-        return (*self.root, "vectors", label)
+        return (*self.root, "vectors", hashlib.sha256(embedder.encode()).hexdigest()[:16])
 
 
 def check_namespace(namespace: Sequence[str] | str) -> Namespace:

@@ -398,11 +398,8 @@ def _find_redactions(
                 is_alone = revision.author in authors or episode_ids.issuperset(revision.sources)
                 is_alone |= revision.id in redacted.get(fact.id, ())
                 is_made_from = bool(revision.sources) and is_alone
-            text, question = (
-                (revision.id, revision.revision),
-                (revision.id, revision.question or ""),
-            )
-            in_text = text_repeats.setdefault(text, is_made_from)
+            question = revision.id, revision.question or ""
+            in_text = text_repeats.setdefault((revision.id, revision.revision), is_made_from)
             in_question = question_repeats.setdefault(question, is_made_from)
             if in_text or (revision.question and in_question):
                 redactions.guideline_ids.setdefault(fact.id, []).append(revision.id)

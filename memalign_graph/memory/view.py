@@ -298,7 +298,6 @@ class MemoryView:
     def _purge(self, purges: Sequence[Fact]) -> None:
         """Remove what purges erased, as the purges themselves do in the store."""
         erased: dict[str, set[str]] = {}
-        names, scrubbed = set[str](), set[str]()
         for purge in purges:
             purged = self._rows.keys() & purge.purged
             authors = _authors(self._rows[key] for key in purged)
@@ -307,8 +306,8 @@ class MemoryView:
             self._purged.update(purge.purged)
             authors -= _authors(self._rows.values()) if authors else authors
             erased[purge.id] = authors
-            names |= authors
-            scrubbed |= purge.scrubbed.keys()
+        names = {name for authors in erased.values() for name in authors}
+        scrubbed = {key for purge in purges for key in purge.scrubbed}
         for key, fact in self._facts.items():
             # Most facts stay as they are: going through all at each purge would be quadratic.
             if fact.answers or key in scrubbed or not names.isdisjoint(fact.signed_by):

@@ -144,10 +144,9 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
     except ValueError as error:
         raise InvalidInputError(f"reply: {error}") from error
     vector = kept.vector if kept.embedder == step.access.embedder.id else None
-    memory = Retrieved(version=kept.judgment.memory_version, vector=vector)
     return {
         "judge_run": {"example": kept.example.to_json(), "settings": step.settings},
-        "judge_memory": memory.to_json(),
+        "judge_memory": Retrieved(version=kept.judgment.memory_version, vector=vector).to_json(),
         "judge_lesson": {},
         "judgment": kept.judgment.to_json(),
         "feedback": await make_feedback(step, fields, kept.example, kept.judgment),
@@ -214,8 +213,7 @@ async def distill_feedback(step: NodeCall) -> StateUpdate:
     except (ChatModelError, InvalidInputError) as error:
         # The expert's feedback is stored, so a later run can learn from it.
         warnings.append(_NOT_DISTILLED.format(episode.id, error))
-    for warning in warnings:
-        logger.warning("%s", warning)
+        logger.warning("%s", warnings[0])
     warnings += [*result.warnings, *rewordings.warnings]
     learned = {
         "operations": dump_operations(result.operations),
@@ -244,15 +242,14 @@ async def commit_memory(step: NodeCall) -> StateUpdate:
         operations = load_operations(lesson.get("operations"))
         used_episode_ids = {key for operation in operations for key in operation.episode_ids}
         distilled = lesson["distilled"]
-        # Another review may be distilling the pending episodes that this one did not use.
-        skipped_episode_ids = distilled.keys() - used_episode_ids - {feedback.episode_id}
         learned = await commit_lesson(
             io,
             access,
             operations,
             distilled,
             author=feedback.author,
-            skipped_episode_ids=skipped_episode_ids,
+            # Another review may be distilling the pending episodes that this one did not use.
+            skipped_episode_ids=distilled.keys() - used_episode_ids - {feedback.episode_id},
             failed=lesson.get("failed", []),
         )
         # Last: the operations were proposed for the earlier wordings.

@@ -114,8 +114,7 @@ def _shown_cases(prompt: DistillPrompt) -> str:
     A backslash may begin an escape of JSON, or not: each part is returned both ways.
     """
     parts = [part for _, part in _SHOWN_PART.findall(prompt.messages[-1].text)]
-    unescaped = [_JSON_ESCAPE.sub(" ", part) for part in parts]
-    return "\n\n".join(dict.fromkeys([*parts, *unescaped]))
+    return "\n\n".join(dict.fromkeys([*parts, *(_JSON_ESCAPE.sub(" ", part) for part in parts)]))
 
 
 def _read_questions(answer: dict[str, Any], prompt: DistillPrompt) -> list[GuidelineOperation]:
