@@ -69,10 +69,11 @@ def test_agreement_on_labelled_rows(
     assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in output
     # The outcome is kept, for the code that made it.
     monkeypatch.setattr(agreement, "evaluate", None)
-    assert run(agreement.main, *options) == output
+    arguments = "tone", server.base_url, agreement.parse_arguments()
+    assert agreement.judge_set(*arguments)["set"] == "tone"
     monkeypatch.setattr(agreement, "revision", lambda _: "other code")
     with pytest.raises(TypeError):
-        run(agreement.main, *options)
+        agreement.judge_set(*arguments)
 
 
 def test_agreement_judges_runs_as_a_gate(server: LoopbackServer, tmp_path: Path, run: Run) -> None:

@@ -61,7 +61,7 @@ async def test_last_step_of_the_curve_is_the_aligned_judge(
 async def test_learning_curve_learns_in_random_order(call: Caller, server: LoopbackServer) -> None:
     """Also with given test cases, and in `evaluate` as in `learning_curve`."""
     firsts = set()
-    for seed in range(4):
+    for seed in range(2):
         asked(server)
         await call("learning_curve", CRITERION, TRUE, test=[record(70)], sizes=[2], seed=seed)
         distilled = next(chat for chat in server.chats if chat.schema_name != "judgment")
