@@ -211,13 +211,12 @@ class MemoryAccess:
 
     async def _head(self, io: IO) -> str | None:
         """Read the id of the fact that was written last."""
-        get = GetOp(self.layout.of("head"), HEAD, refresh_ttl=False)
-        [item] = await io.batch(self.store, [get])
-        if item is None:
+        items = await self.get(io, self.layout.of("head"), [HEAD])
+        if HEAD not in items:
             return None
-        if "id" not in item.value:
+        if "id" not in items[HEAD]:
             raise MemAlignError(f"The item {HEAD!r} of the memory in the store can't be read.")
-        return str(item.value["id"])
+        return str(items[HEAD]["id"])
 
     async def episodes(self, io: IO, ids: Iterable[str]) -> dict[str, Episode]:
         return (await self.refresh(io)).episodes(ids)

@@ -241,13 +241,12 @@ async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> d
 
 async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
     """Store vectors, before the feedback that needs them."""
-    namespace = access.layout.vectors(access.embedder.id)
     await _check_dimension(io, access, vectors)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
-    await access.put(io, namespace, items)
+    await access.put(io, access.layout.vectors(access.embedder.id), items)
 
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:

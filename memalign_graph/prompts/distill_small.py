@@ -189,10 +189,9 @@ def wordings_prompt(criterion: Criterion, text: str) -> DistillPrompt:
 
 def same_fault_prompt(criterion: Criterion, earlier: str, comment: str) -> list[BaseMessage]:
     """Ask whether a comment complains about the same as an earlier one; answered with one word."""
-    instructions = criterion.instructions.strip()
     shown = (one_line(fences.clip(text, _COMMENT_TOKENS)) for text in (earlier, comment))
     lines = (f"Comment {number}: {text}" for number, text in enumerate(shown, start=1))
-    asked = "\n".join([f"The criterion: {instructions}", "", *lines])
+    asked = "\n".join([f"The criterion: {criterion.instructions.strip()}", "", *lines])
     return [SystemMessage(_SAME_FAULT_SYSTEM), HumanMessage(asked)]
 
 
