@@ -206,6 +206,7 @@ TAKEN: list[tuple[str, Any, Any]] = [
         [edit(keep="first"), inbox_edit(conflict="C2", keep="newer")],
         {"C1": "first", "C2": "first"},
     ),
+    ("conflicts", [IGNORE, {"type": "ignore"}], {"C1": "both", "C2": "both"}),
     ("conflict", APPROVE, {"C1": "second"}),
     ("conflict", {"type": "reject"}, {"C1": "both"}),
 ]
