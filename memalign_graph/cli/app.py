@@ -158,13 +158,7 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
             text = f"--memory: the database can't be used: {problem}."
         case OSError():
             text = ": ".join(str(part) for part in (error.filename, error.strerror or text) if part)
-        case MemAlignError():
-            pass
-        case ImportError() if "memalign-graph[" in text:
-            pass
-        case _:
-            return (
-                "internal error: please report it with the traceback above.",
-                Status.INTERNAL_ERROR,
-            )
+        case _ if not isinstance(error, MemAlignError) and "memalign-graph[" not in text:
+            text = "internal error: please report it with the traceback above."
+            return text, Status.INTERNAL_ERROR
     return text, Status.USAGE_ERROR

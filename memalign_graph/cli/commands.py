@@ -72,12 +72,9 @@ def align(
     rejected: list[dict[str, Any]] = []
     if feedback:
         learn_from = learn.get("learn_from", "both")
-        read = _read(feedback, "--feedback", field, location.criterion, terminal, learn_from)
-        for index, (place, item) in enumerate(read):
-            if isinstance(item, InvalidInputError):
-                rejected.append({"index": index, "reason": f"{place}: {item}"})
-            else:
-                items.append(item)
+        items, rejected = _read(
+            feedback, "--feedback", field, location.criterion, terminal, learn_from
+        )
     terminal.note(f"memory {location}")
     aligning = _align(builder, judge, location, items, max_concurrency, terminal)
     report, pending_ids = asyncio.run(aligning)
@@ -177,8 +174,11 @@ def evaluate(
     if not terminal.as_json or (report and report.suffix.lower() != ".json"):
         with require_extra("evaluation", "A readable report"):
             import jinja2  # noqa: F401 - is it there, before any call is paid for?
-    training, rejected = _read_usable(feedback, "--feedback", field, criterion, terminal)
-    tested, more = _read_usable(test, "--test", field, criterion, terminal) if test else (None, 0)
+    training, rejected = _read(feedback, "--feedback", field, criterion, terminal)
+    tested, more = _read(test, "--test", field, criterion, terminal) if test else (None, [])
+    for file, problems in ((f"--feedback: {feedback}", rejected), (f"--test: {test}", more)):
+        for problem in problems:
+            terminal.warn(f"{file}, {problem['reason']}")
     chosen = {} if folds is None else {"folds": folds}
     settings = {**criterion.learn, **criterion.evaluate, **chosen}
     names = {
@@ -207,7 +207,7 @@ def evaluate(
     met = [_check_threshold(measured, name, limit, terminal) for name, limit in limits.items()]
     if not all(met):
         return Status.THRESHOLD_MISSED
-    failed = rejected + more + measured.of("aligned").failed
+    failed = rejected or more or measured.of("aligned").failed
     return Status.PARTIAL if failed else Status.DONE
 
 
@@ -234,37 +234,25 @@ def _read(
     file: CriterionFile,
     terminal: Terminal,
     learn_from: "LearnFrom" = "both",
-) -> list[tuple[str, "Feedback | InvalidInputError"]]:
-    """Read the places of records, and their feedback or why it can't be used."""
+) -> tuple[list["Feedback"], list[dict[str, Any]]]:
+    """Read feedback; returns also the indexes of records that can't be used, with the reasons."""
     from memalign_graph.nodes.align import parse_record
 
-    read: list[tuple[str, Feedback | InvalidInputError]] = []
-    criterion = file.criterion
-    for place, fields in read_records(path, option, columns, terminal.warn, criterion.scale):
+    usable: list[Feedback] = []
+    rejected: list[dict[str, Any]] = []
+    records = read_records(path, option, columns, terminal.warn, file.criterion.scale)
+    for index, (place, fields) in enumerate(records):
         try:
             if isinstance(fields, InvalidInputError):
                 raise fields
-            read.append((place, parse_record(fields, criterion, learn_from)))
+            usable.append(parse_record(fields, file.criterion, learn_from))
         except InvalidInputError as error:
-            read.append((place, InvalidInputError(str(error).removeprefix("example."))))
-    if all(isinstance(item, InvalidInputError) for _, item in read):
-        first = ": ".join(map(str, read[0]))
+            reason = f"{place}: {str(error).removeprefix('example.')}"
+            rejected.append({"index": index, "reason": reason})
+    if not usable:
+        first = rejected[0]["reason"]
         raise InvalidInputError(f"{option}: {path}: no record can be used. The first, {first}")
-    return read
-
-
-def _read_usable(
-    path: str, option: str, columns: list[str] | None, file: CriterionFile, terminal: Terminal
-) -> tuple[list["Feedback"], int]:
-    """Read feedback; warns of records that can't be used, and counts them."""
-    read = _read(path, option, columns, file, terminal)
-    usable: list[Feedback] = []
-    for place, item in read:
-        if isinstance(item, InvalidInputError):
-            terminal.warn(f"{option}: {path}, {place}: {item}")
-        else:
-            usable.append(item)
-    return usable, len(read) - len(usable)
+    return usable, rejected
 
 
 def _check_threshold(report: "Report", name: str, limit: float, terminal: Terminal) -> bool:

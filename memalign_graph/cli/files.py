@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -244,14 +244,12 @@ def _is_setting(key: Any, known: set[str] | None) -> bool:
 
 
 def _days(value: Any, where: str) -> timedelta:
-    try:
-        if isinstance(value, bool) or value <= 0:  # True would be one day
-            raise TypeError  # noqa: TRY301 - refused below, as any other type
-        return timedelta(days=value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidInputError(
-            f"{where}: judge.keep_judgments: {value!r} is not a number of days. Use one such as 30."
-        ) from error
+    with suppress(TypeError, OverflowError, ValueError):
+        if not isinstance(value, bool) and value > 0:  # True would be one day
+            return timedelta(days=value)
+    raise InvalidInputError(
+        f"{where}: judge.keep_judgments: {value!r} is not a number of days. Use one such as 30."
+    )
 
 
 def _scale(scale: Any) -> Any:
