@@ -121,6 +121,9 @@ def test_rounding_misses_no_threshold(shell: Shell) -> None:
         ("boolean", ["--test", "none.jsonl"], "--test: none.jsonl can't be read"),
         ("boolean", ["--cache", "tone.yaml"], "--cache: tone.yaml is not an SQLite file"),
         ("boolean", ["--cache", "/proc/c.db"], "--cache: /proc/c.db can't be used: "),
+        ("boolean", ["--cache", "postgresql://u:secret@h/x"], "--cache: a folder or URL can't be"),
+        ("boolean", ["--cache", "."], "--cache: . is a folder: name a file."),
+        ("boolean", ["--cache", "r.md", "--report", "r.md"], "--report: r.md is a database, or"),
     ],
 )
 def test_unusable_arguments(shell: Shell, scale: str, options: list[str], says: str) -> None:
@@ -128,6 +131,7 @@ def test_unusable_arguments(shell: Shell, scale: str, options: list[str], says: 
     records = RECORDS if scale == "boolean" else [record(n, value=0.5) for n in range(4)]
     assert evaluate(shell, *options, records=records).refusal.startswith(says)
     assert shell.server.chats == []
+    assert {path.name for path in shell.folder.iterdir()} == {"tone.yaml", "feedback.jsonl"}
 
 
 def test_unusable_records_are_named_and_excluded(learner: Shell) -> None:
@@ -203,20 +207,6 @@ def test_an_interrupted_run_is_cached(shell: Shell, sent: signal.Signals, status
     assert err.splitlines()[-1] == "memalign: error: stopped; what was committed before stays."
     assert "Traceback" not in err
     assert kept() == answered
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--cache", "postgresql://u:secret@h/x"], "--cache: a folder or URL can't be used: give"),
-        (["--cache", "."], "--cache: . is a folder: name a file."),
-        (["--cache", "r.md", "--report", "r.md"], "--report: r.md is a database, or is used by"),
-    ],
-)
-def test_cache_that_cannot_be_used(learner: Shell, options: list[str], says: str) -> None:
-    ran = evaluate(learner, *options)
-    assert (ran.status, ran.error.startswith(says), learner.server.chats) == (2, True, [])
-    assert {path.name for path in learner.folder.iterdir()} == {"tone.yaml", "feedback.jsonl"}
 
 
 @pytest.fixture

@@ -118,23 +118,6 @@ def test_flags_override_the_settings_of_the_file(shell: Shell) -> None:
     assert len(line["judgment"]["episode_ids"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--inputs", "x"], "--outputs: is missing"),
-        (["--inputs", "", "--outputs", "y"], "--inputs: must not be empty"),
-        ([], "--examples: give either a file"),
-        (["-e", "e.jsonl", "--outputs", "y"], "--examples: give either a file"),
-        (["-e", "e.jsonl", "--embeddings", "x"], "--embeddings: 'x' names no model"),
-        (["-e", "e.jsonl", "--namespace", "a..b"], "--namespace: a label must not be empty."),
-    ],
-)
-def test_unusable_arguments_call_no_model(shell: Shell, arguments: list[str], says: str) -> None:
-    shell.write_lines("e.jsonl", CASE)
-    assert shell.run("judge", "-c", "tone.yaml", *arguments).refusal.startswith(says)
-    assert (shell.server.chats, shell.server.embeddings) == ([], [])
-
-
 def test_escape_sequences_never_reach_the_terminal(shell: Shell) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 fine \u202egnp\x9b31m"
     shell.server.rules = [Rule(lambda _: True, value=True, rationale=evil)]
@@ -222,6 +205,12 @@ def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        ((*COLLECT[:3], "--inputs", "x"), "--outputs: is missing"),
+        ((*COLLECT[:3], "--inputs", "", "--outputs", "y"), "--inputs: must not be empty"),
+        (COLLECT[:3], "--examples: give either a file"),
+        ((*JUDGE, "e.jsonl", "--outputs", "y"), "--examples: give either a file"),
+        ((*JUDGE, "e.jsonl", "--embeddings", "x"), "--embeddings: 'x' names no model"),
+        ((*JUDGE, "e.jsonl", "--namespace", "a..b"), "--namespace: a label must not be empty."),
         ((*COLLECT, "--field", "inputs=q"), "--field: no file with columns is read. Leave it out."),
         ((*COLLECT[:3], *ONE, "--field", "inputs=q"), "--field: no file with columns"),
         ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give either a file"),
@@ -236,4 +225,4 @@ def test_unusable_arguments(shell: Shell, arguments: Any, says: str) -> None:
     shell.judge(CASE, options=["--prepare", "batch.jsonl"])
     shell.write_lines("e.jsonl", CASE)
     assert re.match(says, shell.run(*arguments).refusal)
-    assert shell.server.chats == []
+    assert (shell.server.chats, shell.server.embeddings) == ([], [])
