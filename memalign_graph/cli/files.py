@@ -85,12 +85,7 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
             "`memalign judge` with keep_judgments"
         )
     if problem:
-        raise InvalidInputError(f"{option}: {redacted_location(location)} {problem}.")
-
-
-def redacted_location(location: str | Path) -> str:
-    """Return a database's location without its password."""
-    return without_secrets(str(location)) if is_postgres(location) else str(location)
+        raise InvalidInputError(f"{option}: {without_secrets(str(location))} {problem}.")
 
 
 def has_table(location: str | Path, name: str) -> bool:

@@ -14,10 +14,10 @@ from memalign_graph.cli.files import (
     check_database,
     has_table,
     load_criterion,
-    redacted_location,
 )
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.local.stores import without_secrets
 
 if TYPE_CHECKING:
     from memalign_graph.memory.judge_memory import JudgeMemory
@@ -140,7 +140,7 @@ class MemoryLocation:
 
     def __str__(self) -> str:
         name = self.criterion.criterion.name
-        return f"{redacted_location(self.memory)} (namespace {self.namespace}, criterion {name})"
+        return f"{without_secrets(self.memory)} (namespace {self.namespace}, criterion {name})"
 
     @property
     def exists(self) -> bool:
@@ -176,7 +176,7 @@ class MemoryLocation:
             )
             if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
-                location = redacted_location(self.memory)
+                location = without_secrets(self.memory)
                 if not heads:
                     raise InvalidInputError(
                         f"--memory: {location}: nothing was learned yet. Learn from experts with "

@@ -53,8 +53,10 @@ def is_postgres(place: object) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL of a database without user, password and options."""
-    scheme, _, rest = url.partition("://")
+    """Return the URL of a database without user, password and options, and a path as it is."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url:
+        return url
     user, _, place = rest.rpartition("@")
     # A "?" before an "@" begins the options or is part of the password.
     return f"{scheme}://{'...' if '?' in user else place.partition('?')[0]}"
