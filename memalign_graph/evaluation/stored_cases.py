@@ -267,7 +267,7 @@ async def find_flips(
         if episode.id not in episodes or not episodes[episode.id].says_the_same_as(episode)
     )
     cases = [case for case in copy.cases if not new & {episode.id for episode in case.episodes}]
-    before = [guideline for guideline in earlier.guidelines if guideline.status == "standing"]
+    before = earlier.guidelines
     texts, texts_before = (
         {(guideline.id, guideline.text) for guideline in guidelines}
         for guidelines in (copy.guidelines, before)

@@ -7,6 +7,9 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from memalign_graph import InvalidInputError, JudgeMemory
+from memalign_graph.io import SYNC, run_sync
+from memalign_graph.memory.guidelines import GuidelineOperation
+from memalign_graph.memory.learning import commit_lesson
 from tests.conftest import CRITERION, judgings
 from tests.integration_tests.alignment_model import judge_by_guidelines, judged_case
 from tests.integration_tests.evaluation.support import (
@@ -61,6 +64,22 @@ async def test_flip_by_a_retired_guideline(
     (flip,) = await call("flips", memory, since=since)
     assert [item.text for item in flip.removed] == [guideline]
     assert len(flip.guidelines) == adds_another
+
+
+async def test_guideline_that_lost_a_source_is_used(call: Caller, server: LoopbackServer) -> None:
+    """As by the deployed judge: it waits to be distilled again."""
+    server.responder = Model(judge=judge_by_guidelines(wrong=(2,)))
+    memory = memory_of(server, TRUE[:5])
+    read = {episode.id: episode.word for episode in memory.episodes()[3:]}
+    text = "On #keep it is true of cases 2, which look false."
+    lesson = GuidelineOperation(action="add", text=text, episode_ids=list(read))
+    run_sync(commit_lesson(SYNC, memory.access, [lesson], read))
+    memory.forget(next(iter(read)))
+    assert [guideline.status for guideline in memory.guidelines()] == ["pending"]
+    since = memory.version()
+    bad = memory.add_guideline("On #bad it is false of cases 2, always.")
+    (flip,) = await call("flips", memory, since=since)
+    assert (flip.example.inputs, flip.guidelines) == (TRUE[2]["inputs"], [bad])
 
 
 async def test_unusable_arguments(call: Caller, server: LoopbackServer) -> None:
