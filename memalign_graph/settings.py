@@ -182,11 +182,11 @@ class Judge(Settings):
     """How many answers to sample if the model gives no log-probabilities, up to 50."""
     decide: Decide = "auto"
     """Source of the value: the judge's own `verdict`, or the `evidence`, which weighs the verdict
-    against the experts' values of the most similar cases. `auto`: the evidence, if at least ten
+    against the experts' values of the most similar cases. `auto`: the evidence, if at least five
     cases in memory also have a verdict of the current judge, it beats the newest 30 of these by
-    more than chance, with each class weighted equally and none worse, and the case is like those in
-    memory; otherwise, and without memory, the verdict. `evidence`: also with fewer verdicts. The
-    judgment has the source and the reason."""
+    more than chance, with each class weighted equally and none worse, and the case and the verdict
+    are like those in memory; otherwise, and without memory, the verdict. `evidence`: also with
+    fewer verdicts. The judgment has the source and the reason."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -19,7 +19,7 @@ from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
 from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
 
-MIN_CASES = 10  # for an evidence model, and verdicts to compare it with
+MIN_CASES = 5  # for an evidence model, and verdicts to compare it with
 ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before", "too_long"}
 """The reasons to ask about a tool call that no verdict outweighs."""
 _DATE = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # suffix that a provider adds to a model's name

@@ -24,6 +24,7 @@ _BEYOND_CHANCE = 1.645  # standard errors: a one-sided test at 95 %
 _MAX_LOSS = 0.02
 """A class may lose this share of the range: with choices less than one case in thirty."""
 _BLEND_PENALTY = 0.1  # of the ridge regression that blends baseline and estimate
+_MOVE_PENALTY = 0.1  # of the one for the judge's coefficient
 
 
 def blend(baseline: Floats, estimates: Floats, weight: float) -> Floats:
@@ -45,11 +46,18 @@ def blend_weight(moves: Floats, targets: Floats, groups: Floats, *, pulled_to: i
     return float(np.clip((hits + _BLEND_PENALTY * pulled_to) / (size + _BLEND_PENALTY), 0, 1))
 
 
-def judge_coefficient(moves: Floats, targets: Floats, span: float) -> tuple[float, Floats]:
-    """Fit the coefficient of the judge's moves by ridge regression; also without each row."""
+def judge_coefficient(
+    moves: Floats, targets: Floats, span: float, *, pulled_to: int
+) -> tuple[float, Floats]:
+    """Fit the coefficient of the judge's moves by ridge regression; also without each row.
+
+    The penalty pulls it to 0 or 1.
+    """
+    penalty = _MOVE_PENALTY * span**2
     hits, size = (moves * targets).sum(axis=1), (moves**2).sum(axis=1)
-    without = (hits.sum() - hits) / (size.sum() - size + span**2)
-    return max(float(hits.sum() / (size.sum() + span**2)), 0.0), np.maximum(without, 0.0)
+    without = (hits.sum() - hits + penalty * pulled_to) / (size.sum() - size + penalty)
+    fitted = (hits.sum() + penalty * pulled_to) / (size.sum() + penalty)
+    return max(float(fitted), 0.0), np.maximum(without, 0.0)
 
 
 def loses_no_class(gains: Floats, classes: Floats, groups: Floats, kinds: Floats) -> bool:

@@ -40,6 +40,7 @@ _SMALL = 1e-6  # rounding error of a similarity
 
 _NOVELTY_QUANTILE = 0.05  # of the similarities between cases in memory: it takes 19 cases
 _MAX_COMPARED = 30  # the newest verdicts: the judge learns, and its old verdicts no longer count
+_MUST_GAIN = 10  # of these, the newest
 _MAX_DISTINCT_VALUES = 12  # if experts use no more numbers, estimates are rounded to these
 _MIN_SHARE = 0.02  # of a choice, in the probabilities
 _BLEND_STEPS = (1.0, 0.75, 0.5, 0.25)  # parts of the fitted weight, tried until no class loses
@@ -146,7 +147,10 @@ class EvidenceModel:
         if self._has_judge:
             # The judge's distance from its usual verdict on similar cases moves the estimate.
             moves = verdicts - usual
-            judge, without = judge_coefficient(moves, experts - estimates, encoding.span)
+            # A judge of numbers is trusted until cases tell otherwise: it may err evenly.
+            judge, without = judge_coefficient(
+                moves, experts - estimates, encoding.span, pulled_to=int(encoding.is_ordered)
+            )
             estimates, baseline = estimates + without[:, None] * moves, self._verdicts
         weight = self._decision_weight(rows, baseline, estimates)
         if weight is not None:
@@ -183,7 +187,7 @@ class EvidenceModel:
             gains = encoding.errors(baseline, truth) - encoding.errors(numbers, truth)
             gains /= 1.0 if encoding.choices else encoding.span
             # The newest cases have to gain: the judge may have learned recently.
-            newest_gains = gains[-MIN_CASES:] if has_judge else gains
+            newest_gains = gains[-_MUST_GAIN:] if has_judge else gains
             if newest_gains.sum() > 0 and is_safe(gains, classes, groups, kinds):
                 return weight
         return None
@@ -229,6 +233,15 @@ class EvidenceModel:
         rank = 1 + (nearest_others <= neighbors.similarities[0] + _SMALL).sum()
         return bool(rank <= _NOVELTY_QUANTILE * (1 + len(self.cases)))
 
+    def is_unlike_past_verdicts(self, value: Value) -> bool:
+        """Return whether no verdict of this third of the scale was compared with an expert's value.
+
+        For unordered choices each class of experts' values has to be compared, which is stricter.
+        """
+        if not (self._has_judge and self.encoding.is_ordered):
+            return False
+        return self.encoding.class_name(value) not in self.encoding.class_names(self._verdicts)
+
     def decides(self, mode: Decide) -> bool:
         """Return whether the evidence decides on cases that are not novel."""
         if mode == "verdict" or not self.needs_fit(mode):
@@ -245,7 +258,9 @@ class EvidenceModel:
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
             neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
             estimate = self._estimate(verdict, vector, neighbors)
-            decides = self.decides(mode) and not self.is_novel(neighbors)
+            decides = self.decides(mode) and not (
+                self.is_novel(neighbors) or self.is_unlike_past_verdicts(value)
+            )
             if mode != "verdict":
                 evidence = self._explain(verdict.value, neighbors, estimate, mode, decides=decides)
             if decides or (isnan(confidence) and len(neighbors.rows)):
@@ -348,6 +363,8 @@ class EvidenceModel:
             why = "the experts gave all cases that count the same value"
         elif leave_one_out is None:
             why = f"memory has fewer than {MIN_CASES} cases that are not near-duplicates"
+        elif leave_one_out.weight is not None and not decides and not self.is_novel(neighbors):
+            why = "no expert has valued a case on which the judge gave a verdict like this one"
         elif leave_one_out.weight is not None and not decides:
             why = (
                 "no case in memory is as similar to this one as cases there are to each other, "
@@ -377,14 +394,19 @@ class EvidenceModel:
         return dict(zip(self.encoding.names, (shares / shares.sum()).tolist(), strict=True))
 
     def _numbers(self, estimates: Floats) -> Floats:
-        """Return estimates as numbers on the scale, rounded as the experts' values are."""
+        """Return estimates as numbers on the scale, near the experts' values rounded to these."""
         if not self.encoding.is_ordered:
             return estimates.argmax(axis=-1).astype(float)
-        if len(self._distinct_values) <= _MAX_DISTINCT_VALUES:
-            return self._distinct_values[np.abs(estimates - self._distinct_values).argmin(axis=-1)]
         low, span = self.encoding.low, self.encoding.span
         digits = 6 - floor(log10(span)) if self.encoding.tolerance else 0
-        return np.clip(np.round(estimates[..., 0], digits), low, low + span)
+        numbers = np.clip(np.round(estimates[..., 0], digits), low, low + span)
+        known = self._distinct_values
+        if len(known) > _MAX_DISTINCT_VALUES:
+            return numbers
+        nearest = known[np.abs(estimates - known).argmin(axis=-1)]
+        step = np.diff(known).min(initial=span)
+        # Beyond them: a memory with good cases alone does not make a bad one good.
+        return np.where(np.abs(estimates[..., 0] - nearest) <= step / 2, nearest, numbers)
 
     def _scores(self, estimates: Floats, numbers: Floats, neighbors: Neighbors) -> Floats:
         """Score decisions by their choice's estimate, or by the distance of similar cases."""

@@ -76,3 +76,11 @@ async def test_learning_curve_learns_in_random_order(call: Caller, server: Loopb
         assert asked(server) == (0, 0)
         assert plain(report.curve) == plain(curve)
     assert len(firsts) > 1
+
+
+async def test_small_steps_count_together(call: Caller, server: LoopbackServer) -> None:
+    """At six cases the evidence weighs them: each is also judged as if it were new."""
+    server.responder = Model(judge=lambda _: True, distil=nothing_to_learn)
+    await call("learning_curve", CRITERION, TRUE[:6], test=[record(70)], sizes=[3])
+    judged = [(judged_case(chat), shown(chat)) for chat in judgings(server)]
+    assert {number for number, known in judged if number not in known} == {*range(6), 70}

@@ -67,13 +67,13 @@ def with_verdicts(count: int, verdict_of: Any) -> list[dict[str, Any]]:
 
 AUTO: dict[str, tuple[list[Any], str, Any]] = {
     "few cases": (
-        with_verdicts(9, lambda _: True),
-        "The verdict decides: memory has 9 cases",
+        with_verdicts(4, lambda _: True),
+        "The verdict decides: memory has 4 cases",
         True,
     ),
     "few verdicts": (
-        [*with_verdicts(9, lambda _: True), *words(24)[9:]],
-        "The verdict decides: of 24 cases in memory with an expert's value 9 have the judge's own",
+        [*with_verdicts(4, lambda _: True), *words(24)[4:]],
+        "The verdict decides: of 24 cases in memory with an expert's value 4 have the judge's own",
         True,
     ),
     "a judge as good": (with_verdicts(24, truth), "The verdict decides: on 24 cases", True),

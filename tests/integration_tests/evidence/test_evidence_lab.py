@@ -135,10 +135,10 @@ async def test_the_default_weighs_evidence_against_verdicts(lab: Caller) -> None
     assert [scores.judge for scores in report.scores][-3:] == [BASE, VERDICT, ALIGNED]
     assert "aligned: the evidence decided 32 of 32 cases." in report.warnings
     assert answers(report, stage="learn") >= 4 * (24 + 1)
-    # Fewer than ten cases weigh nothing: each memory distils, and judges no case.
-    report = await lab.evaluate(CRITERION, FEEDBACK[:12], folds=4, resamples=50, decide="auto")
+    # Fewer than five cases weigh nothing: each memory distils, and judges no case.
+    report = await lab.evaluate(CRITERION, FEEDBACK[:6], folds=3, resamples=50, decide="auto")
     assert [scores.judge for scores in report.scores][-2:] == [BASE, ALIGNED]
-    assert answers(report, stage="learn") == 4
+    assert answers(report, stage="learn") == 3
     fields = {"criterion": CRITERION.name, "example_id": "", "rationale": "", "memory_version": ""}
     feedback = words(32, judgment={**fields, "model": "gpt-4.1-mini", "value": True})
     report = await lab.evaluate(CRITERION, feedback, folds=4, resamples=50, decide="auto")

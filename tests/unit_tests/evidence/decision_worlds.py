@@ -161,13 +161,13 @@ WORLDS = {
         topics(_steady(0.85), 0.85, flips=_ONE_IN_THREE), (20, 40, 100)
     ),
     "stars: judge off by .1, neighbours useless": World(
-        numbers(STARS, 0.1, pure=False), (20, 40, 100), scale=STARS
+        numbers(STARS, 0.1, pure=False), (6, 10, 20, 40, 100), scale=STARS
     ),
     "stars: 10 % low, judge off by .1": World(
-        numbers(STARS, 0.1, pure=True, low=0.1), _FROM_40, 100, STARS
+        numbers(STARS, 0.1, pure=True, low=0.1), (6, 10, 40, 100), 100, STARS
     ),
     "shares: 10 % low, judge off by .15": World(
-        numbers(SHARE, 0.15, pure=True, low=0.1), _FROM_40, 100, SHARE
+        numbers(SHARE, 0.15, pure=True, low=0.1), (6, 10, 40, 100), 100, SHARE
     ),
 }
 """What an owner may have: here the default must do no harm."""

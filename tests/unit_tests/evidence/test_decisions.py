@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memalign_graph import Boolean
-from memalign_graph.evidence.comparison import blend_weight, is_better
+from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
 from memalign_graph.evidence.deciding import _trust
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
@@ -109,9 +109,9 @@ def test_a_case_unlike_all_others_is_left_to_the_verdict() -> None:
 
 
 def test_near_duplicates_are_too_few_cases() -> None:
-    past, _ = twins(0.5, 6)(np.random.default_rng(2), 48, 0)
+    past, _ = twins(0.5, 12)(np.random.default_rng(2), 48, 0)
     model = model_of(past)
-    assert len(set(model.regression.groups.tolist())) == 8
+    assert len(set(model.regression.groups.tolist())) == 4
     assert model.leave_one_out is None
     assert not model.decides("evidence")
 
@@ -158,9 +158,9 @@ def test_older_verdicts_than_the_newest_thirty_do_not_count(seed: int) -> None:
 
 
 def test_on_numbers_a_quarter_of_the_way_is_tried_where_more_of_it_would_lose() -> None:
-    make = numbers(STARS, 0.15, pure=True, low=0.1)
-    past, _ = make(np.random.default_rng([40, 8]), 40, 0)
-    estimates = model_of(past, STARS).leave_one_out
+    make = numbers(SHARE, 0.25, pure=True, low=0.1)
+    past, _ = make(np.random.default_rng([20, 30]), 20, 0)
+    estimates = model_of(past, SHARE).leave_one_out
     assert estimates is not None
     assert 0 < (estimates.weight or 0) <= 0.25
 
@@ -172,6 +172,41 @@ def test_on_numbers_the_verdict_stays_where_the_rarer_third_would_lose(seed: int
     truths = [0.1, 0.9] * 8 + [0.9] * 16
     past = [Item(normalised(np.ones(16) + rng.normal(size=16)), true, 0.5) for true in truths]
     assert not model_of(past, SHARE).decides("auto")
+
+
+@pytest.mark.parametrize("verdict", [0.0, 0.3])
+def test_on_numbers_a_verdict_unlike_all_before_decides(verdict: float) -> None:
+    """Memory has good answers alone, which the judge valued too low."""
+    rng = np.random.default_rng(1)
+    items = [
+        Item(normalised(np.ones(16) + rng.normal(size=16)), true, 0.5) for true in [0.75, 1.0] * 5
+    ]
+    model, new = model_of(items, SHARE), normalised(np.ones(16))
+    like, unlike_all = (decided(model, Item(new, 0.0, said), "auto") for said in (0.5, verdict))
+    assert like.value >= 0.75
+    assert unlike_all.value == verdict
+    assert unlike_all.evidence is not None
+    assert "a verdict like this one" in unlike_all.evidence.reason
+
+
+def test_estimates_are_rounded_to_experts_values_that_are_near() -> None:
+    items = some_cases(10)
+    items = [replace(item, truth=(0.5, 0.75, 1.0)[at % 3]) for at, item in enumerate(items)]
+    near = model_of(items, SHARE)._numbers(np.array([[0.8], [0.62], [0.4], [0.1]]))
+    assert near.tolist() == [0.75, 0.5, 0.5, 0.1]
+    stars = [replace(item, truth=round(4 * float(item.truth)) + 1) for item in items]
+    assert model_of(stars, STARS)._numbers(np.array([[4.2], [1.4]])).tolist() == [4, 1]
+
+
+def test_a_judge_of_numbers_counts_in_full_until_cases_tell_otherwise() -> None:
+    none, some = np.zeros((5, 1)), np.full((5, 1), 0.2)
+    assert judge_coefficient(none, none, 1.0, pulled_to=1)[0] == 1
+    # Five moves of 0.2 that were wrong weigh as much as twice the penalty.
+    coefficient, without = judge_coefficient(some, none, 1.0, pulled_to=1)
+    assert coefficient == pytest.approx(0.1 / (5 * 0.04 + 0.1))
+    assert without == pytest.approx(0.1 / (4 * 0.04 + 0.1))
+    assert judge_coefficient(some, -some, 1.0, pulled_to=1)[0] == 0
+    assert judge_coefficient(none, none, 1.0, pulled_to=0)[0] == 0
 
 
 def test_a_blend_is_pulled_to_its_baseline_and_near_duplicates_count_once() -> None:

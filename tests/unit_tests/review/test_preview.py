@@ -109,8 +109,8 @@ def test_predicted_changes_are_the_changes_after_the_answer_is_stored(new: str) 
 
 
 def test_preview_says_why_it_predicts_no_changes() -> None:
-    reason = changes(memory_of(*settled(9)), "odd 1", True)[1]
-    assert reason == "Not known yet: 9 cases have an expert's value, and it takes 10."
+    reason = changes(memory_of(*settled(4)), "odd 1", True)[1]
+    assert reason == "Not known yet: 4 cases have an expert's value, and it takes 5."
     memory = memory_of(*settled())
     assert "has no embedding" in changes(memory, "odd 1", True, embedded=False)[1]
     assert "without a value" in changes(memory, "odd 1", None)[1]
