@@ -136,24 +136,24 @@ async def test_each_model_class_has_its_cache_keys(call: Caller, server: Loopbac
 
 async def test_only_changed_prompts_are_sent_again(call: Caller, server: LoopbackServer) -> None:
     store = InMemoryStore()
-    first = await call.evaluate(CRITERION, RECORDS, cache=store, k=2)
+    first = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict", k=2)
     asked(server)
-    wider = await call.evaluate(CRITERION, RECORDS, cache=store, k=3)
+    wider = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict", k=3)
     assert (calls(wider, judge="base"), calls(wider), len(server.chats)) == (0, 9, 9)
     revised = {**RECORDS[4], "rationale": "On #t4 because4so, newly said."}
     edited = [*RECORDS[:4], revised, *RECORDS[5:]]
     asked(server)
-    await call.evaluate(CRITERION, edited, cache=store, k=2)
+    await call.evaluate(CRITERION, edited, cache=store, decide="verdict", k=2)
     folds = {int(str(case.example.inputs)[5]): case.fold for case in first.cases}
     others = [number for number in range(9) if folds[number] != folds[4]]
     assert sorted(judged_case(chat) for chat in judgings(server)) == others
     other = CRITERION.model_copy(update={"instructions": "Is it polite?"})
     asked(server)
-    repeated = await call.evaluate(other, RECORDS, cache=store, k=2)
+    repeated = await call.evaluate(other, RECORDS, cache=store, decide="verdict", k=2)
     assert calls(repeated) == calls(first)
     referenced = [record(n, reference_outputs="Late.") for n in range(9)]
     assert calls(await call.evaluate(CRITERION, referenced, cache=store), judge="base") == 9
-    reseeded = await call.evaluate(CRITERION, RECORDS, cache=store, k=2, seed=1)
+    reseeded = await call.evaluate(CRITERION, RECORDS, cache=store, decide="verdict", k=2, seed=1)
     assert calls(reseeded, judge="base") == 0
 
 

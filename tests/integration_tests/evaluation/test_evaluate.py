@@ -51,7 +51,7 @@ async def test_perfect_judge(call: Caller, server: LoopbackServer, scale: str) -
     feedback = records(12, scale)
     values = {number: item["value"] for number, item in enumerate(feedback)}
     server.responder = Model(judge=lambda chat: values[judged_case(chat)])
-    report = await call.evaluate(SCALES[scale], feedback, resamples=40)
+    report = await call.evaluate(SCALES[scale], feedback, resamples=40, decide="verdict")
     for judge in ("base", "aligned"):
         scores = report.of(judge)
         assert (scores.cases, scores.failed) == (12, 0)
@@ -108,7 +108,7 @@ async def test_no_prompt_has_feedback_of_its_fold(call: Caller, server: Loopback
     feedback += [
         record(n, author="cy", value=None, rationale=f"Cy: because{n}so.") for n in (1, 30)
     ]
-    report = await call.evaluate(CRITERION, feedback)
+    report = await call.evaluate(CRITERION, feedback, decide="verdict")
     assert (report.experts.examples, report.settings.feedback) == (2, 13)
     folds = by_case(report)
     assert Counter(folds.values()) == {0: 3, 1: 3, 2: 3}
@@ -164,7 +164,7 @@ async def test_baselines_are_scored(call: Caller) -> None:
 
 
 async def test_custom_judges_and_ablations(call: Caller, server: LoopbackServer) -> None:
-    judge = Judge(criterion=CRITERION, **call.models())
+    judge = Judge(criterion=CRITERION, decide="verdict", **call.models())
     report = await call.evaluate(CRITERION, records(6), judges=ablations(judge), folds=2)
     names = list(ablations(judge))
     assert report.judges == names
@@ -320,12 +320,13 @@ def stop(done: int, _: int) -> None:
 
 async def test_max_concurrency_is_not_exceeded(call: Caller, server: LoopbackServer) -> None:
     server.responder = Together(5, server.responder, "judgment")
-    await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1)
+    options: dict[str, Any] = {"decide": "verdict"}
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=5, batch_size=1, **options)
     assert server.peak_chats == 5
     server.reset()
     server.responder, server.latency_s = Model(), 0.02
     # A judgment makes several calls.
-    await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4)
+    await call.evaluate(CRITERION, GIVEN, max_concurrency=3, confidence=True, samples=4, **options)
     assert server.peak_chats == 3
 
 
