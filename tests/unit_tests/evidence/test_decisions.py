@@ -183,7 +183,7 @@ def test_on_numbers_a_verdict_unlike_all_before_decides(verdict: float) -> None:
     ]
     model, new = model_of(items, SHARE), normalised(np.ones(16))
     like, unlike_all = (decided(model, Item(new, 0.0, said), "auto") for said in (0.5, verdict))
-    assert like.value >= 0.75
+    assert float(like.value) >= 0.75
     assert unlike_all.value == verdict
     assert unlike_all.evidence is not None
     assert "a verdict like this one" in unlike_all.evidence.reason
