@@ -93,8 +93,8 @@ _DESTINATION = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_PART = re.compile(r"[^\s<>,;:()]+")
-"""A part of a value, such as the address in `Bob <bob@example.com>`."""
+_PART = re.compile(r"[^\s<>,;:()$\u00a3\u00a5\u20a0-\u20cf]+")
+"""A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
 _NUMBER = re.compile(
     r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
 )

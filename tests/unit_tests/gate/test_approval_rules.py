@@ -168,7 +168,8 @@ def test_an_address_is_found_in_other_characters(at: str) -> None:
 def test_an_amount_is_found_in_other_spellings(amount: float, spellings: list[str]) -> None:
     for spelling in spellings:
         pays = f"Pay {spelling}."
-        assert repeats_tool_text({"amount": amount}, turn(pays))
+        for value in (amount, f"${amount}", f"\u20ac {amount}"):
+            assert repeats_tool_text({"amount": value}, turn(pays))
         assert repeats_tool_text({"amount": spelling}, turn(f"Pay {amount}."))
         names_another = spelling == "1.000"  # 1 in English
         assert repeats_tool_text({"amount": amount}, turn(pays, asked=pays)) is names_another
