@@ -79,7 +79,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
         """Record whether the model answered: a guard's or a limit's message is not judged."""
-        answer = _last_answer(state)
+        answer = _last(state, AIMessage)
         # The tool call of a structured response is followed by its own tool message.
         model_answered = answer is not None and (_ends_with_tool(state) or not answer.tool_calls)
         spoke = model_answered and (_last_human_id(state) or True)
@@ -123,7 +123,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _model_answered(self, state: Any, turn: Turn) -> bool:
         """Return whether the model ended the turn, and not a guard, a limit or another gate."""
-        answer, spoke = _last_answer(state), turn.state.get("spoke")
+        answer, spoke = _last(state, AIMessage), turn.state.get("spoke")
         if answer is None or conversation.is_from_gate(answer):
             return False
         # The result of a tool with `return_direct` is the model's answer. If a guard ended the turn
@@ -131,14 +131,14 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         return _ends_with_tool(state) or (bool(spoke) and spoke in (True, _last_human_id(state)))
 
 
-def _last_answer(state: Any) -> AIMessage | None:
+def _last(state: Any, kind: type[Any]) -> Any:
+    """Return the last message of a kind, if there is one."""
     messages = reversed(state.get(MESSAGES) or [])
-    return next((message for message in messages if isinstance(message, AIMessage)), None)
+    return next((message for message in messages if isinstance(message, kind)), None)
 
 
 def _last_human_id(state: Any) -> str | None:
-    messages = reversed(state.get(MESSAGES) or [])
-    return next((message.id for message in messages if isinstance(message, HumanMessage)), None)
+    return getattr(_last(state, HumanMessage), "id", None)
 
 
 def _ends_with_tool(state: Any) -> bool:
@@ -147,10 +147,9 @@ def _ends_with_tool(state: Any) -> bool:
 
 def _describe(tools: Sequence[Any]) -> str:
     """List the tools' names and descriptions."""
-    functions = list(map(_function, tools))
     named = [
         f"- {function.get('name', function.get('type'))}: {function.get('description') or ''}"
-        for function in functions
+        for function in map(_function, tools)
     ]
     return "\n".join(["The assistant's tools:", *(" ".join(line.split()) for line in named)])
 

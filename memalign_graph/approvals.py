@@ -20,6 +20,7 @@ from memalign_graph.call_judge import (
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
+from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import JudgeOptions, context_settings
 from memalign_graph.types import Criterion
 
@@ -116,7 +117,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         options: Any = {**self._hitl_options, "interrupt_mode": mode}
         return HumanInTheLoopMiddleware(configs, **options)
 
-    async def _after_model(self, io: IO, state: Any, runtime: Any) -> dict[str, Any] | None:
+    async def _after_model(self, io: IO, state: Any, runtime: Any) -> StateUpdate | None:
         """Record what was refused; in `batched` mode, decide on the last message's calls."""
         saved = {"refused": [], "decided": [], **(state.get(_STATE_KEY) or {})}
         own = {**saved, "refused": _refused(state["messages"], saved)}
@@ -125,9 +126,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
             update = await self._decide(io, state, runtime, own)
         return {**update, **({} if own == saved else {_STATE_KEY: own})} or None
 
-    async def _decide(
-        self, io: IO, state: Any, runtime: Any, own: dict[str, Any]
-    ) -> dict[str, Any]:
+    async def _decide(self, io: IO, state: Any, runtime: Any, own: StateUpdate) -> StateUpdate:
         """Judge the calls, ask about some in one interrupt, and record which ones may run."""
         calls: list[Call] = []
         selected: list[Call] = []
@@ -159,9 +158,9 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         decisions = edits | answers
         for ruling in asked:
             await self._calls.learn(io, ruling, decisions.get(ruling.call["id"], ruling.call))
-        refused = [ruling for ruling in rulings.values() if ruling.verdict is False]
-        replies += map(self._calls.refusal, refused)
-        ended = answers.keys() | {ruling.call["id"] for ruling in refused}
+        refused = [self._calls.refusal(each) for each in rulings.values() if each.verdict is False]
+        replies += refused
+        ended = answers.keys() | {refusal.tool_call_id for refusal in refused}
         own["decided"] = [key for key, each in rulings.items() if each.call["id"] not in ended]
         return update | ({"messages": replies} if replies else {})
 
@@ -250,9 +249,7 @@ def _refused(messages: Sequence[Any] | None, saved: Mapping[str, Any]) -> list[s
     return sorted({*saved.get("refused", ()), *refused_tools(messages or ())})
 
 
-def _situation(
-    state: Any, call_id: str | None, saved: Mapping[str, Any], runtime: Any
-) -> Situation:
+def _situation(state: Any, call_id: str | None, saved: StateUpdate, runtime: Any) -> Situation:
     """Return what precedes the message with a call; without messages if the state lacks it."""
     messages = state if isinstance(state, list) else read_key(state, "messages") or ()
     before = own = None

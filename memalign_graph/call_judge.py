@@ -416,15 +416,11 @@ class CallJudge:
         comment = difference(call, decision) if is_edit else ""
         if is_message:
             # Without a reason, the message names the call's id, which may be a model's text.
-            before, _, reason = decision.text.partition(
-                f"{_REJECTION.format(call['name'])} with reason: "
-            )
-            comment = "" if before else reason
-        shared = {
-            # A decision that is read again has the same id, and is stored once.
-            "id": digest([saved_thread_id(situation.runtime), call_key(call)]),
-            "author": self._author(situation.runtime),
-        }
+            begin = f"{_REJECTION.format(call['name'])} with reason: "
+            comment = decision.text.removeprefix(begin) if decision.text.startswith(begin) else ""
+        # A decision that is read again has the same id, and is stored once.
+        feedback_id = digest([saved_thread_id(situation.runtime), call_key(call)])
+        shared = {"id": feedback_id, "author": self._author(situation.runtime)}
         rationale = storable(comment)  # a store that refuses the comment would lose the decision
         fields = {**shared, "value": not (is_message or is_edit), "rationale": rationale}
         judgment = ruling.content.get("judgment")

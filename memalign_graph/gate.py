@@ -168,8 +168,7 @@ class QualityGate:
                 verdict = self._failed(turn, error)
             verdict["example_id"] = example.id
         self._emit_event(run, verdict)
-        state = {**turn.state, "settings": settings}
-        state |= {name: verdict[name] for name in COUNTED}
+        state = {**turn.state, "settings": settings, **{name: verdict[name] for name in COUNTED}}
         if self.settings.example is None:
             state["before_answer"] = conversation.before_answer(turn)
         return verdict, state

@@ -1,7 +1,7 @@
 """A panel's form: one interrupt about all criteria, and the parser of its reply."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from memalign_graph import interrupts
@@ -141,13 +141,11 @@ def _parse_criterion(reply: Any, criterion: Criterion, judgment: Judgment | None
     """Parse the reply on one criterion; an error names it."""
     if _is_blank(reply):
         return {}
+    is_comment = isinstance(reply, str) and not _reads_as_number(reply)
     try:
         if not isinstance(reply, dict | list):
-            try:
+            with suppress(ValueError) if is_comment else nullcontext():
                 return {"value": criterion.scale.validate_value(reply)}
-            except ValueError:
-                if not isinstance(reply, str) or _reads_as_number(reply):
-                    raise
         return interrupts.parse_review(reply, criterion, judgment) or {}
     except ValueError as error:
         raise ValueError(f"{criterion.name}: {error}") from error

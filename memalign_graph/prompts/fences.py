@@ -196,12 +196,9 @@ with
 rule is kept rather than refused."""
 
 
-_PLACEHOLDERS = ("none", "nothing", "null", "n/a", "empty")
-
-
 def is_placeholder(text: str) -> bool:
     """Return whether a model filled a field with a word that stands for nothing."""
-    return normalize_text(text) in _PLACEHOLDERS
+    return normalize_text(text) in ("none", "nothing", "null", "n/a", "empty")
 
 
 def split_words(text: str) -> list[str]:
