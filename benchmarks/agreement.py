@@ -21,9 +21,8 @@ import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_openai import ChatOpenAI
 from numpy.typing import NDArray
-from pydantic import SecretStr
 
-from benchmarks.one_comment import embedded_settings, revision, upstream
+from benchmarks.one_comment import revision, served_model, upstream
 from benchmarks.plan import PEER_VENV, markdown_table, peer_verdicts, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.conversation import read_turn, what_gate_sees
@@ -148,14 +147,12 @@ def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
 
 
 def chat_model(options: argparse.Namespace, server: str) -> ChatOpenAI:
-    """Return the judge's model; it is asked as the embedded one where `--model` is not given."""
-    settings: dict[str, Any] = {"base_url": server, "api_key": SecretStr("none"), "timeout": 1_800}
-    if options.model:
-        settings |= {"model": options.model, "temperature": 0, "max_completion_tokens": 512}
-        settings["profile"] = {"max_input_tokens": options.window}
-    else:
-        settings |= embedded_settings()
-    return ChatOpenAI(**settings)
+    """Return the judge's model, by default the embedded one."""
+    if not options.model:
+        return served_model(server)
+    profile = {"max_input_tokens": options.window}
+    named = {"model": options.model, "temperature": 0, "max_completion_tokens": 512}
+    return served_model(server, **named, profile=profile)
 
 
 def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:

@@ -67,6 +67,12 @@ def embedded_settings() -> dict[str, Any]:
     return {"model": local.model_name, "profile": local.profile, **settings}
 
 
+def served_model(server: str, **settings: Any) -> ChatOpenAI:
+    """Return a server's model; without settings it is asked as the embedded one."""
+    settings = settings or embedded_settings()
+    return ChatOpenAI(base_url=server, api_key=SecretStr("none"), timeout=1_800, **settings)
+
+
 def upstream(base_url: str | None = None) -> list[str]:
     """Return the options of a server that passes chat on, by default to the embedded model's."""
     if base_url:
@@ -209,10 +215,7 @@ def open_sides(
     if options.record or options.peer:
         server = stack.enter_context(serving(*serve))
     if options.record:
-        chat = ChatOpenAI(
-            base_url=server, api_key=SecretStr("none"), timeout=1_800, **embedded_settings()
-        )
-        sides["ours"] = partial(judge_scenario, **{**judge, "model": chat})
+        sides["ours"] = partial(judge_scenario, **{**judge, "model": served_model(server)})
     if options.peer:
         folder = options.results.absolute() / "one_comment"
         sides["peer"] = partial(judge_by_peer, server=server, folder=folder)
