@@ -41,7 +41,8 @@ class Answers:
         """Take functions that return a criterion's memory and its compiled feedback graph."""
         self._access, self._feedback_graph = access, feedback_graph
         self._learning: dict[asyncio.Task[None], str] = {}
-        self._notices: dict[str, list[Notice]] = {}
+        self._notices: dict[tuple[str, str], list[Notice]] = {}
+        """By the account and the name of the expert."""
 
     @property
     def task_ids(self) -> set[str]:
@@ -66,9 +67,9 @@ class Answers:
         learning.add_done_callback(self._learning.pop)
         return learning
 
-    def take_notices(self, name: str) -> list[Notice]:
+    def take_notices(self, reviewer: Reviewer) -> list[Notice]:
         """Return the results of an expert's answers that the expert has not seen yet."""
-        return self._notices.pop(name, [])
+        return self._notices.pop((reviewer.account, reviewer.name), [])
 
     async def drain(self) -> None:
         """Wait up to 20 seconds for the answers that are being distilled."""
@@ -98,7 +99,7 @@ class Answers:
         except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
             notice = ("bad", f"{_STORED}: {error}")
-        self._notices.setdefault(reviewer.name, []).append(notice)
+        self._notices.setdefault((reviewer.account, reviewer.name), []).append(notice)
         drop_oldest(self._notices, _MAX_NOTIFIED)
 
     async def _newest(

@@ -19,9 +19,8 @@ from memalign_graph.memory.guidelines import check_name
 from memalign_graph.review import dashboard, preview
 from memalign_graph.review.blocks import sections_of, tool_call
 from memalign_graph.review.forms import criteria_of, fields_of, parse_form, shown_judgments
-from memalign_graph.review.queue import ReviewQueue
+from memalign_graph.review.queue import NotOpenError, ReviewQueue
 from memalign_graph.review.requests import (
-    NotOpenError,
     PageRequest,
     SignIn,
     read_form,

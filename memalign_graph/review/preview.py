@@ -46,9 +46,7 @@ async def preview_answer(page: PageRequest) -> Response:
         reply = parse_form(case, page.form, page.reviewer.name)
     except InvalidInputError as error:
         return page.fragment("problem", text=str(error))
-    others: list[dict[str, Any]] = []
-    changes: list[dict[str, Any]] = []
-    unknown = None
+    others, changes, unknown = list[Shown](), list[Shown](), None
     feedback_by_name = feedback_of(case, reply)
     vector = await _vector(page, case, list(feedback_by_name))
     for name, feedback in feedback_by_name.items():
@@ -150,7 +148,7 @@ def _change(access: MemoryAccess, settled: EvidenceCase, before: Value, after: V
 async def preview_guideline(page: PageRequest) -> Response:
     """Show the guidelines that would be learned from an answer."""
     case = (await page.open_task()).case
-    rules: list[dict[str, Any]] = []
+    rules = list[Shown]()
     try:
         reply = parse_form(case, page.form, page.reviewer.name)
         for name, feedback in feedback_of(case, reply).items():

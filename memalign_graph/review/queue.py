@@ -47,6 +47,13 @@ _Listed = tuple[list[ReviewTask], int]
 """The tasks to show, and how many there are in all."""
 
 
+class NotOpenError(InvalidInputError):
+    """The requested task is not open."""
+
+    def __init__(self) -> None:
+        super().__init__("This case is answered, no longer kept, or was never asked.")
+
+
 @dataclass
 class _CachedListing:
     """The tasks of one source, as last read."""
@@ -143,10 +150,8 @@ class ReviewQueue:
                     return task.id
         return None
 
-    async def open(
-        self, reviewer: Reviewer, task_id: str, *, late: bool = False
-    ) -> ReviewTask | None:
-        """Open a task; None if it does not exist or, unless `late`, if it is answered."""
+    async def open(self, reviewer: Reviewer, task_id: str, *, late: bool = False) -> ReviewTask:
+        """Open a task; raises NotOpenError if there is none or, unless `late`, it is answered."""
         case = await self._case(reviewer, task_id, late=late)
         # A name that nobody checks does not open what another account may see.
         key = (reviewer.account, reviewer.name, task_id)
@@ -155,15 +160,14 @@ class ReviewQueue:
             case = opened if await self._purges(opened) == purges else None
         if case is None:
             self._remove(task_id)
-            return None
+            raise NotOpenError
         # A case that is open in a browser can be answered after its judgment has left the store,
         # but only here: another process would have to trust what the form says about the case.
         # After a purge it cannot: the purge may have erased the case.
         self._opened[key] = case, await self._purges(case)
         drop_oldest(self._opened, _MAX_REMEMBERED)
         holder = await self.leases.renew(reviewer.name, task_id)
-        task = make_task(task_id, case)
-        return replace(task, case=case, held_by=holder)
+        return replace(make_task(task_id, case), case=case, held_by=holder)
 
     async def _purges(self, case: CasePayload) -> set[str]:
         accesses = [self.access(name, case["namespace"]) for name in case["criteria"]]

@@ -42,13 +42,6 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
-class NotOpenError(InvalidInputError):
-    """The requested task is not open."""
-
-    def __init__(self) -> None:
-        super().__init__("This case is answered, no longer kept, or was never asked.")
-
-
 class SignIn:
     """How reviewers are identified, as `create_review_app` documents it."""
 
@@ -152,17 +145,13 @@ class PageRequest:
     async def open_task(self) -> ReviewTask:
         """Open this request's task; a page that is open already may be answered late."""
         late = self.request.method == "POST" or self.request.url.path.endswith("/nearest")
-        task = await self.queue.open(self.reviewer, self.task_id, late=late)
-        if task is None:
-            raise NotOpenError
-        return task
+        return await self.queue.open(self.reviewer, self.task_id, late=late)
 
     async def show(self, template: str, title: str, **context: Any) -> Response:
         """Render a page, with notices about earlier answers."""
         active = "queue" if template == "case" else template
         _, count = await self.queue.list_tasks(self.reviewer)
-        name = self.reviewer.name
-        notices = self.queue.answers.take_notices(name) if name else []
+        notices = self.queue.answers.take_notices(self.reviewer)
         page = {**self.page_context(title, active), "open": count, "notices": notices}
         return self.render(template, page=page, **context)
 

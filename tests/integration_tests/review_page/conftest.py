@@ -102,11 +102,10 @@ class Office:
         """Answer a task as the page does; returns the notices."""
         if case is None:
             task = await queue.open(reviewer, task_id)
-            assert task is not None
             case = task.case
         await queue.answer(reviewer, task_id, case, {"author": reviewer.name, **reply})
         await queue.answers.drain()
-        return [text for _, text in queue.answers.take_notices(reviewer.name)]
+        return [text for _, text in queue.answers.take_notices(reviewer)]
 
     async def judgment_ids(self) -> list[str]:
         return [item.key for item in await self.store.asearch(("memalign", NAME, "judgments"))]

@@ -25,6 +25,7 @@ from memalign_graph import (
 )
 from memalign_graph.review import ReviewQueue, create_review_app
 from memalign_graph.review.forms import parse_form
+from memalign_graph.review.queue import NotOpenError
 from memalign_graph.review.requests import SignIn
 from memalign_graph.review.tasks import Reviewer
 from memalign_graph.review.threads import resume
@@ -56,7 +57,6 @@ async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: s
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
     question = await server.question(server.ids[0])
     task = await queue.open(answering, question)
-    assert task is not None
     reply = parse_form(task.case, {"rationale": "No greeting."}, who)
     [notice] = await office.reply(queue, answering, question, task.case, **reply)
     assert notice.startswith("Learned:" if who == "ann" else "Your answer is stored")
@@ -134,7 +134,6 @@ async def test_answer_that_was_delivered_is_accepted(office: Office, people: Peo
     server, ann, _ = people
     queue, question = office.queue(), await server.start("Wait.")
     task = await queue.open(ann, question)
-    assert task is not None
 
     async def reply() -> Any:
         return {**COLD, "author": "ann"}
@@ -152,10 +151,13 @@ async def test_missing_and_foreign_tasks_do_not_open(office: Office, people: Peo
     queue, question = office.queue(), await server.start("Wait.")
     assert await queue.claim_next(ann) == question
     server.ids.clear()  # answered elsewhere, and still in the cached listing
-    assert await queue.open(ann, question) is None
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, question)
     assert await queue.claim_next(ann) is None
-    assert await queue.open(ann, f"t-{uuid4()}-1") is None
-    assert await queue.open(ann, "t-../../assistants-1") is None
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, f"t-{uuid4()}-1")
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, "t-../../assistants-1")
     other = ReviewQueue([replace_criterion(office, "other")], store=office.store)
     await server.start("Send a photo.")
     assert (await other.list_tasks(ann))[0] == []
@@ -215,7 +217,7 @@ async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
     await ann.post(f"{case}/answer", **form, judgment_id=named)
     await queue.answers.drain()
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
-    assert queue.answers.take_notices(visitor.name)[0][1].startswith("Learned:")
+    assert queue.answers.take_notices(visitor)[0][1].startswith("Learned:")
 
 
 @pytest.mark.parametrize("kind", ["review", "panel"])
@@ -226,7 +228,6 @@ async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str)
     queue, ann = office.queue(), Reviewer("ann", True, client=server)
     question = await server.start("Wait.")
     task = await queue.open(ann, question)
-    assert task is not None
     reply: Any = {NAME: COLD} if kind == "panel" else COLD
     [judgment] = task.case["judgments"].values()
     earlier = {**task.case, "judgments": {NAME: {**judgment, "id": "0" * 32}}}
@@ -336,15 +337,20 @@ async def test_comment_is_shown_again_if_the_store_fails(office: Office, namespa
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
-async def test_unverified_name_opens_no_case_of_another_account(office: Office) -> None:
+async def test_unverified_name_sees_no_case_or_notice_of_another_account(office: Office) -> None:
     server, queue = Threads(office), office.queue()
     question = await server.start("Wait.")
     ann = Reviewer("ann", True, client=server, account="ann")
     eve = Reviewer("ann", client=Threads(office), account="eve")  # sees no threads
-    assert await queue.open(ann, question) is not None
-    assert await queue.open(eve, question, late=True) is None
+    task = await queue.open(ann, question)
+    with pytest.raises(NotOpenError):
+        await queue.open(eve, question, late=True)
+    await queue.answer(ann, question, task.case, {**COLD, "author": "ann"})
+    await queue.answers.drain()
+    assert queue.answers.take_notices(eve) == []
+    assert len(queue.answers.take_notices(ann)) == 1
     server.ids.clear()
-    assert await queue.open(ann, question, late=True) is not None
+    await queue.open(ann, question, late=True)
 
 
 async def test_expert_without_a_name_is_sent_to_the_name_form(office: Office) -> None:
@@ -376,10 +382,9 @@ async def test_answer_without_its_judgment(office: Office, monkeypatch: pytest.M
     queue, ann = office.queue(), Reviewer("ann")
     monkeypatch.setattr(queue.answers, "_learn", learn_nothing)
     [listed], _ = await queue.list_tasks(ann)
-    assert await queue.open(ann, listed.id) is not None
+    await queue.open(ann, listed.id)
     await office.remove_judgments()
     task = await queue.open(ann, listed.id, late=True)
-    assert task is not None
     await office.reply(queue, ann, listed.id, task.case, **COLD)
     await office.reply(queue, ann, listed.id, task.case, value=True, rationale="I was wrong.")
     assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
@@ -400,7 +405,6 @@ async def test_newer_answer_is_kept(office: Office, monkeypatch: pytest.MonkeyPa
     [question], _ = await queue.list_tasks(ann)
     for value, why in ((False, "Too cold."), (True, "I was wrong.")):
         task = await queue.open(ann, question.id, late=True)
-        assert task is not None
         reply = {"value": value, "rationale": why, "author": "ann"}
         await queue.answer(ann, question.id, task.case, reply)
     await queue.answers.drain()
@@ -468,7 +472,7 @@ async def test_answer_to_an_expired_judgment_is_stored_or_shown_for_copying(
         assert await office.feedback() == {}
     else:
         assert await office.feedback() == {("ann", "Wait."): (False, form["rationale"])}
-        assert queue.answers.take_notices("ann")[0][1].startswith("Your answer is stored")
+        assert queue.answers.take_notices(Reviewer("ann"))[0][1].startswith("Your answer is stored")
     assert (await other.get(ann.here)).page.status_code == 404  # no page opens it afterwards
 
 
@@ -544,7 +548,6 @@ async def test_notice_names_no_other_answers_guideline(office: Office, people: P
     server, ann, bob = people
     queue, question = office.queue(), await server.start("Wait.")
     task = await queue.open(ann, question)
-    assert task is not None
     [notice] = await office.reply(queue, bob, question, value=True, rationale="Fine for a chat.")
     assert notice.startswith("Learned:")
     reply: Any = {"value": False, "rationale": "only the tone."}
