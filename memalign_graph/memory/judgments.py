@@ -205,6 +205,13 @@ async def count_asked(io: IO, access: MemoryAccess, day: date, *, except_id: str
     return sum(item.get("judgment_id") != except_id for item in asked)
 
 
+async def reasons_to_ask(io: IO, access: MemoryAccess) -> dict[str, list[str]]:
+    """Return why experts were asked, by the judgment's id; unvalidated."""
+    days = {*(await _days(io, access)).values()}
+    logged = await access.search(io, *(access.layout.reviews_on(day, asked=True) for day in days))
+    return {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
+
+
 async def read_review_log(io: IO, access: MemoryAccess) -> list[ReviewLogEntry]:
     by_day = await access.search(io, *await _days(io, access))
     entries = [entry for items in by_day for entry in readable(ReviewLogEntry, items)]

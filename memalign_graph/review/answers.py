@@ -40,14 +40,10 @@ class Answers:
     ) -> None:
         """Take functions that return a criterion's memory and its compiled feedback graph."""
         self._access, self._feedback_graph = access, feedback_graph
-        self._learning: dict[asyncio.Task[None], str] = {}
+        self.learning: dict[asyncio.Task[None], str] = {}
+        """The tasks whose answers are being distilled."""
         self._notices: dict[tuple[str, str], list[Notice]] = {}
         """By the account and the name of the expert."""
-
-    @property
-    def task_ids(self) -> set[str]:
-        """The tasks whose answers are being distilled."""
-        return {*self._learning.values()}
 
     async def submit(
         self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
@@ -63,8 +59,8 @@ class Answers:
                 logger.warning("The answer to %s is stored without a vector: %s", task_id, error)
                 await remember(ASYNC, access, [feedback], embeds=False)
         learning = asyncio.create_task(self._learn(reviewer, task_id, case, reply, now))
-        self._learning[learning] = task_id
-        learning.add_done_callback(self._learning.pop)
+        self.learning[learning] = task_id
+        learning.add_done_callback(self.learning.pop)
         return learning
 
     def take_notices(self, reviewer: Reviewer) -> list[Notice]:
@@ -73,8 +69,8 @@ class Answers:
 
     async def drain(self) -> None:
         """Wait up to 20 seconds for the answers that are being distilled."""
-        if self._learning:
-            await asyncio.wait(self._learning, timeout=_DRAIN_TIMEOUT_S)
+        if self.learning:
+            await asyncio.wait(self.learning, timeout=_DRAIN_TIMEOUT_S)
 
     async def _learn(
         self,

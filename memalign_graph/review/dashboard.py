@@ -1,6 +1,5 @@
 """The pages of a memory: its rules, an expert's answers, and how far judge and experts agree."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -68,13 +67,12 @@ async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -
     return {
         "guidelines": overview,
         "disputes": _disputes(rows.values(), scale),
-        "history": await _recent_commits(io, access),
+        "history": await _last_commits(io, access, rows),
     }
 
 
-async def _recent_commits(io: IO, access: MemoryAccess) -> list[Shown]:
+async def _last_commits(io: IO, access: MemoryAccess, rows: dict[str, EpisodeRow]) -> list[Shown]:
     commits = await history(io, access, _MAX_COMMITS)
-    rows = {row.id: row for row in access.view.rows()}
     answered = {fact.id: fact.said for fact in access.view.facts()[0]}
     recent: list[Shown] = []
     for commit in commits:
@@ -172,27 +170,23 @@ async def show_changes(page: PageRequest) -> Response:
 
 async def show_answers(page: PageRequest) -> Response:
     access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
-    first = int(start) if re.fullmatch(r"[0-9]{1,9}", start) else 0
-    answers, count = await answers_by(ASYNC, access, page.reviewer.name, first)
-    for answer in answers:
+    first = int(start[:9]) if start.isdecimal() else 0
+    overview = await answers_by(ASYNC, access, page.reviewer.name, first)
+    for answer in overview["answers"]:
         filled = {"value": answer["written"], "rationale": answer["rationale"] or ""}
         answer["fields"] = answer_fields(access.criterion, filled)
-    older = first + len(answers)
-    older_from = older if older < count else None
-    return await page.show("mine", "My answers", answers=answers, older_from=older_from)
+    return await page.show("mine", "My answers", **overview)
 
 
-async def answers_by(
-    io: IO, access: MemoryAccess, author: str, first: int = 0
-) -> tuple[list[Shown], int]:
-    """Return a hundred answers of an expert, newest first, with their guidelines; and count all."""
+async def answers_by(io: IO, access: MemoryAccess, author: str, first: int = 0) -> Shown:
+    """Return a hundred answers of an expert, newest first, and where older ones begin."""
     texts = defaultdict(list)
     for guideline in await access.guidelines(io):
         for key in guideline.episode_ids:
             texts[key].append(guideline.text)
-    scale = access.criterion.scale
+    scale, older = access.criterion.scale, first + _MAX_ANSWERS
     rows = _newest(row for row in access.view.rows() if row.content.get("author") == author)
-    shown: list[Shown] = [
+    answers = [
         {
             "episode_id": row.id,
             "title": row_title(row),
@@ -201,9 +195,9 @@ async def answers_by(
             "at": _time(row.given_at),
             "learned": texts[row.id],
         }
-        for row in rows[first : first + _MAX_ANSWERS]
+        for row in rows[first:older]
     ]
-    return shown, len(rows)
+    return {"answers": answers, "older_from": older if older < len(rows) else None}
 
 
 async def revise_answer(page: PageRequest) -> Response:

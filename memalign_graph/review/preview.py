@@ -200,14 +200,14 @@ async def show_nearest(page: PageRequest) -> Response:
     vector = await _vector(page, case, [name])
     near = await nearest_case(ASYNC, access, Example.model_validate(example), vector)
     call = tool_call(example["outputs"])
+    tool = call and visible(call["name"])
     if near is None:
-        return page.fragment("nearest", near=None, tool=call and visible(call["name"]))
+        return page.fragment("nearest", near=None, tool=tool)
+    near_json = near["example"].to_json()
     if call is not None:
-        arguments = arguments_of(call, near["example"].to_json()["outputs"])
-        tool = visible(call["name"])
+        arguments = arguments_of(call, near_json["outputs"])
         return page.fragment("approved_call", near=near, tool=tool, arguments=arguments)
-    sections = sections_of(near["example"].to_json())
-    return page.fragment("nearest", near={**near, "sections": sections})
+    return page.fragment("nearest", near={**near, "sections": sections_of(near_json)})
 
 
 async def nearest_case(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,7 +20,7 @@ from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess, search_namespace
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
 from memalign_graph.memory.index import Vector, decode_vector
-from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, yyyymmdd
+from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, reasons_to_ask
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
@@ -31,7 +31,6 @@ from memalign_graph.review.tasks import (
     Reviewer,
     ReviewTask,
     holder_of,
-    is_skipped,
     make_task,
 )
 from memalign_graph.runtime import JudgeResources
@@ -116,19 +115,20 @@ class ReviewQueue:
         if reviewer.client is not None:
             read = partial(threads.list_tasks, reviewer.client, self.judges, _MAX_LISTED)
             listings.append(await self._listing(f"threads {reviewer.account}", read))
-        leases, answered = await self.leases.all(), self.answers.task_ids
+        leases, answered = await self.leases.all(), {*self.answers.learning.values()}
         listed = [task for listing in listings for task in listing.tasks]
         for listing in listings:  # what was removed while the source was read may be in it again
-            times = ((task.id, self._removed.get(task.id)) for task in listing.tasks)
-            answered |= {key for key, time in times if time and time >= listing.read_at}
+            ids = (task.id for task in listing.tasks)
+            answered |= {key for key in ids if self._removed.get(key, -1.0) >= listing.read_at}
         on_threads = {
             key for task in listed if task.id.startswith("t-") for key in task.judgment_ids
         }
+        skipped = {lease.key for lease in leases if lease.value["skipped"]}
         tasks = [
             replace(
                 task,
                 held_by=holder_of(task.id, leases, reviewer.name),
-                skipped=is_skipped(task.id, leases, reviewer.name),
+                skipped=f"{task.id}:{reviewer.name}" in skipped,
             )
             for task in listed
             if task.id not in answered
@@ -227,7 +227,11 @@ class ReviewQueue:
         ]
         pending = [item for item in items if datetime.fromisoformat(item["kept_until"]) > now]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
-        await self._add_reasons(access, pending)
+        reasons = await reasons_to_ask(ASYNC, access)
+        for item in pending:  # it is decided after a judgment is kept whether an expert is asked
+            judgment = item["judgment"]
+            if judgment.get("review") is None and (codes := reasons.get(judgment["id"])):
+                item["judgment"] = {**judgment, "review": {"asks": True, "reasons": codes}}
         tasks, ranked = [], await self._ranked(access, pending)
         for rank, item in ranked:
             for kept in readable(KeptJudgment, [item]):
@@ -235,21 +239,6 @@ class ReviewQueue:
                 task_id = f"j-{quote(name, safe='')}-{kept.judgment.id}"
                 tasks.append(replace(make_task(task_id, case, kept.judged_at), rank=rank))
         return tasks, len(pending) - len(ranked) + len(tasks)
-
-    async def _add_reasons(self, access: MemoryAccess, pending: Sequence[dict[str, Any]]) -> None:
-        """Add why an expert is asked, which is decided after a judgment is kept."""
-        texts = {item["judged_at"][:10] for item in pending if item.get("judged_at")}
-        dates = map(date.fromisoformat, texts)
-        # It may be decided after midnight.
-        days = {yyyymmdd(day + timedelta(days=later)) for day in dates for later in (0, 1)}
-        logged = await access.search(
-            ASYNC, *(access.layout.reviews_on(day, asked=True) for day in sorted(days))
-        )
-        reasons = {entry["judgment_id"]: entry["reasons"] for day in logged for entry in day}
-        for item in pending:
-            judgment = item["judgment"]
-            if judgment.get("review") is None and (codes := reasons.get(judgment["id"])):
-                item["judgment"] = {**judgment, "review": {"asks": True, "reasons": codes}}
 
     async def _ranked(
         self, access: MemoryAccess, pending: Sequence[dict[str, Any]]

@@ -172,12 +172,6 @@ class Leases:
         return ASYNC.batch(self._store(), [PutOp(_NAMESPACE, key, value, index=False)])
 
 
-def is_skipped(task_id: str, leases: Sequence[Item], name: str) -> bool:
-    """Return whether an expert has skipped a task."""
-    key = f"{task_id}:{name}"
-    return any(lease.key == key and lease.value["skipped"] for lease in leases)
-
-
 def holder_of(task_id: str, leases: Sequence[Item], name: str) -> str | None:
     """Return who opened a task first; None if nobody did, or this expert."""
     live = [
