@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from langgraph.types import interrupt
@@ -352,7 +353,7 @@ def _read_feedback(
 
 
 def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -> dict[str, Any]:
-    texts = ("rationale", "author", "id")
+    texts = ("rationale", "author", "id", "given_at")
     if unknown := ", ".join(repr(name) for name in fields if name not in ("value", *texts)):
         raise ValueError(f"the reply has unknown fields ({unknown}): {shapes}.")
     read: dict[str, Any] = {}
@@ -364,6 +365,10 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
     read |= {name: text for name in texts if (text := parse_text(fields.get(name), name))}
     if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
+    try:
+        datetime.fromisoformat(read.get("given_at", "2026-01-01"))
+    except ValueError as error:
+        raise ValueError(f"`given_at`: {excerpt(read['given_at'], 40)!r} is not a date.") from error
     return read
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import reduce
 from itertools import count
 from typing import Any, TypeVar
@@ -16,7 +17,15 @@ from langgraph.store.base import BaseStore
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError
 from memalign_graph.identity import digest
-from memalign_graph.memory.facts import LONG_AGO, PURGE, Fact, MemoryLayout, clock, timestamp_us
+from memalign_graph.memory.facts import (
+    LONG_AGO,
+    PURGE,
+    Fact,
+    MemoryLayout,
+    clock,
+    timestamp_us,
+    utc,
+)
 from memalign_graph.memory.index import Vector, VectorIndex
 from memalign_graph.memory.memory_state import EpisodeRow, MemoryState, build_state, merge_feedback
 from memalign_graph.types import Episode, Guideline
@@ -148,6 +157,14 @@ class MemoryView:
                 for fact in self._purges
                 if episode_ids is None or not episode_ids.isdisjoint(fact.forgotten)
             }
+
+    def is_forgotten_since(self, episode_id: str, at: datetime) -> bool:
+        """Return whether feedback was forgotten after a time."""
+        with self._lock:
+            return any(
+                episode_id in fact.forgotten and utc(timestamp_us(key)) > at
+                for key, fact in self._facts.items()
+            )
 
     def purged_ids(self) -> set[str]:
         """Return the ids of purged episodes and guidelines, without those that were given again."""

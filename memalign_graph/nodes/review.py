@@ -157,7 +157,11 @@ async def find_the_judgment(step: NodeCall) -> StateUpdate:
 async def make_feedback(
     step: NodeCall, fields: dict[str, Any] | None, example: Example, judgment: Judgment | None
 ) -> dict[str, Any] | None:
-    """Return feedback as JSON, dated after the same expert's stored feedback on the example."""
+    """Return feedback as JSON, dated after the same expert's stored feedback on the example.
+
+    A reply that names its date was stored before. If the expert has taken it back since, it is
+    None; what the expert has said since stays newer.
+    """
     if fields is None:
         return None
     feedback = Feedback(example=example, judgment=judgment, thread_id=step.thread_id, **fields)
@@ -167,6 +171,11 @@ async def make_feedback(
             f"criterion: the expert was asked about {judged.criterion!r}, but this graph judges "
             f"{name!r}. Answer in a graph with the former criterion, or judge the case again."
         )
+    if "given_at" in fields:
+        view = await step.access.refresh(step.io)
+        if view.is_forgotten_since(feedback.episode_id, feedback.given_at):
+            return None
+        return feedback.model_copy(update={"given_at": min(feedback.given_at, utc_now())}).to_json()
     stored = await step.access.episodes(step.io, [feedback.episode_id])
     return order_after(stored.get(feedback.episode_id), feedback).to_json()
 

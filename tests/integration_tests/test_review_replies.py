@@ -1,6 +1,7 @@
 """The review interrupt: its description, and learning from replies."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ REPLIES: dict[str, tuple[Any, dict[str, Any] | None]] = {
 }
 
 INVALID: dict[str, tuple[Any, str]] = {
+    "no-date": ({"value": True, "given_at": "soon"}, "`given_at`: 'soon' is not a date"),
     "off-scale": ({"value": "perhaps"}, "'perhaps' is not on the scale"),
     "reject-silently": (decisions(type="reject"), "the message of 'reject' is empty"),
 }
@@ -307,3 +309,31 @@ async def test_unknown_handle_is_requested_again(bench: Bench) -> None:
     [episode], [guideline] = await contents(bench)
     assert (guideline.text, episode.status) == (SORRY, "distilled")
     assert result["learned"]["guidelines"] == []
+
+
+@pytest.mark.parametrize("change", ["revised", "forgotten", "said again"])
+async def test_reply_that_was_stored_before_gives_way_to_what_the_expert_said_since(
+    bench: Bench, change: str
+) -> None:
+    """As the review page stores answers, before the run on an Agent Server begins."""
+    graph = bench.review_graph()
+    judgment = Judgment.model_validate((await bench.invoke(graph, CASE))["judgment"])
+    read_at = datetime.now(UTC)
+    reply = {"value": False, "rationale": WORDS, "author": "ann"}
+    [stored] = await bench.remember({**CASE, **reply, "judgment": judgment})
+    if change == "revised":
+        await bench.call(bench.memory(), "revise", stored.id, {"rationale": "Say sorry first."})
+    else:
+        await bench.call(bench.memory(), "forget", stored.id)
+    if change == "said again":
+        read_at = datetime.now(UTC)
+    result = await bench.resume(graph, {**reply, "given_at": read_at.isoformat()})
+    said = [episode.rationale for episode in await bench.episodes()]
+    assert said == {"revised": ["Say sorry first."], "forgotten": [], "said again": [WORDS]}[change]
+    assert (result["learned"] is None) is (change == "forgotten")
+
+
+async def test_reply_cannot_be_dated_later_than_now(bench: Bench) -> None:
+    reply = {"value": False, "given_at": "2999-01-01T00:00:00+00:00"}
+    feedback = (await bench.review(bench.review_graph(), reply))["feedback"]
+    assert datetime.fromisoformat(feedback["given_at"]) <= datetime.now(UTC)

@@ -363,3 +363,16 @@ async def test_cancelled_shared_request_releases_all_waiters() -> None:
     futures = [asyncio.ensure_future(embeddings.aembed_documents([text])) for text in "ab"]
     done, _ = await asyncio.wait(futures, timeout=10)
     assert [future.cancelled() for future in done] == [True, True]
+
+
+async def test_one_caller_goes_on_before_the_next_has_its_answer() -> None:
+    embeddings, steps = Embedder(DeterministicFakeEmbedding(size=2)).embeddings, list[str]()
+
+    async def judge(text: str) -> None:
+        await embeddings.aembed_documents([text])
+        for _ in range(5):
+            await asyncio.sleep(0)
+            steps.append(text)
+
+    await asyncio.gather(*map(judge, "abc"))
+    assert steps == [*"aaaaabbbbbccccc"]

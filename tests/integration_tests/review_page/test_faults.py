@@ -106,13 +106,16 @@ async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_ne
     server.faults.append(refusal(ConflictError, 409))
     sleep = asyncio.sleep
 
-    async def change(_: float) -> None:
+    async def change(delay: float) -> None:
+        if not delay:  # in other modules
+            return await sleep(0)
         monkeypatch.setattr("asyncio.sleep", sleep)
         [episode] = await office.memory.aepisodes()
         if is_taken_back:
             await office.memory.aforget(episode.id)
         else:
             await office.memory.arevise(episode.id, {"value": True, "rationale": None})
+        return None
 
     monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
     notices = await office.reply(queue, ann, question, **reply)
