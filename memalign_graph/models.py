@@ -77,8 +77,8 @@ def drop_oldest(entries: dict[Any, Any], size: int) -> None:
 _BATCH_WAIT_S = 0.01
 """How long a text waits for others while a request is in flight; a request takes far longer."""
 
-_ROUNDS_APART = 10
-"""Rounds of the event loop between answers: a judgment takes as many until it asks its model."""
+_ROUNDS_APART = 3
+"""Rounds of the event loop between answers: more change little, and each costs 0.03 ms."""
 
 _MAX_TEXTS_PER_REQUEST = 32
 """Servers that limit the texts of a request allow at least so many."""
@@ -173,7 +173,7 @@ class _BatchedEmbeddings(Embeddings):
             for (_, answer), own in _one_each(vectors, texts):
                 if not answer.done():
                     answer.set_result(own)
-                    # All at once, they would wait for each other, and ask the chat model last.
+                    # Answered at once, all judgments would ask their model last, and together.
                     for _ in range(_ROUNDS_APART):
                         await asyncio.sleep(0)
         except Exception as error:  # noqa: BLE001 - raised in the callers
