@@ -365,10 +365,13 @@ def _read_fields(fields: Mapping[str, Any], criterion: Criterion, shapes: str) -
     read |= {name: text for name in texts if (text := parse_text(fields.get(name), name))}
     if "value" not in read and "rationale" not in read:
         raise ValueError(f"the reply has neither a value nor a rationale: {shapes}.")
-    try:
-        datetime.fromisoformat(read.get("given_at", "2026-01-01"))
-    except ValueError as error:
-        raise ValueError(f"`given_at`: {excerpt(read['given_at'], 40)!r} is not a date.") from error
+    if "given_at" in read:
+        try:
+            datetime.fromisoformat(read["given_at"])
+        except ValueError as error:
+            raise ValueError(
+                f"`given_at`: {excerpt(read['given_at'], 40)!r} is not a date."
+            ) from error
     return read
 
 

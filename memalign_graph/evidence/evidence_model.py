@@ -89,6 +89,7 @@ class EvidenceModel:
         self._judged = np.array([row for row, case in enumerate(cases) if case.verdict], dtype=int)
         self._has_judge = len(self._judged) >= MIN_CASES
         self._verdicts = encoding.numbers([verdict.value for verdict in verdicts])
+        self._compared = {*encoding.class_names(self._verdicts)}
         self._stated = np.array([log_odds(encoding.stated(verdict)) for verdict in verdicts])
         usual = [consensus(values, scale)] if values and not self._has_judge else []
         self._usual_value = encoding.numbers(usual)
@@ -240,7 +241,7 @@ class EvidenceModel:
         """
         if not (self._has_judge and self.encoding.is_ordered):
             return False
-        return self.encoding.class_name(value) not in self.encoding.class_names(self._verdicts)
+        return self.encoding.class_name(value) not in self._compared
 
     def decides(self, mode: Decide) -> bool:
         """Return whether the evidence decides on cases that are not novel."""

@@ -45,7 +45,13 @@ _TEMPLATES = jinja2.Environment(
 class SignIn:
     """How reviewers are identified, as `create_review_app` documents it."""
 
-    def __init__(self, served: bool, user_header: str | None, proxy: str | None, name: str) -> None:  # noqa: FBT001 - as the app passes it
+    def __init__(
+        self,
+        served: bool,  # noqa: FBT001 - as the app passes it
+        user_header: str | None,
+        proxy: str | None,
+        name: str,
+    ) -> None:
         if user_header is not None and not re.fullmatch(r"[\w-]+", user_header, re.ASCII):
             raise InvalidInputError(
                 f"user_header: {user_header!r} is not the name of a header. Use one such as "
