@@ -66,6 +66,7 @@ class Retrieved(FrozenModel):
             self.nearness,
             max_guideline_tokens=judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(call.chat_model),
+            tokens_by_text=call.access.view.derive("guideline tokens", dict),
         )
         not_shown = [_GUIDELINES_NOT_SHOWN.format(unproven)] if unproven else []
         update = {

@@ -114,11 +114,14 @@ def fit_guidelines(
     *,
     max_guideline_tokens: int,
     max_input_tokens: int,
+    tokens_by_text: dict[str, int] | None = None,
 ) -> FittedGuidelines:
-    """Choose guidelines for a case, preferring those whose source episodes are similar to it."""
+    """Choose guidelines for a case, preferring those whose source episodes are similar to it.
+
+    `tokens_by_text` keeps what was counted for the judgments to come.
+    """
     budget = min(max_guideline_tokens, max_input_tokens // 3)
-    digits = len(str(len(guidelines)))
-    costs = {guideline.id: _cost(guideline.text, digits) for guideline in guidelines}
+    costs = _costs(guidelines, {} if tokens_by_text is None else tokens_by_text)
     if sum(costs.values()) <= budget:
         return FittedGuidelines(list(guidelines), [], [])
     # A budget for a few guidelines leaves no prefix worth caching: all of it goes to relevant ones.
@@ -126,7 +129,7 @@ def fit_guidelines(
     always: list[Guideline] = []
     if budget >= 8 * sum(costs.values()) // len(costs):
         shared = budget - max(budget // 30, *costs.values())
-        always = choose_guidelines(guidelines, max_tokens=shared)
+        always = _within_budget(guidelines, _by_priority(guidelines), costs, shared)
     always_ids = {guideline.id for guideline in always}
     rest = [guideline for guideline in guidelines if guideline.id not in always_ids]
 
@@ -138,8 +141,9 @@ def fit_guidelines(
         guideline for guideline in rest if not nearness.keys().isdisjoint(guideline.episode_ids)
     ]
     ranked.sort(key=near, reverse=True)
-    ranked += [] if always else sorted(rest, key=_priority, reverse=True)
-    relevant = _within_budget(rest, ranked, budget - sum(costs[key] for key in always_ids))
+    ranked += [] if always else _by_priority(rest)
+    left = budget - sum(costs[key] for key in always_ids)
+    relevant = _within_budget(rest, ranked, costs, left)
     left_out = len(rest) - len(relevant)
     warning = (
         f"{left_out} of {len(guidelines)} guidelines did not fit into {budget:,} tokens: given "
@@ -224,20 +228,26 @@ def nearest_value(values: Sequence[Value], value: Any) -> Value:
 
 def choose_guidelines(guidelines: Sequence[Guideline], *, max_tokens: int) -> list[Guideline]:
     """Choose the guidelines that fit a budget: experts' first, then by number of sources."""
-    return _within_budget(guidelines, sorted(guidelines, key=_priority, reverse=True), max_tokens)
+    return _within_budget(guidelines, _by_priority(guidelines), _costs(guidelines, {}), max_tokens)
 
 
-def _priority(guideline: Guideline) -> tuple[bool, int, int]:
-    return guideline.origin == "expert", len(guideline.episode_ids), guideline.position
+def _by_priority(guidelines: Sequence[Guideline]) -> list[Guideline]:
+    return sorted(
+        guidelines,
+        key=lambda each: (each.origin == "expert", len(each.episode_ids), each.position),
+        reverse=True,
+    )
 
 
 def _within_budget(
-    guidelines: Sequence[Guideline], ranked: Iterable[Guideline], max_tokens: int
+    guidelines: Sequence[Guideline],
+    ranked: Iterable[Guideline],
+    costs: Mapping[str, int],
+    max_tokens: int,
 ) -> list[Guideline]:
     chosen: set[str] = set()
-    digits = len(str(len(guidelines)))
     for guideline in ranked:
-        cost = _cost(guideline.text, digits)
+        cost = costs[guideline.id]
         if cost <= max_tokens and guideline.id not in chosen:
             max_tokens -= cost
             chosen.add(guideline.id)
@@ -248,8 +258,12 @@ def _lines(guidelines: Sequence[Guideline], *, start: int) -> list[str]:
     return [f"{n}. {fences.escape_tags(each.text)}" for n, each in enumerate(guidelines, start)]
 
 
-def _cost(text: str, digits: int) -> int:
-    return fences.estimate_tokens(f"{'9' * digits}. {fences.escape_tags(text)}")
+def _costs(guidelines: Sequence[Guideline], tokens_by_text: dict[str, int]) -> dict[str, int]:
+    """Return the tokens of each guideline's line; a digit of its number is a token."""
+    for text in {guideline.text for guideline in guidelines} - tokens_by_text.keys():
+        tokens_by_text[text] = fences.estimate_tokens(f". {fences.escape_tags(text)}")
+    digits = len(str(len(guidelines)))
+    return {guideline.id: digits + tokens_by_text[guideline.text] for guideline in guidelines}
 
 
 def _ask_about(case: str, by: str = "") -> str:
