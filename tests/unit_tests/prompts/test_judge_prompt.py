@@ -146,7 +146,7 @@ ONE = estimate_tokens("5. Near rule.")
     + [(room, {"near": 0.9, "far": 0.1}, "abe"[:room]) for room in range(4)],
 )
 def test_order_of_selected_guidelines(room: int, nearest: dict[str, float], names: str) -> None:
-    limits = {"max_guideline_tokens": room * ONE, "max_input_tokens": 100_000}
+    limits: dict[str, Any] = {"max_guideline_tokens": room * ONE, "max_input_tokens": 100_000}
     fitted = fit_guidelines(RULES, nearest, **limits)
     assert (fitted.always, "".join(item.id for item in fitted.relevant)) == ([], names)
 
