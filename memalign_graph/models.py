@@ -19,7 +19,7 @@ from langgraph.store.base import ensure_embeddings
 
 from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignError, first_line
 from memalign_graph.identity import digest
-from memalign_graph.io import IO
+from memalign_graph.io import ASYNC, IO, SYNC, run_sync
 from memalign_graph.replies import DEFAULT_CHAT_MODEL as DEFAULT_CHAT_MODEL  # noqa: PLC0414 - others take it from here
 from memalign_graph.replies import describe_error, is_refusal
 
@@ -35,6 +35,9 @@ else:
 
 T = TypeVar("T")
 
+_MAX_VALUES = 100
+"""How many models an event loop keeps of a graph: a run's context may name any."""
+
 DEFAULT_EMBEDDINGS = "openai:text-embedding-3-small"
 
 EmbeddingsLike = (
@@ -46,14 +49,17 @@ EmbeddingsLike = (
 
 
 class OncePerLoop(Generic[T]):
-    """A value made once for each event loop, as a client's connections die with their loop."""
+    """Values made once for each event loop and key, as a client's connections die with their loop.
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: dict[asyncio.AbstractEventLoop | None, T] = {}
+    Of each loop the newest values are kept: one that is dropped is made again at its next use, and
+    closed only when no call uses it any more.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[asyncio.AbstractEventLoop | None, dict[Any, T]] = {}
         self._making = threading.Lock()
 
-    def get(self) -> T:
+    def get(self, key: Any, make: Callable[[], T]) -> T:
         """Return the running event loop's value; outside of a loop, one value for all calls."""
         loop: asyncio.AbstractEventLoop | None = None
         with suppress(RuntimeError):
@@ -62,9 +68,11 @@ class OncePerLoop(Generic[T]):
             # A client references its loop: a weak dictionary would never drop either.
             for other in [other for other in self._made if other is not None and other.is_closed()]:
                 del self._made[other]
-            if loop not in self._made:
-                self._made[loop] = self._make()
-            return self._made[loop]
+            made = self._made.setdefault(loop, {})
+            if key not in made:
+                made[key] = make()
+                drop_oldest(made, _MAX_VALUES)
+            return made[key]
 
 
 def drop_oldest(entries: dict[Any, Any], size: int) -> None:
@@ -84,8 +92,25 @@ _MAX_TEXTS_PER_REQUEST = 32
 """Servers that limit the texts of a request allow at least so many."""
 
 
-_PendingText = tuple[str, asyncio.Future[list[list[float]]]]
-_QueuedText = tuple[str, Future[list[list[float]] | None]]
+class _Batch:
+    """The texts of one request, and its answer, which their callers wait for."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.answer: Future[list[list[float]]] = Future()
+        self.task: asyncio.Task[None] | None = None
+
+    def vectors_of(self, index: int) -> list[list[float]] | None:
+        """Return a text's vector; None if the text has to be sent alone.
+
+        A text that is alone in its request gets all that came back, or the request's error.
+        """
+        if len(self.texts) == 1:
+            return self.answer.result()
+        # One text may have failed all.
+        if self.answer.exception() is not None or len(self.answer.result()) != len(self.texts):
+            return None
+        return [self.answer.result()[index]]
 
 
 class _BatchedEmbeddings(Embeddings):
@@ -96,113 +121,86 @@ class _BatchedEmbeddings(Embeddings):
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.shared = embeddings
-        self._waiting: list[_PendingText] = []
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._open: dict[IO, _Batch] = {}
+        self._unanswered = 0
         self._lock = threading.Lock()
-        self._queue: list[_QueuedText] = []
-        self._requests = 0
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        if len(texts) != 1:
-            return self.shared.embed_documents(texts)
-        answer: Future[list[list[float]] | None] = Future()
-        with self._lock:
-            self._queue.append((texts[0], answer))
-            # One of the threads sends the request of all.
-            is_sender = len(self._queue) % _MAX_TEXTS_PER_REQUEST == 1
-            is_alone = not self._requests
-        if is_sender:
-            try:
-                if not is_alone:
-                    time.sleep(_BATCH_WAIT_S)
-            finally:
-                self._send_queue()
-        vectors = answer.result()
-        return self.shared.embed_documents(texts) if vectors is None else vectors
-
-    def _send_queue(self) -> None:
-        """Embed the texts that wait longest in one request."""
-        with self._lock:
-            queue = self._queue[:_MAX_TEXTS_PER_REQUEST]
-            del self._queue[:_MAX_TEXTS_PER_REQUEST]
-            self._requests += 1
-        try:
-            answers = _one_each(self.shared.embed_documents([text for text, _ in queue]), queue)
-            for (_, answer), vectors in answers:
-                answer.set_result(vectors)
-        except BaseException as error:
-            for _, answer in queue:
-                if len(queue) > 1:  # one text may have failed all: each thread then sends its own
-                    answer.set_result(None)
-                else:
-                    answer.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            with self._lock:
-                self._requests -= 1
+        self._turn = asyncio.Lock()
 
     def embed_query(self, text: str) -> list[float]:
         return self.shared.embed_query(text)
 
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        if len(texts) != 1:
+            return self.shared.embed_documents(texts)
+        batch, index = self._join(SYNC, texts[0])
+        if index == 0:
+            run_sync(self._request(SYNC, batch))
+        vectors = batch.vectors_of(index)
+        return self.shared.embed_documents(texts) if vectors is None else vectors
+
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         if len(texts) != 1:
             return await self.shared.aembed_documents(texts)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[list[float]]] = loop.create_future()
-        self._waiting.append((texts[0], answer))
-        if len(self._waiting) == 1:
-            # A text that is alone does not wait.
-            loop.call_later(_BATCH_WAIT_S if self._in_flight else 0, self._send)
-        return await answer
+        batch, index = self._join(ASYNC, texts[0])
+        if batch.task is None:  # not a part of the first caller, which may be cancelled
+            batch.task = asyncio.ensure_future(self._request(ASYNC, batch))
+        await asyncio.wait([batch.task])
+        vectors = batch.vectors_of(index)
+        if vectors is None:
+            return await self.shared.aembed_documents(texts)
+        if len(batch.texts) > 1:
+            # All at once, the judgments would ask their model last, and together.
+            async with self._turn:
+                for _ in range(_ROUNDS_APART):
+                    await asyncio.sleep(0)
+        return vectors
 
-    def _send(self) -> None:
-        # Callers may have been cancelled in the meantime.
-        self._waiting = [pending for pending in self._waiting if not pending[1].done()]
-        while self._waiting:
-            texts = self._waiting[:_MAX_TEXTS_PER_REQUEST]
-            del self._waiting[:_MAX_TEXTS_PER_REQUEST]
-            # In a task of its own, as the first caller may be cancelled.
-            task = asyncio.ensure_future(self._request(texts))
-            self._in_flight.add(task)
-            task.add_done_callback(self._in_flight.discard)
+    def _join(self, io: IO, text: str) -> tuple[_Batch, int]:
+        """Add a text to the batch that is not sent yet; return the batch and the text's place."""
+        with self._lock:
+            batch = self._open.get(io)
+            if batch is None or len(batch.texts) == _MAX_TEXTS_PER_REQUEST:
+                batch = self._open[io] = _Batch()
+                self._unanswered += 1
+            batch.texts.append(text)
+            return batch, len(batch.texts) - 1
 
-    async def _request(self, texts: list[_PendingText]) -> None:
+    async def _request(self, io: IO, batch: _Batch) -> None:
         try:
-            vectors = await self.shared.aembed_documents([text for text, _ in texts])
-            for (_, answer), own in _one_each(vectors, texts):
-                if not answer.done():
-                    answer.set_result(own)
-                    # Answered at once, all judgments would ask their model last, and together.
-                    for _ in range(_ROUNDS_APART):
-                        await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - raised in the callers
-            if len(texts) > 1:  # one text may have failed all: each gets a request of its own
-                await asyncio.gather(*(self._request([text]) for text in texts))
-            for _, answer in texts:
-                if not answer.done():
-                    answer.set_exception(error)
+            if self._unanswered > 1:  # a text that is alone does not wait
+                await io.call_either(
+                    lambda: time.sleep(_BATCH_WAIT_S), lambda: asyncio.sleep(_BATCH_WAIT_S)
+                )
+            self._close(io, batch)
+            batch.answer.set_result(await io.embed(self.shared, batch.texts))
+        except BaseException as error:
+            self._close(io, batch)
+            batch.answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
         finally:
-            for _, answer in texts:
-                answer.cancel()  # if this task was cancelled
+            with self._lock:
+                self._unanswered -= 1
+
+    def _close(self, io: IO, batch: _Batch) -> None:
+        with self._lock:
+            if self._open.get(io) is batch:
+                del self._open[io]
 
 
-def _one_each(vectors: list[list[float]], texts: Sequence[T]) -> list[tuple[T, list[list[float]]]]:
-    """Return each text with its vector; a text that is alone gets all that came back."""
-    answers = [[vector] for vector in vectors] if len(texts) > 1 else [vectors]
-    return list(zip(texts, answers, strict=True))
-
-
-class Embedder(OncePerLoop[Embeddings]):
+class Embedder:
     """Embeddings and their id; a string is resolved at first use."""
 
     def __init__(self, embeddings: EmbeddingsLike) -> None:
-        super().__init__(lambda: _BatchedEmbeddings(resolve_embeddings(embeddings)))
         self.id = embedder_id(embeddings)
+        self._embeddings = embeddings
+        self._made = OncePerLoop[Embeddings]()
 
     @property
     def embeddings(self) -> Embeddings:
-        return self.get()
+        return self._made.get(
+            None, lambda: _BatchedEmbeddings(resolve_embeddings(self._embeddings))
+        )
 
 
 def is_chat_model(value: Any) -> bool:
@@ -281,7 +279,7 @@ def _openai(text: str, field: Literal["model", "embeddings"], name: str) -> Any:
     options: dict[str, Any] = {
         "model": name,
         "timeout": 120.0,  # seconds; the client's default is 600
-        "http_async_client": _async_http_client.get(),
+        "http_async_client": _http_clients.get("async", _make_async_http_client),
     }
     if field == "model":
         return _deterministic(langchain_openai.ChatOpenAI(**options))
@@ -322,8 +320,8 @@ def _make_async_http_client() -> Any:
     return client
 
 
-_async_http_client: OncePerLoop[Any] = OncePerLoop(_make_async_http_client)
-"""The HTTP client of all models that strings name. A client for each graph could not be closed
+_http_clients = OncePerLoop[Any]()
+"""The HTTP clients of all models that strings name. A client for each graph could not be closed
 when its graph is dropped."""
 
 
@@ -358,34 +356,26 @@ def embedder_id(embeddings: EmbeddingsLike) -> str:
 
 
 def _function_id(function: Any) -> str:
-    """Return a function's id: its `name`, or where it is defined and the texts it encloses.
+    """Return a function's id: its `name`, or where it is defined; of a nested one also its code.
 
     Raises:
-        InvalidInputError: It has no name and holds other values, which may change its vectors.
+        InvalidInputError: It has no name and holds values, which may change its vectors.
     """
     name, code = (getattr(function, key, None) for key in ("name", "__code__"))
     module, path = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
     if isinstance(name, str) and name:
         return f"{module}.{name}"
-    enclosed = []
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # it is still empty
-            enclosed.append(cell.cell_contents)
-    defaults = [getattr(function, key, None) for key in ("__defaults__", "__kwdefaults__")]
-    # A number or a list may be a count or a cache, and change with use.
-    is_known = all(
-        value is None or isinstance(value, str | Embeddings) or callable(value)
-        for value in enclosed
-    )
-    if code is None or hasattr(function, "__self__") or any(defaults) or not is_known:
+    values = (getattr(function, f"__{key}__", None) for key in ("closure", "defaults", "kwdefaults"))
+    if code is None or hasattr(function, "__self__") or any(values):
         raise InvalidInputError(
             f"embeddings: {function!r} has no name, and holds values that may change its vectors. "
             'Give it a name, such as `embed.name = "my-model-v1"`, and a new one when its vectors '
             "change."
         )
-    if not enclosed and "<" not in path:
+    if "<" not in path:
         return f"{module}.{path}"
-    parts = [[*map(_plain, enclosed), None], defaults, _plain(code.co_consts), code.co_names]
+    # The empty parts are of ids in stores.
+    parts = [[None], [None, None], _plain(code.co_consts), code.co_names]
     return f"{module}.{path}:{digest(parts)[:12]}"
 
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -18,7 +19,7 @@ from memalign_graph.evidence.confidence import asks_checks
 from memalign_graph.io import IO, AsyncIO, SyncIO, run_sync
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout
-from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop, drop_oldest
+from memalign_graph.models import BaseChatModel, ChatModelLike, OncePerLoop
 from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, fields_of, mode_of, resolve_context
@@ -30,10 +31,6 @@ StateUpdate = dict[str, Any]
 
 DEFAULT_MAX_CONCURRENCY = 32
 """The limit of concurrent model calls if the run's config has none."""
-
-_MAX_MODELS = 100
-"""How many models a graph keeps: a run's context may name any. One that is dropped is made again
-when it is next named, and is closed only when no call uses it any more."""
 
 _KEY_OPTIONS = {"use_guidelines", "use_episodes", "swap", "checks", "small_model"}
 """The options that change a judge's verdict."""
@@ -89,11 +86,9 @@ class Clients:
 
     def __init__(self, embeddings: models.EmbeddingsLike) -> None:
         self.embedder = models.Embedder(embeddings)
-        self._chat_models: dict[object, OncePerLoop[BaseChatModel]] = {}
+        self._chat_models = OncePerLoop[BaseChatModel]()
         # The model and the schema are stored, too, so that no other object gets their ids.
-        self._bound: OncePerLoop[
-            dict[int, tuple[BaseChatModel, dict[int, tuple[dict[str, Any], StructuredModel]]]]
-        ] = OncePerLoop(dict)
+        self._bound = OncePerLoop[tuple[BaseChatModel, Any, StructuredModel]]()
 
     def chat_model(self, model: ChatModelLike, *, small: bool | None = None) -> BaseChatModel:
         """Return a chat model, declared small or not; resolve a string at its first use."""
@@ -102,13 +97,8 @@ class Clients:
             chat_model = models.resolve_chat_model(model)
             return chat_model if small is None else models.declare_small(chat_model, small=small)
 
-        key = (model if isinstance(model, str) else id(model), small)
-        made = self._chat_models.get(key)
-        if made is None:
-            # Another thread may ask for the same model.
-            made = self._chat_models.setdefault(key, OncePerLoop(resolve))
-            drop_oldest(self._chat_models, _MAX_MODELS)
-        return made.get()
+        key = model if isinstance(model, str) else id(model)
+        return self._chat_models.get((key, small), resolve)
 
     def judge_model(self, judge: Judge, model: str | None = None) -> BaseChatModel:
         """Return the model that judges; `model` is the context's choice."""
@@ -122,12 +112,8 @@ class Clients:
 
     def structured_model(self, model: BaseChatModel, schema: dict[str, Any]) -> StructuredModel:
         """Return a chat model bound to a schema; both must live as long as the graph."""
-        models_bound = self._bound.get()
-        _, bound = models_bound.setdefault(id(model), (model, {}))
-        if id(schema) not in bound:
-            bound[id(schema)] = schema, with_schema(model, schema)
-            drop_oldest(models_bound, _MAX_MODELS)
-        return bound[id(schema)][1]
+        key = (id(model), id(schema))
+        return self._bound.get(key, lambda: (model, schema, with_schema(model, schema)))[2]
 
 
 class JudgeResources:
@@ -147,7 +133,7 @@ class JudgeResources:
         """The settings that a run's context can change."""
         self.clients = clients or Clients(judge.embeddings)
         self.schemas = [answer_schema(self.criterion, cites=cites) for cites in (False, True)]
-        self._judge_keys: OncePerLoop[dict[int, tuple[BaseChatModel, str]]] = OncePerLoop(dict)
+        self._judge_keys = OncePerLoop[tuple[BaseChatModel, str]]()
 
     def memory(self, store: BaseStore, settings: ResolvedSettings) -> MemoryAccess:
         layout = MemoryLayout((*settings["namespace"], self.criterion.name))
@@ -155,13 +141,12 @@ class JudgeResources:
 
     def judge_key(self, model: BaseChatModel) -> str:
         """Return the key of the judge with this chat model, under which verdicts are stored."""
-        keys = self._judge_keys.get()
-        found = keys.get(id(model))
-        if found is None:
+
+        def make() -> tuple[BaseChatModel, str]:
             options = self.judge.model_dump(include=_KEY_OPTIONS)
-            found = keys[id(model)] = model, models.judge_key(model, options, PROMPT_VERSION)
-            drop_oldest(keys, _MAX_MODELS)
-        return found[1]
+            return model, models.judge_key(model, options, PROMPT_VERSION)
+
+        return self._judge_keys.get(id(model), make)[1]
 
 
 @dataclass(frozen=True)
@@ -180,7 +165,7 @@ class NodeCall:
     def judge(self) -> Judge:
         return self.resources.judge
 
-    @property
+    @cached_property
     def chat_model(self) -> BaseChatModel:
         return self.resources.clients.judge_model(self.judge, self.settings["model"])
 
@@ -188,7 +173,7 @@ class NodeCall:
     def distill_chat_model(self) -> BaseChatModel:
         return self.resources.clients.distill_model(self.judge, self.settings["model"])
 
-    @property
+    @cached_property
     def asks_checks(self) -> bool:
         """Whether each guideline is asked as a check."""
         return asks_checks(self.judge.checks, self.chat_model)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args, overload
@@ -101,7 +102,10 @@ class JudgeMemory:
                 f"{type(model).__name__}."
             )
         self.criterion = criterion
-        self._model = None if model is None else OncePerLoop(lambda: resolve_chat_model(model))
+        self._model: Callable[[], Any] | None = None
+        if model is not None:
+            resolve = partial(resolve_chat_model, model)
+            self._model = partial(OncePerLoop[Any]().get, None, resolve)
         self._base_access = MemoryAccess(
             store=store,
             criterion=criterion,
@@ -331,7 +335,7 @@ class JudgeMemory:
         if self._model is None:
             return forgotten
         try:
-            return await redistill_after_forget(io, self.access, self._model.get, forgotten)
+            return await redistill_after_forget(io, self.access, self._model, forgotten)
         except MemAlignError as error:
             for warning in forgotten.purged.warnings if forgotten.purged else ():
                 error.add_note(warning)
@@ -358,7 +362,7 @@ class JudgeMemory:
 
         episode = await revise(io, self.access, episode_id, feedback)
         if self._model is not None and await self.access.pending_guidelines(io):
-            await redistill(io, self.access, self._model.get())
+            await redistill(io, self.access, self._model())
         return episode
 
     revise, arevise = sync_async_methods(_revise)
@@ -387,7 +391,7 @@ class JudgeMemory:
                 "model: consolidating needs a chat model. Use "
                 f"JudgeMemory(..., model={DEFAULT_CHAT_MODEL!r})."
             )
-        return await consolidate_memory(io, self.access, self._model.get())
+        return await consolidate_memory(io, self.access, self._model())
 
     consolidate, aconsolidate = sync_async_methods(_consolidate)
 

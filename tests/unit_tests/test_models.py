@@ -279,7 +279,7 @@ async def test_concurrent_texts_share_requests(server: LoopbackServer) -> None:
     )  # cancelling the first caller does not cancel the others
     answers = await ask(texts)
     assert first.cancelled()
-    assert sorted(len(request.texts) for request in server.embeddings) == [8, 32]
+    assert sorted(len(request.texts) for request in server.embeddings) == [9, 32]
     assert [vector for [vector] in answers] == embeddings.embed_documents(texts)
     # A refused batch is repeated text by text.
     server.script_embeddings(error(400), error(400))
@@ -313,10 +313,10 @@ def test_concurrent_texts_of_threads_share_requests(
 
     with ThreadPoolExecutor(max_workers=10) as threads:
         first = threads.submit(ask, "First.")
-        while not embeddings._requests:
+        while not embeddings._unanswered or embeddings._open:
             is_full.wait(0.001)
         futures = [threads.submit(ask, text) for text in texts]
-        while len(embeddings._queue) < len(texts):
+        while not embeddings._open or len(embeddings._open[SYNC].texts) < len(texts):
             is_full.wait(0.001)
         # A refused batch is repeated text by text.
         server.script_embeddings(*[error(400), error(400)] * fails)
