@@ -30,8 +30,8 @@ from memalign_graph.errors import (
 )
 from memalign_graph.identity import digest
 from memalign_graph.io import IO, SYNC, run_sync
+from memalign_graph.judging.again import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.case import Case, prepare_example, retrieve
-from memalign_graph.judging.pinned import compares_cases, pin_memory, prepare_memory
 from memalign_graph.judging.verdict import run_judge
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.external_traces import record_batch_file

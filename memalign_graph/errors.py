@@ -2,6 +2,7 @@
 
 import os
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -34,8 +35,10 @@ _MESSAGE_BY_TYPE = {
 }
 """Messages by pydantic's error type, where pydantic's own message does not say what to do."""
 
-_MAX_INPUT_CHARS = 200
 _MAX_IDS = 5  # in a message
+_MAX_VALUE_CHARS = 200
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _MAX_VALUE_CHARS
 
 
 class MemAlignError(Exception):
@@ -81,6 +84,11 @@ def excerpt(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]}…"
 
 
+def show_value(value: object, chars: int = _MAX_VALUE_CHARS) -> str:
+    """Return a value as an error names it; of a nested one only the outer levels."""
+    return excerpt(_SHORT.repr(value), chars)
+
+
 def without_urls(text: str) -> str:
     """Return a message without URLs, which may contain a password, and without ends of one."""
     return re.sub(r"\b\w+://\S+|(?<=')[^'\s]*@", "...", text)
@@ -94,10 +102,7 @@ def enumerate_ids(ids: Sequence[str]) -> str:
 def describe_validation_error(error: "ValidationError") -> str:
     """Describe a pydantic error in one sentence that begins with the field."""
     first, *more = error.errors(include_url=False)
-    try:
-        shown_input = excerpt(repr(first["input"]), _MAX_INPUT_CHARS)
-    except RecursionError:
-        shown_input = f"a value of type {type(first['input']).__name__}, nested too deep,"
+    shown_input = show_value(first["input"])
     *parents, last = first["loc"] or ("",)
     members = [other["loc"][-1] for other in more if [*other["loc"][:-1]] == parents != []]
     is_union = first["type"] != "missing" and len(members) == len(more)

@@ -365,7 +365,9 @@ def _function_id(function: Any) -> str:
     module, path = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
     if isinstance(name, str) and name:
         return f"{module}.{name}"
-    values = (getattr(function, f"__{key}__", None) for key in ("closure", "defaults", "kwdefaults"))
+    values = (
+        getattr(function, f"__{key}__", None) for key in ("closure", "defaults", "kwdefaults")
+    )
     if code is None or hasattr(function, "__self__") or any(values):
         raise InvalidInputError(
             f"embeddings: {function!r} has no name, and holds values that may change its vectors. "

@@ -325,7 +325,7 @@ class _Panel:
         for name in [name for name in self.resources if name in memories]:  # it may be a new panel
             access = self.resources[name].memory(step.access.store, step.settings)
             memory = await Retrieved.load(step.io, access, memories[name])
-            guidelines[name] = [*memory.guidelines, *memory.relevant]
+            guidelines[name] = memory.all_guidelines
         was_shown = is_resuming()
         replies = panel_form(
             self.criteria,

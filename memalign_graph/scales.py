@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from memalign_graph.errors import InvalidInputError, excerpt
+from memalign_graph.errors import InvalidInputError, show_value
 
 Value = bool | int | float | str
 """A judgment's value; the scale decides the type."""
@@ -47,7 +47,7 @@ class Boolean(_Scale):
         # A table's column with missing cells holds 1.0 for 1.
         word = str(value).strip().lower().removesuffix(".0")
         if word not in ("true", "yes", "1", "false", "no", "0"):
-            raise ValueError(f"{_quoted(value)} is not on the scale: the value is true or false.")
+            raise _off_scale(value, "true or false.")
         return word in ("true", "yes", "1")
 
     def describe(self) -> str:
@@ -72,8 +72,7 @@ def _choice(scale: "Categorical | Pairwise", value: Any) -> str:
         # A table's column with missing cells holds 1.0 for 1.
         if name in (choice.casefold(), f"{choice.casefold()}.0"):
             return choice
-    choices = ", ".join(scale.choices)
-    raise ValueError(f"{_quoted(value)} is not on the scale: the value is one of {choices}.")
+    raise _off_scale(value, f"one of {', '.join(scale.choices)}.")
 
 
 class Categorical(_Scale):
@@ -137,7 +136,7 @@ class Numeric(_Scale):
         number = _to_float(value)  # NaN lies between no bounds
         if self.minimum <= number <= self.maximum and (number.is_integer() or not self.integer):
             return self._number(number)
-        raise ValueError(f"{_quoted(value)} is not on the scale: the value is {self.describe()}")
+        raise _off_scale(value, self.describe())
 
     def describe(self) -> str:
         """Return the scale in words."""
@@ -183,8 +182,8 @@ def _to_float(value: Any) -> float:
         return math.nan
 
 
-def _quoted(value: Any) -> str:
-    return excerpt(repr(value), 80)
+def _off_scale(value: Any, allowed: str) -> ValueError:
+    return ValueError(f"{show_value(value, 80)} is not on the scale: the value is {allowed}")
 
 
 PLAIN_FUNCTION = "give a plain function, not an async one."
@@ -252,7 +251,7 @@ def share_of_scale(value: Value | None, scale: Scale) -> float | None:
     if isinstance(scale, Numeric):
         return (float(value) - scale.minimum) / (scale.maximum - scale.minimum)
     if isinstance(scale, Categorical) and scale.ordered:
-        return scale.choices.index(str(value)) / max(len(scale.choices) - 1, 1)
+        return scale.choices.index(str(value)) / (len(scale.choices) - 1)
     return None
 
 

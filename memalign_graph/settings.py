@@ -444,9 +444,7 @@ ResolvedSettings = dict[str, Any]
 """One run's settings by the names of `MemAlignContext`'s fields; JSON values."""
 
 
-def resolve_context(
-    context: Any, defaults: Mapping[str, Any], judge: Judge | None = None
-) -> ResolvedSettings:
+def resolve_context(context: Any, defaults: Mapping[str, Any], judge: Judge) -> ResolvedSettings:
     """Return a run's settings: the graph's defaults, changed by the context.
 
     Raises:
@@ -454,19 +452,18 @@ def resolve_context(
             that a context may not choose.
     """
     fields = context_settings(context) or {}
-    if judge is not None and judge.require_namespace and "namespace" not in fields:
+    if judge.require_namespace and "namespace" not in fields:
         raise InvalidInputError(
             "context: it has no namespace, and the judge was built with require_namespace=True. "
             'Pass one, such as context={"namespace": ["acme"]}, or {"memalign": {"namespace": '
             '["acme"]}} if a graph around the judge has a context of its own.'
         )
-    if judge is not None and (model := fields.get("model")) is not None:
-        _check_model(model, judge)
+    _check_model(fields.get("model"), judge)
     return {**defaults, **fields}
 
 
-def _check_model(model: str, judge: Judge) -> None:
-    if model in (judge.model, *(judge.models or ())):
+def _check_model(model: str | None, judge: Judge) -> None:
+    if model is None or model in (judge.model, *(judge.models or ())):
         return
     if judge.models is not None:
         allowed = ", ".join(map(repr, judge.models)) or "only the judge's own"
@@ -484,13 +481,13 @@ def context_settings(context: Any) -> ResolvedSettings | None:
     if not isinstance(own, MemAlignContext | None):
         fields = context if isinstance(context, Mapping) else fields_of(context)
         own = fields.get("memalign")
-        if not isinstance(own, Mapping | MemAlignContext | None):
+        own = MemAlignContext(**own) if isinstance(own, Mapping) else own
+        if not isinstance(own, MemAlignContext | None):
             kind = type(own).__name__
             raise InvalidInputError(f"context: memalign: expected a dict of fields, got {kind}.")
         _check_spelling(fields, own)
     if own is None:
         return None
-    own = MemAlignContext(**own) if isinstance(own, Mapping) else own
     return own.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
@@ -501,21 +498,18 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name, None) for name in names}
 
 
-def _check_spelling(fields: Mapping[str, Any], own: Any) -> None:
+def _check_spelling(fields: Mapping[str, Any], own: MemAlignContext | None) -> None:
     """Refuse a context that was meant for the judge but would not reach it.
 
     If it were ignored, one customer's feedback could be written to another's memory.
     """
-    plain = {re.sub(r"[^a-z]", "", name.lower()): name for name in fields if isinstance(name, str)}
-    inner = own if isinstance(own, Mapping) else {} if own is None else vars(own)
-    for spelling in ("namespace", "namespaces"):
-        name = plain.get(spelling, spelling)
-        if fields.get(name) is not None and not inner.get("namespace"):
+    has_namespace = own is not None and "namespace" in own.model_fields_set
+    for name, value in fields.items():
+        plain = re.sub(r"[^a-z]", "", str(name).lower())
+        if plain in ("namespace", "namespaces") and value is not None and not has_namespace:
             raise InvalidInputError(
                 f"context: {name!r} is next to 'memalign', where no judge reads it. Use "
                 'context={"memalign": {"namespace": [...]}}.'
             )
-    if "memalign" not in fields and (alike := get_close_matches("memalign", plain, 1, 0.8)):
-        raise InvalidInputError(
-            f"context: {plain[alike[0]]!r} is not known: did you mean 'memalign'?"
-        )
+        if "memalign" not in fields and get_close_matches(plain, ["memalign"], 1, 0.8):
+            raise InvalidInputError(f"context: {name!r} is not known: did you mean 'memalign'?")

@@ -12,7 +12,7 @@ from memalign_graph.bulk import namespace_labels
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.graphs import create_judge_graph
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.judging.pinned import pin_memory, prepare_memory
+from memalign_graph.judging.again import pin_memory, prepare_memory
 from memalign_graph.local import open_store
 from memalign_graph.memory.judge_memory import JudgeMemory
 

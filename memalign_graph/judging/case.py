@@ -57,37 +57,33 @@ class Retrieved(FrozenModel):
         self, active_guidelines: Sequence[Guideline], call: NodeCall
     ) -> "Retrieved":
         """Add the guidelines that fit into the judge's prompt."""
-        judge = call.judge
-        candidates = active_guidelines if judge.use_guidelines else []
+        candidates = active_guidelines if call.judge.use_guidelines else []
         proven = [guideline for guideline in candidates if guideline.status != "unproven"]
-        unproven = len(candidates) - len(proven)
         fitted = fit_guidelines(
             proven,
             self.nearness,
-            max_guideline_tokens=judge.max_guideline_tokens,
+            max_guideline_tokens=call.judge.max_guideline_tokens,
             max_input_tokens=max_input_tokens(call.chat_model),
             tokens_by_text=call.access.view.derive("guideline tokens", dict),
         )
-        not_shown = [_GUIDELINES_NOT_SHOWN.format(unproven)] if unproven else []
-        update = {
-            "nearness": {},
-            "guidelines": fitted.always,
-            "relevant": fitted.relevant,
-            "warnings": [*self.warnings, *not_shown, *fitted.warnings],
-        }
-        return self.model_copy(update=update)
+        warnings = [*self.warnings, *fitted.warnings]
+        if unproven := len(candidates) - len(proven):
+            warnings.insert(len(self.warnings), _GUIDELINES_NOT_SHOWN.format(unproven))
+        update = {"guidelines": fitted.always, "relevant": fitted.relevant, "warnings": warnings}
+        return self.model_copy(update={"nearness": {}, **update})
+
+    @property
+    def all_guidelines(self) -> list[Guideline]:
+        return [*self.guidelines, *self.relevant]
 
     def without_guidelines(self, ids: Container[str]) -> Self:
         """Return a copy without these guidelines."""
-        lists = {"guidelines": self.guidelines, "relevant": self.relevant}
-        update = {
-            name: [guideline for guideline in guidelines if guideline.id not in ids]
-            for name, guidelines in lists.items()
-        }
-        return self.model_copy(update=update)
+        always = [guideline for guideline in self.guidelines if guideline.id not in ids]
+        relevant = [guideline for guideline in self.relevant if guideline.id not in ids]
+        return self.model_copy(update={"guidelines": always, "relevant": relevant})
 
     def guidelines_by_ids(self, ids: Iterable[str]) -> list[Guideline]:
-        by_id = {guideline.id: guideline for guideline in (*self.guidelines, *self.relevant)}
+        by_id = {guideline.id: guideline for guideline in self.all_guidelines}
         return [by_id[key] for key in ids if key in by_id]
 
     def to_json(self) -> dict[str, Any]:
@@ -111,25 +107,22 @@ class Retrieved(FrozenModel):
     @classmethod
     async def load(cls, io: IO, access: MemoryAccess, fields: Mapping[str, Any]) -> "Retrieved":
         """Load the episodes and guidelines that the ids name, except those removed since."""
-        recalled, lists = fields.get("recalled", []), ("guidelines", "relevant")
-        episode_ids = [key for case in recalled for key in case["episodes"]]
+        fields = {"recalled": [], "guidelines": [], "relevant": [], **fields}
+        episode_ids = [key for case in fields["recalled"] for key in case["episodes"]]
         by_id: dict[str, Guideline] = {}
-        if any(fields.get(name) for name in lists):
+        if episode_ids or fields["guidelines"] or fields["relevant"]:
             active = await access.guidelines_at(io, fields["version"])
             by_id = {guideline.id: guideline for guideline in active.guidelines}
-        elif episode_ids and access.view.version != fields["version"]:
-            await access.refresh(io)
-        episodes = access.view.episodes(episode_ids) if episode_ids else {}
-        cases = [
+        episodes = access.view.episodes(episode_ids)
+        for name in ("guidelines", "relevant"):
+            fields[name] = [by_id[key] for key in fields[name] if key in by_id]
+        fields["recalled"] = [
             RecalledExample(example=left[0].example, episodes=left, similarity=case["similarity"])
-            for case in recalled
+            for case in fields["recalled"]
             if (left := [episodes[key] for key in case["episodes"] if key in episodes])
         ]
-        named = {
-            name: [by_id[key] for key in fields.get(name, []) if key in by_id] for name in lists
-        }
-        plain = {name: value for name, value in fields.items() if name != "wordings"}
-        return cls.model_validate({**plain, "recalled": cases, **named})
+        fields.pop("wordings", None)
+        return cls.model_validate(fields)
 
 
 @dataclass(frozen=True)

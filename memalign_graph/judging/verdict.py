@@ -69,26 +69,24 @@ async def run_judge(case: Case) -> Judgment:
         checks, answer = await _ask_with_checks(case, ask)
     else:
         checks, answer = [], await ask(case)
-    measured, rationale = answer.confidence, answer.rationale
+    measured = answer.confidence
     decision = decide(verdicts.RawVerdict(answer.value, measured.probabilities, measured.source))
+    rationale = answer.rationale
     if decision.value != answer.value:
         overruled = _OVERRULED.format(scale.render(decision.value), scale.render(answer.value))
         rationale = f"{rationale} {overruled}".lstrip()
+    # The decision's value and confidence are the judgment's.
+    answered = {**vars(answer), **vars(decision), "rationale": rationale}
+    answered["warnings"] = [*retrieved.warnings, *answer.warnings]
     judgment = Judgment(
-        **vars(decision),
-        rationale=rationale,
+        **answered,
         checks=checks,
         criterion=call.resources.criterion.name,
         example_id=case.example.id,
         probabilities=measured.probabilities,
-        broken_guideline_ids=answer.broken_guideline_ids,
-        guideline_ids=answer.guideline_ids,
-        episode_ids=answer.episode_ids,
         memory_version=retrieved.version,
-        model=answer.model,
         thread_id=call.thread_id,
         judge_key=key,
-        warnings=[*retrieved.warnings, *answer.warnings],
     )
     keep_for = judge.keep_judgments
     return await keep_judgment(
@@ -110,8 +108,7 @@ async def ask_verdict(case: Case) -> Answer:
             )
         elif answer := await _ask_value_only(case, values, vote):
             return answer
-    has_guidelines = bool(retrieved.guidelines or retrieved.relevant)
-    cites = call.judge.cite_guidelines and has_guidelines and not call.asks_checks
+    cites = call.judge.cite_guidelines and bool(retrieved.all_guidelines) and not call.asks_checks
     structured = call.resources.clients.structured_model(chat_model, call.resources.schemas[cites])
     prompt = judge_prompt(
         criterion,
@@ -272,7 +269,7 @@ async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
 async def _with_questions(case: Case) -> tuple[Sequence[Guideline], str | None]:
     """Return the case's guidelines with their check questions, and why some have none."""
     call = case.call
-    guidelines = [*case.retrieved.guidelines, *case.retrieved.relevant]
+    guidelines = case.retrieved.all_guidelines
     if all(guideline.question is not None for guideline in guidelines):
         return guidelines, None
     criterion = call.resources.criterion

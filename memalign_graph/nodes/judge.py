@@ -37,7 +37,7 @@ async def assemble_guidelines(call: NodeCall) -> StateUpdate:
     recalled = {name: fields[name] for name in ("nearness", "warnings") if name in fields}
     fitted = Retrieved(version=version, **recalled).with_guidelines(guidelines, call)
     # A purge finds by these that a thread has a guideline with a certain text.
-    wordings = [revisions[each.id].revision for each in (*fitted.guidelines, *fitted.relevant)]
+    wordings = [revisions[each.id].revision for each in fitted.all_guidelines]
     return {"judge_memory": {**fields, "nearness": {}, **fitted.to_json(), "wordings": wordings}}
 
 

@@ -22,7 +22,7 @@ from memalign_graph import (
 )
 from memalign_graph.bulk import UnansweredError, collect_batch, prepare_batch, read_answers
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.judging.pinned import pin_memory, prepare_memory
+from memalign_graph.judging.again import pin_memory, prepare_memory
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout
 from memalign_graph.models import Embedder

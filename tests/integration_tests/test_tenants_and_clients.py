@@ -20,6 +20,7 @@ from memalign_graph import (
     InvalidInputError,
     JudgeMemory,
     JudgeNodes,
+    MemAlignContext,
     add_quality_gate,
     create_alignment_graph,
     create_judge_graph,
@@ -47,6 +48,7 @@ def gated(bench: Bench, **options: Any) -> Any:
     [
         (ACME, "'namespace' is next to 'memalign'"),
         ({"memalign": {"k": 3}, **ACME}, "'namespace' is next to 'memalign'"),
+        ({"memalign": MemAlignContext(k=3), **ACME}, "'namespace' is next to 'memalign'"),
         ({"namespaces": ["acme"]}, "'namespaces' is next to 'memalign'"),
         ({"Name_Space": ["acme"]}, "'Name_Space' is next to 'memalign'"),
         ({"Memalign": ACME}, "did you mean 'memalign'"),

@@ -23,9 +23,15 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.runtime import JudgeResources
-from memalign_graph.settings import Alignment, ReviewSettings, resolve_context
+from memalign_graph.settings import Alignment, ReviewSettings, Settings, resolve_context
 
 CRITERION = Criterion(name="tone", instructions="Is it kind?")
+BUILDERS: list[Any] = [
+    create_judge_graph,
+    create_review_graph,
+    create_feedback_graph,
+    create_alignment_graph,
+]
 PAIR = Criterion(name="pair", instructions="Which is kinder?", scale=Pairwise())
 
 REFUSED: list[tuple[str, Any, str]] = [
@@ -38,17 +44,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("small_model", 1, "small_model: 1 is neither True nor False"),
     ("models", "openai:gpt-4.1", "models: Input should be a valid tuple"),
     ("models", (1,), "models.0: 1 is not text."),
-    ("require_namespace", 1, "require_namespace: 1 is neither True nor False"),
-    ("use_guidelines", 1, "use_guidelines: 1 is neither True nor False"),
-    ("use_episodes", "no", "use_episodes: 'no' is neither True nor False"),
     ("max_guideline_tokens", -1, "max_guideline_tokens: -1 is below the minimum of 0."),
     ("on_embedding_error", "ignore", "'ignore' is not known: give 'raise' or 'guidelines'."),
     ("swap", True, "swap: only a criterion with scale=Pairwise()"),
-    ("swap", "yes", "swap: 'yes' is neither True nor False"),
-    ("cite_guidelines", 1, "cite_guidelines: 1 is neither True nor False"),
     ("keep_judgments", 30, "keep_judgments: 30 is not a duration. Use one such as"),
     ("keep_judgments", timedelta(0), "keep_judgments: datetime.timedelta(0) is too small"),
-    ("confidence", "yes", "confidence: 'yes' is neither True nor False"),
     ("samples", 51, "samples: 51 is above the maximum of 50. Use 50 or less."),
     ("samples", 5, "samples: needs confidence=True, which the samples measure."),
     ("checks", 1, "checks: expected True, False or 'auto'"),
@@ -64,9 +64,7 @@ REVIEW: list[tuple[str, Any, str]] = [
     ("review", "sometimes", "review: 'sometimes' is not known: give 'always', 'never'"),
     ("review", Uncertain(), 'review: "uncertain" needs a confidence'),
     ("review", _later, "review: give a plain function"),
-    ("clarify", 1, "clarify: 1 is neither True nor False"),
 ]
-
 ALIGNMENT: list[tuple[str, Any, str]] = [
     ("learn_from", "values", "'values' is not known: give 'both', 'labels' or 'words'."),
     ("conflicts", "oldest", "conflicts: 'oldest' is not known: give 'newest' or 'ask'."),
@@ -74,10 +72,7 @@ ALIGNMENT: list[tuple[str, Any, str]] = [
     ("batch_size", 0, "batch_size: 0 is below the minimum of 1. Use 1 or more."),
     ("batch_size", "50", "batch_size: '50' is not a whole number."),
     ("replay_cases", 0, "replay_cases: 0 is below the minimum of 1. Use 1 or more."),
-    ("judge_cases", 1, "judge_cases: 1 is neither True nor False"),
-    ("distill", 0, "distill: 0 is neither True nor False"),
 ]
-
 UNCERTAIN: list[tuple[str, Any, str]] = [
     ("target_agreement", 1, "target_agreement: 1 is too large. Use less than 1.0."),
     ("target_agreement", "90 %", "target_agreement: '90 %' is not a number."),
@@ -85,6 +80,16 @@ UNCERTAIN: list[tuple[str, Any, str]] = [
     ("per_day", 0.5, "per_day: 0.5 is not a whole number."),
     ("sample_share", 2, "sample_share: 2 is above the maximum of 1.0. Use 1.0 or less."),
 ]
+TABLES: list[tuple[Any, type[Settings], list[tuple[str, Any, str]]]] = [
+    (partial(Judge, criterion=CRITERION), Judge, REFUSED),
+    (partial(create_review_graph, CRITERION, decide="verdict"), ReviewSettings, REVIEW),
+    (partial(create_alignment_graph, CRITERION), Alignment, ALIGNMENT),
+    (Uncertain, Uncertain, UNCERTAIN),
+]
+
+
+def booleans(settings: type[Settings]) -> list[str]:
+    return [name for name, field in settings.model_fields.items() if field.annotation is bool]
 
 
 def refused(make: Any, *args: Any, **options: Any) -> str:
@@ -95,65 +100,45 @@ def refused(make: Any, *args: Any, **options: Any) -> str:
     return message
 
 
-TABLES = [
-    *((partial(Judge, criterion=CRITERION), *row) for row in REFUSED),
-    *((partial(create_review_graph, CRITERION, decide="verdict"), *row) for row in REVIEW),
-    *((partial(create_alignment_graph, CRITERION), *row) for row in ALIGNMENT),
-    *((Uncertain, *row) for row in UNCERTAIN),
-]
+@pytest.mark.parametrize(("make", "settings", "table"), TABLES)
+def test_option_is_refused_by_name(make: Any, settings: Any, table: Any) -> None:
+    flags = [(name, 1, f"{name}: 1 is neither True nor False") for name in booleans(settings)]
+    for option, value, sentence in [*table, *flags]:
+        message = refused(make, **{option: value})
+        assert option in message
+        assert sentence in message
+    options = {option for option, *_ in [*table, *flags]}
+    assert options | {"judge"} == {*settings.model_fields, "judge"}
 
 
-@pytest.mark.parametrize(("make", "option", "value", "sentence"), TABLES)
-def test_option_is_refused_by_name(make: Any, option: str, value: Any, sentence: str) -> None:
-    message = refused(make, **{option: value})
-    assert option in message
-    assert sentence in message
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        create_judge_graph,
-        create_review_graph,
-        create_feedback_graph,
-        create_alignment_graph,
-        JudgeNodes,
-    ],
-)
-def test_every_builder_refuses_as_a_judge_does(build: Any) -> None:
-    assert refused(build, CRITERION, k=-1) == refused(Judge, criterion=CRITERION, k=-1)
-    assert "modle: is not a known field" in refused(build, CRITERION, modle="x")
-    assert "criterion: expected a Criterion" in refused(build, "tone")
-
-
-def test_every_option_is_in_the_tables() -> None:
-    assert {option for option, _, _ in REFUSED} == {*Judge.model_fields}
-    assert ["criterion", *JudgeOptions.__annotations__] == list(Judge.model_fields)
-    assert {option for option, _, _ in REVIEW} == {*ReviewSettings.model_fields} - {"judge"}
-    assert {option for option, _, _ in ALIGNMENT} == {*Alignment.model_fields} - {"judge"}
-    assert {option for option, _, _ in UNCERTAIN} == {*Uncertain.model_fields}
+def test_every_builder_refuses_as_a_judge_does() -> None:
+    for build in (*BUILDERS, JudgeNodes):
+        assert refused(build, CRITERION, k=-1) == refused(Judge, criterion=CRITERION, k=-1)
+        assert "modle: is not a known field" in refused(build, CRITERION, modle="x")
+        assert "criterion: expected a Criterion" in refused(build, "tone")
 
 
 def test_judge_with_other_options_is_checked_again() -> None:
+    assert ["criterion", *JudgeOptions.__annotations__] == list(Judge.model_fields)
     judge = Judge(criterion=PAIR, swap=True, k=3)
     assert judge.but(k=7).options == {**judge.options, "k": 7}
     assert "swap: only a criterion" in refused(judge.but, criterion=CRITERION)
 
 
 def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
-    built = JudgeResources(Judge(criterion=CRITERION, k=3), "always").defaults
+    judge = Judge(criterion=CRITERION, k=3)
+    built = JudgeResources(judge, "always").defaults
     assert built == {"namespace": ["memalign"], "k": 3, "model": None, "review": "always"}
-    for context in (None, MemAlignContext(), MemAlignContext(model=None, review=None)):
-        assert resolve_context(context, built) == built
+    foreign = SimpleNamespace(user="ann", k=9)
+    others = [{"k": 9, "model": "not ours"}, foreign, {"memalign": {}}, "text", 7]
+    unset = [None, MemAlignContext(), MemAlignContext(model=None, review=None)]
+    for context in (*unset, *others):
+        assert resolve_context(context, built, judge) == built
     context = MemAlignContext(namespace=("a", "b"), k=0, model="openai:x", review="never")
     arguments = {"namespace": ["a", "b"], "k": 0, "model": "openai:x", "review": "never"}
-    assert resolve_context(context, built) == arguments
-    foreign = SimpleNamespace(user="ann", k=9)
-    others: list[Any] = [{"k": 9, "model": "not ours"}, foreign, {"memalign": {}}, "text", 7]
-    for other in others:
-        assert resolve_context(other, built) == built
+    assert resolve_context(context, built, judge) == arguments
     for parent in ({"memalign": {"k": 1}}, SimpleNamespace(memalign=MemAlignContext(k=1))):
-        assert resolve_context(parent, built) == {**built, "k": 1}
+        assert resolve_context(parent, built, judge) == {**built, "k": 1}
 
 
 @pytest.mark.parametrize(
@@ -165,18 +150,16 @@ def test_bad_field_of_a_context_is_refused_by_name(fields: dict[str, Any]) -> No
     [name] = fields
     with pytest.raises(ValidationError, match=name):
         MemAlignContext.model_validate(fields)
-    assert "context: " in refused(resolve_context, {"memalign": fields}, {})
+    judge = Judge(criterion=CRITERION)
+    assert "context: " in refused(resolve_context, {"memalign": fields}, {}, judge)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [create_judge_graph, create_review_graph, create_feedback_graph, create_alignment_graph],
-)
-def test_form_of_a_run_has_no_defaults_of_the_graph(build: Any) -> None:
-    fields = build(CRITERION, k=2).compile().get_context_jsonschema()["properties"]
-    defaults = {"namespace": ["memalign"], "k": None, "model": None, "review": None}
-    assert {name: field["default"] for name, field in fields.items()} == defaults
-    assert all(field["description"] for field in fields.values())
+def test_form_of_a_run_has_no_defaults_of_the_graph() -> None:
+    for build in BUILDERS:
+        fields = build(CRITERION, k=2).compile().get_context_jsonschema()["properties"]
+        defaults = {"namespace": ["memalign"], "k": None, "model": None, "review": None}
+        assert {name: field["default"] for name, field in fields.items()} == defaults
+        assert all(field["description"] for field in fields.values())
 
 
 def test_context_fields_may_be_nested_under_memalign() -> None:
@@ -186,5 +169,5 @@ def test_context_fields_may_be_nested_under_memalign() -> None:
     assert "context: k: 101 is above the maximum" in refused(MemAlignContext, memalign={"k": 101})
     message = refused(MemAlignContext, memalign=fields, k=1)
     assert "context: memalign: is not a known field" in message
-    message = refused(resolve_context, {"memalign": 7}, {})
+    message = refused(resolve_context, {"memalign": 7}, {}, Judge(criterion=CRITERION))
     assert "context: memalign: expected a dict of fields, got int" in message
