@@ -140,6 +140,7 @@ def judges_of(judge: Judge, *, ablations: bool) -> dict[str, Judge | Alignment]:
         judges |= {
             "no guidelines": judge.but(use_guidelines=False),
             "no cases": judge.but(use_episodes=False),
+            "few guidelines": judge.but(max_guideline_tokens=80),
             "checks off": judge.but(checks=False),
             "evidence decides": judge.but(decide="evidence"),
         }
