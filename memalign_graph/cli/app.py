@@ -17,7 +17,7 @@ import typer
 from memalign_graph.cli import memory
 from memalign_graph.cli.commands import align, evaluate, migrate, rate, review
 from memalign_graph.cli.judging import judge
-from memalign_graph.cli.options import Status, expand_option_groups
+from memalign_graph.cli.options import Status, as_command
 from memalign_graph.cli.terminal import Terminal, clean
 from memalign_graph.demo import demo
 from memalign_graph.errors import (
@@ -64,7 +64,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 for _command in (align, judge, evaluate, review, rate, migrate, demo):
-    app.command()(expand_option_groups(_command))
+    app.command()(as_command(_command))
 app.add_typer(memory.app, name="memory")
 
 

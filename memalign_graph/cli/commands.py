@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
     from memalign_graph.evaluation.metrics import Estimate as Measured
     from memalign_graph.evidence.monitoring import Estimate
-    from memalign_graph.settings import Judge, LearnFrom
+    from memalign_graph.settings import LearnFrom
     from memalign_graph.types import Feedback
-
-
-def _limit(what: str) -> Any:
-    return typer.Option(metavar="X", help=f"Exit with status 1 if {what} X.")
 
 
 def align(
@@ -41,15 +37,8 @@ def align(
     location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
-    feedback: Annotated[
-        str | None, typer.Option("--feedback", "-f", metavar="FILE", help="File of feedback.")
-    ] = None,
-    pending: Annotated[
-        bool,
-        typer.Option(
-            "--pending", help="Distill the feedback that is pending in the memory; no file."
-        ),
-    ] = False,
+    feedback: Annotated[str | None, typer.Option("--feedback", "-f", metavar="FILE")] = None,
+    pending: Annotated[bool, typer.Option("--pending")] = False,
     field: Field = None,
     max_concurrency: MaxConcurrency = 32,
 ) -> int:
@@ -57,6 +46,10 @@ def align(
 
     After a failed or stopped run, the next one pays only for the rest. Records that can't be used
     are listed, and the others are used.
+
+    Options:
+        feedback: File of feedback.
+        pending: Distill the feedback that is pending in the memory; no file.
     """
     from memalign_graph.graphs import create_alignment_graph
 
@@ -72,11 +65,10 @@ def align(
     rejected: list[dict[str, Any]] = []
     if feedback:
         learn_from = learn.get("learn_from", "both")
-        items, rejected = _read(
-            feedback, "--feedback", field, location.criterion, terminal, learn_from
-        )
+        file = location.criterion
+        items, rejected = _read(feedback, "--feedback", field, file, terminal, learn_from)
     terminal.note(f"memory {location}")
-    aligning = _align(builder, judge, location, items, max_concurrency, terminal)
+    aligning = _align(builder, judge.embeddings, location, items, max_concurrency, terminal)
     report, pending_ids = asyncio.run(aligning)
     report["rejected"], report["feedback"]["rejected"] = rejected, len(rejected)
     terminal.result(report)
@@ -87,7 +79,7 @@ def align(
 
 async def _align(
     builder: Any,
-    judge: "Judge",
+    embeddings: Any,
     location: MemoryLocation,
     feedback: list[Any],
     max_concurrency: int,
@@ -95,7 +87,6 @@ async def _align(
 ) -> tuple[dict[str, Any], set[str]]:
     """Run the alignment; returns its report, and the ids of all feedback that is still pending."""
     from memalign_graph.local import open_store_async
-    from memalign_graph.memory.judge_memory import JudgeMemory
 
     state: Any = {}
     async with open_store_async(location.memory) as store:
@@ -111,43 +102,39 @@ async def _align(
                     state = part
                 elif part.get("type") == "alignment_progress":
                     progress(part["stage"], part["done"], part["of"])
-        memory = JudgeMemory(
-            store, judge.criterion, **location.context, embeddings=judge.embeddings
-        )
-        episodes = await memory.aepisodes()
+        episodes = await location.memory_in(store, embeddings).aepisodes()
     pending_ids = {episode.id for episode in episodes if episode.status == "pending"}
     return dict(state["report"]), pending_ids
 
 
+_Limit = Annotated[float | None, typer.Option(metavar="X")]
+
+
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of the aligned judge."""
+    """The thresholds of the aligned judge.
 
-    min_agreement: Annotated[float | None, _limit("agreement is below")] = None
-    min_kappa: Annotated[float | None, _limit("kappa is below")] = None
-    min_ccc: Annotated[float | None, _limit("the concordance (CCC) is below")] = None
-    max_mae: Annotated[float | None, _limit("the mean absolute error is above")] = None
+    Options:
+        min_agreement: Exit with status 1 if agreement is below X.
+        min_kappa: Exit with status 1 if kappa is below X.
+        min_ccc: Exit with status 1 if the concordance (CCC) is below X.
+        max_mae: Exit with status 1 if the mean absolute error is above X.
+    """
+
+    min_agreement: _Limit = None
+    min_kappa: _Limit = None
+    min_ccc: _Limit = None
+    max_mae: _Limit = None
 
 
 def evaluate(
     *,
-    feedback: Annotated[
-        str, typer.Option("--feedback", "-f", metavar="FILE", help="File of feedback.")
-    ],
-    test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Learn from --feedback, and test on FILE.")
-    ] = None,
+    feedback: Annotated[str, typer.Option("--feedback", "-f", metavar="FILE")],
+    test: Annotated[str | None, typer.Option(metavar="FILE")] = None,
     field: Field = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Write the report to FILE: .html, .md or .json.", metavar="FILE"
-        ),
-    ] = None,
+    report: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE")] = None,
     thresholds: Thresholds,
-    folds: Annotated[
-        int | None, typer.Option(min=2, help="Number of folds of the cross-validation.")
-    ] = None,
+    folds: Annotated[int | None, typer.Option(min=2)] = None,
     cache: CacheOption = None,
     max_concurrency: MaxConcurrency = 32,
     criterion: CriterionOption,
@@ -157,6 +144,12 @@ def evaluate(
     """Measure how often the judge agrees with the experts, before and after it learns from them.
 
     It uses cross-validation, or the cases of --test. Your memory is neither read nor changed.
+
+    Options:
+        feedback: File of feedback.
+        test: Learn from --feedback, and test on FILE.
+        report: Write the report to FILE: .html, .md or .json.
+        folds: Number of folds of the cross-validation.
     """
     from rich.markdown import Markdown
 
@@ -179,12 +172,11 @@ def evaluate(
     for file, problems in ((f"--feedback: {feedback}", rejected), (f"--test: {test}", more)):
         for problem in problems:
             terminal.warn(f"{file}, {problem['reason']}")
-    chosen = {} if folds is None else {"folds": folds}
-    settings = {**criterion.learn, **criterion.evaluate, **chosen}
-    names = {
-        **criterion.setting_names("judge", "learn", "evaluate"),
-        **dict.fromkeys(chosen, "--folds"),
-    }
+    flagged = {} if folds is None else {"folds": folds}
+    settings = {**criterion.learn, **criterion.evaluate, **flagged}
+    names = criterion.setting_names("judge", "learn", "evaluate") | dict.fromkeys(
+        flagged, "--folds"
+    )
     judge = flags.judge(criterion, terminal)
     with terminal.progress() as progress, option_errors(**names):
         evaluating = aevaluate(
@@ -271,31 +263,11 @@ def _check_threshold(report: "Report", name: str, limit: float, terminal: Termin
 
 def review(
     *,
-    author: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the expert; by default the page asks for it."),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address that the page listens on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any free port.")
-    ] = 8765,
-    user_header: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HEADER",
-            help="Header in which a reverse proxy names the signed-in user, such as "
-            "X-Forwarded-User. Without it the page answers this machine only.",
-        ),
-    ] = None,
-    proxy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="IP address or network that the proxy calls from; by default this machine.",
-        ),
-    ] = None,
+    author: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8765,
+    user_header: Annotated[str | None, typer.Option(metavar="HEADER")] = None,
+    proxy: Annotated[str | None, typer.Option(metavar="ADDRESS")] = None,
     location: MemoryLocation,
     flags: JudgeFlags,
     terminal: Terminal,
@@ -303,6 +275,14 @@ def review(
     """Serve the review page, on which experts answer the judgments that were kept.
 
     A graph with `keep_judgments`, or this setting under `judge:` in the file, keeps judgments.
+
+    Options:
+        author: Name of the expert; by default the page asks for it.
+        host: Address that the page listens on.
+        port: Port of the page; 0 for any free port.
+        user_header: Header in which a reverse proxy names the signed-in user, such as
+            X-Forwarded-User. Without it the page answers this machine only.
+        proxy: IP address or network that the proxy calls from; by default this machine.
     """
     if not user_header and host not in ("127.0.0.1", "::1", "localhost"):
         raise InvalidInputError(
@@ -328,22 +308,9 @@ def review(
 
 def rate(
     *,
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="day|week|FIELD", help="Group by it, such as inputs.region."),
-    ] = None,
-    passes: Annotated[
-        str | None,
-        typer.Option(metavar="VALUE[,VALUE]", help="Lowest passing value, or all of them."),
-    ] = None,
-    answered_at_random: Annotated[
-        bool,
-        typer.Option(
-            "--answered-at-random",
-            help="Count all answers as a random sample: experts answered every judgment, or a "
-            "sample that you drew.",
-        ),
-    ] = False,
+    by: Annotated[str | None, typer.Option(metavar="day|week|FIELD")] = None,
+    passes: Annotated[str | None, typer.Option(metavar="VALUE[,VALUE]")] = None,
+    answered_at_random: Annotated[bool, typer.Option("--answered-at-random")] = False,
     location: MemoryLocation,
     terminal: Terminal,
 ) -> int:
@@ -351,6 +318,12 @@ def rate(
 
     It uses the judgments that are kept and the experts' answers to a random sample of them. It
     calls no model.
+
+    Options:
+        by: Group by it, such as inputs.region.
+        passes: Lowest passing value, or all of them.
+        answered_at_random: Count all answers as a random sample: experts answered every judgment,
+            or a sample that you drew.
     """
     scale, passing = location.criterion.criterion.scale, None
     if passes is not None:
@@ -384,16 +357,9 @@ def rate(
 
 def migrate(
     *,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Model to compare with; by default the stored verdicts."),
-    ] = None,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Store the new verdicts in place of the old ones.")
-    ] = False,
-    target_agreement: Annotated[
-        float, typer.Option(help="Target of `Uncertain`, for the number of missing labels.")
-    ] = 0.9,
+    to: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    apply: Annotated[bool, typer.Option("--apply")] = False,
+    target_agreement: float = 0.9,
     cache: CacheOption = None,
     max_concurrency: MaxConcurrency = 32,
     location: MemoryLocation,
@@ -405,6 +371,11 @@ def migrate(
     Each case is judged without its own feedback. Without --to, the present judge is compared with
     the stored verdicts, as after an update or a change of the file. With --apply, calibration uses
     the new verdicts; then set the model in the criterion's file.
+
+    Options:
+        to: Model to compare with; by default the stored verdicts.
+        apply: Store the new verdicts in place of the old ones.
+        target_agreement: Target of `Uncertain`, for the number of missing labels.
     """
     from memalign_graph.evaluation import amigrate
 

@@ -12,16 +12,12 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalign_graph.errors import (
-    InvalidInputError,
-    describe_validation_error,
-    excerpt,
-    require_extra,
-)
+import yaml
+
+from memalign_graph.errors import InvalidInputError, describe_validation_error, excerpt
 from memalign_graph.local.stores import has_postgres_table, is_postgres, without_secrets
 
 if TYPE_CHECKING:
@@ -30,18 +26,12 @@ if TYPE_CHECKING:
 STDIN = "-"
 """The name of the standard input or output."""
 
-EMPTY_VERSION = "0" * 32
-"""The version of an empty memory."""
-
 _SQLITE = b"SQLite format 3\0"
-_SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""The first bytes of Excel and LibreOffice files."""
 _SETTINGS = {
-    "judge": None,  # checked by `Judge`
     "learn": {"learn_from", "guard", "batch_size", "replay_cases", "judge_cases"},
     "evaluate": {"folds", "seed", "group_by", "learning_curve", "resamples", "sizes"},
 }
-"""The settings in each section of a criterion file."""
+"""The settings in each section of a criterion file; those of `judge` are the fields of `Judge`."""
 _NAME_CHARS = 100  # of a name, in a message
 _RANGE = re.compile(r"\s*(-?\d+)\s*(?:-|\.\.)\s*(-?\d+)\s*")
 
@@ -52,13 +42,10 @@ def read_text(path: str, option: str) -> str:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if data.startswith(_SPREADSHEETS):
-            raise InvalidInputError(
-                f"{option}: {path} is a spreadsheet: save it as CSV (UTF-8) and give that file."
-            ) from error
         line = data.count(b"\n", 0, error.start) + 1
         raise InvalidInputError(
-            f"{option}: {path}, line {line}: this is not UTF-8 text: save the file as UTF-8."
+            f"{option}: {path}, line {line}: this is not UTF-8 text. Save the file as UTF-8, and a "
+            "spreadsheet as CSV (UTF-8)."
         ) from error
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
@@ -79,10 +66,8 @@ def check_database(location: str | Path, option: str, *, holds: str | None = Non
     elif is_file and path.is_file() and path.stat().st_size and not _is_database(path):
         problem = "is not an SQLite file and is left as it is: name another"
     elif holds and not has_table(location, holds):
-        exists = not is_file or path.exists()
         problem = (
-            f"{'has no memory' if exists else 'does not exist'}: `memalign align` makes one, and "
-            "`memalign judge` with keep_judgments"
+            "has no memory: `memalign align` makes one, and `memalign judge` with keep_judgments"
         )
     if problem:
         raise InvalidInputError(f"{option}: {without_secrets(str(location))} {problem}.")
@@ -106,10 +91,8 @@ def check_output_path(path: Path, option: str, *sources: str | None) -> None:
         raise InvalidInputError(
             f"{option}: {path}: the folder {path.parent} does not exist: make it."
         )
-    others = [Path(source) for source in sources if source]
-    existing = [other for other in others if path.exists() and other.exists()]
-    is_used = path in others or any(map(path.samefile, existing))
-    if is_used or (path.is_file() and _is_database(path)):
+    others = [Path(source).resolve() for source in sources if source]
+    if path.resolve() in others or (path.is_file() and _is_database(path)):
         raise InvalidInputError(
             f"{option}: {path} is a database, or is used by this command: name another file."
         )
@@ -160,26 +143,21 @@ def _load(path: str, option: str) -> Any:
         raise InvalidInputError(f"{option}: {path}: {error}") from error
     except (ValueError, RecursionError):
         pass  # it may be YAML
-    with require_extra("cli", f"{option}: {path}: reading YAML"):
-        yaml = import_module("yaml")
     try:
-        return yaml.load(text, _yaml_loader(yaml))
+        return yaml.load(text, _YamlLoader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise InvalidInputError(f"{option}: {path} is neither YAML nor JSON: {problem}.") from error
 
 
-def _yaml_loader(yaml: Any) -> Any:
-    """Return YAML's safe loader, but one that refuses a key given twice."""
+class _YamlLoader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
+    """YAML's safe loader, but one that refuses a key given twice."""
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc] # imported when it is needed
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's
-            # A key that is no scalar is refused below.
-            if key := repeated(key.value for key, _ in node.value if isinstance(key.value, str)):
-                raise yaml.YAMLError(f"{key} is given twice")
-            return super().construct_mapping(node, deep)
-
-    return Loader
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's
+        # A key that is no scalar is refused below.
+        if key := repeated(key.value for key, _ in node.value if isinstance(key.value, str)):
+            raise yaml.YAMLError(f"{key} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 def parse_json(text: str) -> Any:
@@ -202,6 +180,7 @@ def repeated(names: Iterable[str]) -> str | None:
 def _parse(path: str, option: str, content: Any) -> CriterionFile:
     from pydantic import ValidationError
 
+    from memalign_graph.settings import Judge
     from memalign_graph.types import Criterion
 
     where = f"{option}: {path}"
@@ -210,32 +189,30 @@ def _parse(path: str, option: str, content: Any) -> CriterionFile:
             f"{where} is not a criterion: give an object such as name: support_tone, instructions: "
             "Is the reply appropriate?, scale: boolean."
         )
-    sections = {name: content.get(name) or {} for name in _SETTINGS}
-    fields = {name: value for name, value in content.items() if name not in _SETTINGS}
-    for name, known in _SETTINGS.items():
-        section = sections[name]
+    sections = {"judge": Judge.model_fields.keys() - {"criterion"}, **_SETTINGS}
+    settings: dict[str, dict[str, Any]] = {}
+    for name, known in sections.items():
+        section = content.get(name) or {}
         if not isinstance(section, dict):
             raise InvalidInputError(f"{where}: {name}: give settings by name, not {section!r}.")
-        if unknown := [key for key in section if not _is_setting(key, known)]:
-            names = f": give {', '.join(sorted(known))}" if known else ""
-            raise InvalidInputError(f"{where}: {name}.{unknown[0]}: is not a setting{names}.")
-    judge = dict(sections["judge"])
+        for key in section:
+            if key not in known:
+                names = ", ".join(sorted(known))
+                raise InvalidInputError(f"{where}: {name}.{key}: is not a setting: give {names}.")
+        settings[name] = section
+    judge = settings["judge"]
     if judge.get("keep_judgments") is not None:
-        judge["keep_judgments"] = _days(judge["keep_judgments"], where)
+        settings["judge"] = {**judge, "keep_judgments": _days(judge["keep_judgments"], where)}
+    fields = {name: value for name, value in content.items() if name not in sections}
     try:
         if "scale" in fields:
             fields["scale"] = _scale(fields["scale"])
         criterion = Criterion.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidInputError(f"{where}: {describe_validation_error(error)}") from error
     except ValueError as error:
-        problem = (
-            describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
-        )
-        raise InvalidInputError(f"{where}: {problem}") from error
-    return CriterionFile(path, criterion, judge, sections["learn"], sections["evaluate"])
-
-
-def _is_setting(key: Any, known: set[str] | None) -> bool:
-    return key in known if known else isinstance(key, str) and key != "criterion"
+        raise InvalidInputError(f"{where}: {error}") from error
+    return CriterionFile(path, criterion, **settings)
 
 
 def _days(value: Any, where: str) -> timedelta:
@@ -259,11 +236,5 @@ def _scale(scale: Any) -> Any:
         raise ValueError(
             f"the scale {scale!r} is not known: write boolean, pairwise, a range of whole numbers "
             "such as 1-5, a list of choices, or an object."
-        )
-    choices = scale.get("choices")
-    if isinstance(choices, list) and any(isinstance(choice, bool) for choice in choices):
-        raise ValueError(
-            "scale: YAML reads a bare yes, no, on or off as a truth value: put the choices in "
-            'quotes, as in ["yes", "no"], or write scale: boolean.'
         )
     return {"type": "categorical" if "choices" in scale else "numeric", **scale}

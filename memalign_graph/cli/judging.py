@@ -29,31 +29,13 @@ if TYPE_CHECKING:
 
 def judge(
     *,
-    examples: Annotated[
-        str | None, typer.Option("--examples", "-e", metavar="FILE", help="File of examples.")
-    ] = None,
+    examples: Annotated[str | None, typer.Option("--examples", "-e", metavar="FILE")] = None,
     field: Field = None,
-    inputs: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Inputs of a single example.")
-    ] = None,
-    outputs: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Outputs of a single example.")
-    ] = None,
-    reference_outputs: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Outputs that would be right.")
-    ] = None,
-    prepare: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write requests for a batch API to FILE; call no model."),
-    ] = None,
-    collect: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Read a batch API's answers; call no model. --examples is the file of the batch's "
-            "cases; --prepare writes the requests without an answer. May be repeated.",
-        ),
-    ] = None,
+    inputs: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    outputs: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    reference_outputs: Annotated[str | None, typer.Option(metavar="TEXT")] = None,
+    prepare: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    collect: Annotated[list[Path] | None, typer.Option(metavar="FILE")] = None,
     location: MemoryLocation,
     flags: JudgeFlags,
     max_concurrency: MaxConcurrency = 32,
@@ -63,21 +45,33 @@ def judge(
 
     With --prepare and --collect a batch API judges, at half the price: OpenAI's, or vLLM's
     `run-batch`.
+
+    Options:
+        examples: File of examples.
+        inputs: Inputs of a single example.
+        outputs: Outputs of a single example.
+        reference_outputs: Outputs that would be right.
+        prepare: Write requests for a batch API to FILE; call no model.
+        collect: Read a batch API's answers; call no model. --examples is the file of the batch's
+            cases; --prepare writes the requests without an answer. May be repeated.
     """
+    from memalign_graph.types import parse_example
+
     # A memory that is named must exist, so that a misspelled name is not judged without memory.
     location.check(must_exist=location.memory != DEFAULT_MEMORY)
     texts = {"inputs": inputs, "outputs": outputs, "reference_outputs": reference_outputs}
     example = {name: text for name, text in texts.items() if text is not None}
     if (examples is None) is not bool(example):
         raise InvalidInputError("--examples: give either a file or --inputs and --outputs.")
+    if collect and not examples:
+        raise InvalidInputError("--examples: with --collect give the file of the batch's cases.")
+    if example:
+        with option_errors():
+            parse_example(example)
     check_field(field, None if collect else examples)
     settings = flags.judge(location.criterion, terminal)
     results = _Results(terminal, is_single=bool(example))
-    if collect:
-        if not examples:
-            raise InvalidInputError(
-                "--examples: with --collect give the file of the batch's cases."
-            )
+    if collect and examples:
         _collect(location, settings, (examples, collect, prepare), results)
         return results.report()
     records: list[Record] = [("line 1", example)]
@@ -125,10 +119,6 @@ class _Results:
     def report(self) -> Status:
         """Print the results and the reasons of failures; returns the exit status."""
         lines, failed = [self.lines[index] for index in sorted(self.lines)], len(self.errors)
-        are_invalid = all(isinstance(error, InvalidInputError) for error in self.errors)
-        if self.is_single and failed and are_invalid:
-            with option_errors():
-                raise self.errors[0]
         if not self.terminal.as_json:
             is_single = self.is_single and not failed
             rows = list(map(_table_row, lines))
@@ -137,6 +127,7 @@ class _Results:
             if line["error"]:
                 self.terminal.warn(f"line {line['line']}: not judged: {line['error']}")
         if failed == len(lines):
+            are_invalid = all(isinstance(error, InvalidInputError) for error in self.errors)
             return Status.USAGE_ERROR if are_invalid else Status.MODEL_FAILED
         return Status.PARTIAL if failed else Status.DONE
 
@@ -165,14 +156,11 @@ async def _judge(
 ) -> None:
     from memalign_graph.graphs import create_judge_graph
     from memalign_graph.local import open_store_async
-    from memalign_graph.memory.judge_memory import JudgeMemory
 
     terminal = results.terminal
     indexes = [index for index in range(len(examples)) if index not in results.lines]
     async with _open_store(location, settings, open_store_async) as store:
-        memory = JudgeMemory(
-            store, settings.criterion, **location.context, embeddings=settings.embeddings
-        )
+        memory = location.memory_in(store, settings.embeddings)
         terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
         if not (await memory.aversion()).strip("0"):
             terminal.warn(f"{location} is empty: judging by the criterion alone.")

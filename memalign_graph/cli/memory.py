@@ -8,14 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from memalign_graph.cli.files import (
-    EMPTY_VERSION,
-    STDIN,
-    check_output_path,
-    has_table,
-    read_text,
-)
-from memalign_graph.cli.options import MemoryLocation, Status, expand_option_groups, option_errors
+from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_text
+from memalign_graph.cli.options import MemoryLocation, Status, as_command, option_errors
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
 
@@ -28,7 +22,7 @@ _MIN_ID_CHARS = 4
 
 
 def _command(name: str | None = None) -> Callable[[Callable[..., int | None]], Any]:
-    return lambda function: app.command(name)(expand_option_groups(function))
+    return lambda function: app.command(name)(as_command(function))
 
 
 def find_id(beginning: str, ids: Iterable[str], what: str) -> str:
@@ -145,6 +139,8 @@ def import_file(*, location: MemoryLocation, terminal: Terminal, file: str) -> N
 @_command()
 def rollback(*, location: MemoryLocation, terminal: Terminal, version: str) -> None:
     """Return to a version that history or a judgment names."""
+    from memalign_graph.memory.facts import EMPTY_VERSION
+
     with location.open() as memory:
         versions = {commit.version for commit in memory.history()} | {EMPTY_VERSION}
         before = memory.version()
@@ -162,19 +158,23 @@ def forget(
     location: MemoryLocation,
     terminal: Terminal,
     keys: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
-    author: Annotated[str | None, typer.Option(help="Forget all feedback of this expert.")] = None,
-    purge: Annotated[
-        bool, typer.Option("--purge", help="Erase it for good; rollback cannot restore it.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    author: str | None = None,
+    purge: Annotated[bool, typer.Option("--purge")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> int:
     """Forget feedback, and what was learned from it alone.
 
     Guidelines with other sources are distilled again by the next align. An id may also be a
     guideline's: it is removed, and its feedback stays. `rollback` restores what was forgotten, but
     not what was purged.
+
+    Options:
+        author: Forget all feedback of this expert.
+        purge: Erase it for good; rollback cannot restore it.
+        yes: Do not ask for confirmation.
     """
     from memalign_graph.local import open_checkpointer
+    from memalign_graph.memory.facts import EMPTY_VERSION
 
     if not (keys or author):
         raise InvalidInputError("ID: give the ids to forget, or --author.")

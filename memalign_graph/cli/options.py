@@ -1,25 +1,24 @@
 """Options that several commands share; each is declared once."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, is_dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from memalign_graph.cli.files import (
-    CriterionFile,
-    check_database,
-    has_table,
-    load_criterion,
-)
+from memalign_graph.cli.files import CriterionFile, check_database, has_table, load_criterion
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.local.stores import without_secrets
 
 if TYPE_CHECKING:
+    from langgraph.store.base import BaseStore
+
     from memalign_graph.memory.judge_memory import JudgeMemory
     from memalign_graph.settings import Judge
 
@@ -54,28 +53,52 @@ def flag_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def expand_option_groups(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Replace each parameter that is a dataclass by one option for each of its fields."""
+_DOCUMENTED = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+"""An option in the section `Options:` of a docstring."""
+
+
+def as_command(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Make a command of a function: its options are documented under `Options:` in its docstring.
+
+    A parameter that is a dataclass becomes an option for each of its fields.
+    """
     groups: dict[str, Any] = {}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
+    options: list[inspect.Parameter] = []
+    text, helps = _documentation(function)
+    for name, parameter in inspect.signature(function).parameters.items():
         if is_dataclass(parameter.annotation):
             groups[name] = parameter.annotation
-            options = inspect.signature(groups[name]).parameters.values()
-            parameters += [option.replace(kind=option.KEYWORD_ONLY) for option in options]
+            fields = inspect.signature(groups[name]).parameters.values()
+            options += [_documented(field, _documentation(groups[name])[1]) for field in fields]
         else:
-            parameters.append(parameter)
+            options.append(_documented(parameter, helps))
 
-    def run(**options: Any) -> int | None:
+    def run(**values: Any) -> int | None:
         for name, group in groups.items():
             names = inspect.signature(group).parameters
-            options[name] = group(**{name: options.pop(name) for name in names})
-        return command(**options)
+            values[name] = group(**{name: values.pop(name) for name in names})
+        return function(**values)
 
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # read by typer
+    run.__name__, run.__doc__ = function.__name__, text
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined] # read by typer
     return run
+
+
+def _documentation(documented: Any) -> tuple[str, dict[str, str]]:
+    """Split a docstring into its text, and the help of each option."""
+    text, _, options = (inspect.getdoc(documented) or "").partition("\nOptions:\n")
+    return text, {name: " ".join(lines.split()) for name, lines in _DOCUMENTED.findall(options)}
+
+
+def _documented(option: inspect.Parameter, helps: dict[str, str]) -> inspect.Parameter:
+    kind = option.annotation
+    if option.name in helps:
+        kind, info = get_args(kind) if hasattr(kind, "__metadata__") else (kind, typer.Option())
+        info = copy(info)
+        info.help = helps[option.name]
+        kind = Annotated[kind, info]
+    return option.replace(kind=option.KEYWORD_ONLY, annotation=kind)
 
 
 def _criterion(path: str) -> CriterionFile:
@@ -121,22 +144,18 @@ def check_field(field: list[str] | None, file: str | None) -> None:
 
 @dataclass(frozen=True)
 class MemoryLocation:
-    """The memory that a command uses."""
+    """The memory that a command uses.
+
+    Options:
+        memory: SQLite file of the memory, or the postgresql:// URL of its database.
+        namespace: Namespace of the memory within its database, such as shop.emea.
+    """
 
     criterion: CriterionOption
     memory: Annotated[
-        str,
-        typer.Option(
-            "--memory",
-            "-m",
-            metavar="FILE|URL",
-            envvar="MEMALIGN_STORE",
-            help="SQLite file of the memory, or the postgresql:// URL of its database.",
-        ),
+        str, typer.Option("--memory", "-m", metavar="FILE|URL", envvar="MEMALIGN_STORE")
     ] = DEFAULT_MEMORY
-    namespace: Annotated[
-        str, typer.Option(help="Namespace of the memory within its database, such as shop.emea.")
-    ] = "memalign"
+    namespace: str = "memalign"
 
     def __str__(self) -> str:
         name = self.criterion.criterion.name
@@ -160,50 +179,45 @@ class MemoryLocation:
             check_namespace(self.context["namespace"])
         check_database(self.memory, "--memory", holds="store" if must_exist else None)
 
+    def memory_in(self, store: "BaseStore", embeddings: Any) -> "JudgeMemory":
+        from memalign_graph.memory.judge_memory import JudgeMemory
+
+        return JudgeMemory(store, self.criterion.criterion, **self.context, embeddings=embeddings)
+
     @contextmanager
     def open(self, *, may_create: bool = False, embeddings: Any = None) -> Iterator["JudgeMemory"]:
         """Open the memory; unless `may_create`, it must not be empty."""
         from memalign_graph.local import open_store
-        from memalign_graph.memory.judge_memory import JudgeMemory
         from memalign_graph.models import models_from_environment
 
         self.check(must_exist=not may_create)
         chosen = embeddings or self.criterion.judge.get("embeddings")
-        embeddings = chosen or models_from_environment()[1]
         with open_store(self.memory) as store:
-            memory = JudgeMemory(
-                store, self.criterion.criterion, **self.context, embeddings=embeddings
-            )
+            memory = self.memory_in(store, chosen or models_from_environment()[1])
             if not (may_create or memory.history()):
                 heads = store.list_namespaces(suffix=("head",), limit=1000)
-                location = without_secrets(self.memory)
-                if not heads:
-                    raise InvalidInputError(
-                        f"--memory: {location}: nothing was learned yet. Learn from experts with "
-                        "`memalign review`, or from a file with `memalign align`."
-                    )
                 memories = ", ".join(sorted(".".join(head[:-1]) for head in heads))
                 raise InvalidInputError(
-                    f"--memory: {location} has no memory for namespace "
-                    f"{self.namespace!r} and criterion {self.criterion.criterion.name!r}. It has: "
-                    f"{memories}. Check --namespace and --criterion."
+                    f"--memory: nothing was learned in {self}. It has: {memories or 'nothing'}. "
+                    "Check --namespace and --criterion, or learn from experts with `memalign "
+                    "review`, or from a file with `memalign align`."
                 )
             yield memory
 
 
 @dataclass(frozen=True)
 class JudgeFlags:
-    """Settings of the judge that override those of the criterion's file."""
+    """Settings of the judge that override those of the criterion's file.
 
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Chat model that judges.")] = (
-        None
-    )
-    embeddings: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Embeddings that find similar cases.")
-    ] = None
-    k: Annotated[
-        int | None, typer.Option("--k", help="Number of similar cases that the judge is shown.")
-    ] = None
+    Options:
+        model: Chat model that judges.
+        embeddings: Embeddings that find similar cases.
+        k: Number of similar cases that the judge is shown.
+    """
+
+    model: Annotated[str | None, typer.Option(metavar="NAME")] = None
+    embeddings: Annotated[str | None, typer.Option(metavar="NAME")] = None
+    k: Annotated[int | None, typer.Option("--k")] = None
 
     def judge(self, file: CriterionFile, terminal: Terminal) -> "Judge":
         """Make the judge, check its models and print their names."""
@@ -212,14 +226,13 @@ class JudgeFlags:
 
         flags = {name: value for name, value in asdict(self).items() if value is not None}
         chosen = dict(zip(("model", "embeddings"), models.models_from_environment(), strict=True))
-        with option_errors(
-            **{**file.setting_names("judge"), **{name: f"--{name}" for name in flags}}
-        ):
+        names = {**file.setting_names("judge"), **{name: flag_of(name) for name in flags}}
+        with option_errors(**names):
             judge = Judge(criterion=file.criterion, **{**chosen, **file.judge, **flags})
             models.resolve_chat_model(judge.model)
             models.resolve_embeddings(judge.embeddings)
         if judge.distill_model:
-            with option_errors(model=file.setting_names("judge")["distill_model"]):
+            with option_errors(model=names["distill_model"]):
                 models.resolve_chat_model(judge.distill_model)
         terminal.note(f"chat model {judge.model}, embeddings {judge.embeddings}")
         return judge

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EXAMPLE_FIELDS = ("inputs", "outputs", "reference_outputs")
 _FIELDS = (*_EXAMPLE_FIELDS, "value", "rationale", "author", "id", "given_at")
 _TEXT_FIELDS = {"rationale", "author", "id"}
-_JSON_FIELDS = {"example", "judgment", "thread_id"}
+_JSON_FIELDS = ("example", "judgment", "thread_id")
 """Further fields of feedback in JSON that this package writes."""
 _BOOLEANS = {
     True: "wahr ja vrai oui vero sì si verdadero sí verdadeiro sim waar sant ja prawda tak",
@@ -50,80 +50,19 @@ def read_records(
     scale: "Scale | None" = None,
 ) -> list[Record]:
     """Read a file of records; its suffix names the format, or else its first character."""
-    mapping, where = _mapping(columns or ()), f"{option}: {path}"
-    suffix = Path(path).suffix.lower()
-    if suffix == ".xlsx":
-        rows = _workbook(path, option)
-    else:
-        text = read_text(path, option)
-        if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
-            objects = ".jsonl" if "\n" in text.strip() else ".json"
-            suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
-        rows = _table(text, where) if suffix in (".csv", ".tsv") else _json(text, where, suffix)
-    rows = [(at, _renamed(row, where) if isinstance(row, dict) else row) for at, row in rows]
+    mapping = _mapping(columns or ())
+    rows = _rows(path, option)
     if not rows:
-        raise InvalidInputError(f"{where}: it has no records.")
-    own = _own_columns([row for _, row in rows if isinstance(row, dict)], mapping, where, warn)
-    choices = {choice.casefold() for choice in getattr(scale, "choices", ())}
+        raise InvalidInputError(f"{option}: {path}: it has no records.")
+    read = [row for _, row in rows if isinstance(row, dict)]
+    columns_of = _columns_of_fields(read, mapping, f"{option}: {path}", warn)
     records: list[Record] = [
-        (at, _fields_of(row, own, mapping, choices) if isinstance(row, dict) else row)
+        (at, _fields_of(row, columns_of, scale) if isinstance(row, dict) else row)
         for at, row in rows
     ]
-    read = [fields for _, fields in records if isinstance(fields, dict)]
     for name in ("id", "author"):
-        _unify_numbers(read, name)
-    return [(at, _normalized(fields, scale)) for at, fields in records]
-
-
-def _own_columns(
-    rows: Sequence[Fields],
-    mapping: Mapping[str, list[str]],
-    where: str,
-    warn: Callable[[str], None],
-) -> set[str]:
-    """Return the columns that are named like their fields; warns of unused columns."""
-    if not rows:  # no record can be read, and each has its reason
-        return set()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = _listed(names)
-    taken = {name for wanted in mapping.values() for name in wanted}
-    for name in sorted(taken):
-        if not any(name in row or _nested(row, name) is not None for row in rows):
-            path = where.partition(": ")[2]
-            raise InvalidInputError(f"--field: {path} has no column {name!r}: it has {columns}.")
-    if not {*names, *mapping} & {"inputs", "outputs", *_JSON_FIELDS}:
-        raise InvalidInputError(
-            f"{where}: no column is called inputs or outputs: it has {columns}. Use "
-            "--field inputs=COLUMN --field outputs=COLUMN."
-        )
-    own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - taken
-    used = {name.partition(".")[0] for name in own | taken} | taken
-    if unused := _listed(name for name in names if name not in used):
-        option = where.partition(":")[0]
-        warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
-    return own
-
-
-def _listed(columns: Iterable[str]) -> str:
-    return excerpt(", ".join(filter(None, columns)), 500)
-
-
-def _normalized(
-    fields: Fields | InvalidInputError, scale: "Scale | None"
-) -> Fields | InvalidInputError:
-    """Convert dates, booleans and numbers that spreadsheets write."""
-    if isinstance(fields, InvalidInputError):
-        return fields
-    for name in _TEXT_FIELDS & fields.keys():
-        if isinstance(fields[name], int | float):
-            fields[name] = str(fields[name]).removesuffix(".0")
-    try:
-        _read_date(fields)
-    except ValueError as error:
-        return InvalidInputError(str(error))
-    if isinstance(fields.get("value"), str):
-        fields["value"] = _local_value(fields["value"], scale)
-    return fields
+        _unify_numbers([fields for _, fields in records if isinstance(fields, dict)], name)
+    return records
 
 
 def example_of(fields: Mapping[str, Any]) -> Fields:
@@ -142,22 +81,42 @@ def _mapping(columns: Sequence[str]) -> dict[str, list[str]]:
                 f"--field: {column!r} is not understood: write FIELD=COLUMN, such as value=label, "
                 f"once for each field; fields are {', '.join(_FIELDS)}."
             )
-        mapping[field] = (
-            [name.strip() for name in names.split(",")] if field == "outputs" else [names]
-        )
+        columns_of_field = names.split(",") if field == "outputs" else [names]
+        mapping[field] = [name.strip() for name in columns_of_field]
     return mapping
 
 
-def _renamed(row: Fields, where: str) -> Fields:
-    """Normalize the names of fields: `Reference Outputs` is `reference_outputs`."""
-    renamed: Fields = {}
-    for name, value in row.items():
-        field = re.sub(r"[\s-]+", "_", name.strip()).lower()
-        new_name = field if field in _FIELDS and field not in row else name
-        if new_name in renamed:
-            raise InvalidInputError(f"{where}: two columns are called {new_name}. Rename one.")
-        renamed[new_name] = value
-    return renamed
+def _columns_of_fields(
+    rows: Sequence[Fields],
+    mapping: Mapping[str, list[str]],
+    where: str,
+    warn: Callable[[str], None],
+) -> dict[str, list[str]]:
+    """Return the columns of each field, mapped or of its name; warns of unused columns."""
+    if not rows:  # no record can be read, and each has its reason
+        return {}
+    option, _, path = where.partition(": ")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    mapped = [name for columns in mapping.values() for name in columns]
+    for name in mapped:
+        if not any(name in row or _nested(row, name) is not None for row in rows):
+            raise InvalidInputError(
+                f"--field: {path} has no column {name!r}: it has {_listed(names)}."
+            )
+    if not {*names, *mapping} & {"inputs", "outputs", *_JSON_FIELDS}:
+        raise InvalidInputError(
+            f"{where}: no column is called inputs or outputs: it has {_listed(names)}. Use "
+            "--field inputs=COLUMN --field outputs=COLUMN."
+        )
+    own = {*_FIELDS, *_JSON_FIELDS} - mapping.keys() - {*mapped}
+    used = own | {*mapped} | {name.partition(".")[0] for name in mapped}
+    if unused := _listed(name for name in names if name not in used):
+        warn(f"{option}: not used: {unused} (--field FIELD=COLUMN names what a column is).")
+    return {**{name: [name] for name in own}, **mapping}
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return excerpt(", ".join(filter(None, columns)), 500)
 
 
 def _nested(row: Fields, name: str) -> Any:
@@ -171,29 +130,33 @@ def _nested(row: Fields, name: str) -> Any:
     return value
 
 
-def _fields_of(
-    row: Fields, own: Iterable[str], mapping: Mapping[str, list[str]], choices: Collection[str]
-) -> Fields:
-    fields = {name: row[name] for name in own if name in row}
-    for field, names in mapping.items():
+def _fields_of(row: Fields, columns_of: Mapping[str, list[str]], scale: "Scale | None") -> Fields:
+    fields: Fields = {}
+    for field, names in columns_of.items():
         values = [_nested(row, name) for name in names]
-        # A pair needs both outputs.
-        missing = any(_is_missing(field, value) for value in values)
-        fields[field] = None if missing else values if len(values) > 1 else values[0]
-    value = fields.get("value")
-    is_choice = isinstance(value, str) and value.strip().casefold() in choices  # also "None"
-    return {
-        name: value
-        for name, value in fields.items()
-        if (name == "value" and is_choice) or not _is_missing(name, value)
-    }
+        if not any(_is_missing(field, value, scale) for value in values):  # a pair needs both
+            value = values[0] if len(values) == 1 else values
+            fields[field] = _converted(field, value, scale)
+    return fields
 
 
-def _is_missing(name: str, value: Any) -> bool:
+def _is_missing(field: str, value: Any, scale: "Scale | None") -> bool:
     """Return whether a value is empty, as pandas writes it."""
-    if isinstance(value, str):
-        return name not in ("inputs", "outputs") and value.strip() in _GAPS
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    if not isinstance(value, str):
+        return value is None or (isinstance(value, float) and math.isnan(value))
+    if field == "value":
+        choices = {choice.casefold() for choice in getattr(scale, "choices", ())}
+        return value.strip() in _GAPS and value.strip().casefold() not in choices
+    return value.strip() in _GAPS and field not in ("inputs", "outputs")
+
+
+def _converted(field: str, value: Any, scale: "Scale | None") -> Any:
+    """Convert dates, booleans and numbers that spreadsheets write."""
+    if field in _TEXT_FIELDS and isinstance(value, int | float):
+        return str(value).removesuffix(".0")
+    if field == "given_at":
+        return _date(value)
+    return _local_value(value, scale) if field == "value" and isinstance(value, str) else value
 
 
 def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
@@ -204,19 +167,14 @@ def _unify_numbers(rows: Sequence[Fields], name: str) -> None:
             row[name] = str(row[name]).strip().removesuffix(".0")
 
 
-def _read_date(fields: Fields) -> None:
-    """Convert a spreadsheet's day number or a compact date; raises ValueError for others."""
-    from memalign_graph.types import read_compact_date
-
+def _date(value: Any) -> Any:
+    """Convert a spreadsheet's day number."""
     try:
-        number = float(str(fields.get("given_at")).replace(",", "."))
+        number = float(str(value).replace(",", "."))
     except ValueError:
-        return
+        return value
     low, high = _EXCEL_DAYS
-    if low <= number < high:
-        fields["given_at"] = (_FIRST_DAY + timedelta(days=number)).isoformat()
-        return
-    fields["given_at"] = read_compact_date(fields["given_at"])
+    return (_FIRST_DAY + timedelta(days=number)).isoformat() if low <= number < high else value
 
 
 def _local_value(value: str, scale: "Scale | None") -> Any:
@@ -231,17 +189,64 @@ def _local_value(value: str, scale: "Scale | None") -> Any:
     return value.replace(",", ".") if is_decimal and not is_unclear else value
 
 
-def _json(text: str, where: str, suffix: str) -> list[tuple[str, Any]]:
-    lines = [(f"line {at}", line) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if suffix == ".jsonl":
-        return [(at, _object(_parsed(line))) for at, line in lines]
-    content = _parsed(text) if lines else []
-    if isinstance(content, InvalidInputError):
-        raise InvalidInputError(f"{where}: {content}") from content
-    rows = _oriented(content, where)
-    if isinstance(rows, list):
-        return [(f"record {number}", _object(row)) for number, row in enumerate(rows, 1)]
-    return [("line 1", _object(rows))]
+def _rows(path: str, option: str) -> list[Record]:
+    """Read the rows of a file by their columns' names."""
+    where, suffix = f"{option}: {path}", Path(path).suffix.lower()
+    if suffix == ".xlsx":
+        rows = _workbook(path, option)
+    else:
+        text = read_text(path, option)
+        if suffix not in (".jsonl", ".json", ".csv", ".tsv"):
+            objects = ".jsonl" if "\n" in text.strip() else ".json"
+            suffix = {"{": objects, "[": ".json"}.get(text.lstrip()[:1], ".csv")
+        readers = {".jsonl": _json_lines, ".json": _json, ".csv": _table, ".tsv": _tab_table}
+        rows = readers[suffix](text, where)
+    return [(at, _renamed(row, where) if isinstance(row, dict) else row) for at, row in rows]
+
+
+def _renamed(row: Fields, where: str) -> Fields:
+    """Normalize the names of fields: `Reference Outputs` is `reference_outputs`."""
+    renamed: Fields = {}
+    for name, value in row.items():
+        field = re.sub(r"[\s-]+", "_", name.strip()).lower()
+        new_name = field if field in _FIELDS and field not in row else name
+        if new_name in renamed:
+            raise InvalidInputError(f"{where}: two columns are called {new_name}. Rename one.")
+        renamed[new_name] = value
+    return renamed
+
+
+def _json_lines(text: str, _: str) -> list[Record]:
+    lines = enumerate(text.split("\n"), 1)
+    return [(f"line {number}", _object(_parsed(line))) for number, line in lines if line.strip()]
+
+
+def _json(text: str, where: str) -> list[Record]:
+    """Read records, or a table in any of pandas' orientations."""
+    content = _parsed(text) if text.strip() else []
+    rows: list[Any] = [content]
+    match content:
+        case InvalidInputError():
+            raise InvalidInputError(f"{where}: {content}") from content
+        case {"columns": [*names], "data": [*cells]}:
+            return _named([("header", names), *_numbered(cells)], where)
+        case [*rows] | {"schema": _, "data": [*rows]}:
+            pass
+        case dict() if content and all(isinstance(part, dict) for part in content.values()):
+            first, *others = content.values()
+            if _are_indexes(first) and all(part.keys() == first.keys() for part in others):
+                rows = [{name: part[key] for name, part in content.items()} for key in first]
+            elif _are_indexes(content):
+                rows = [first, *others]
+    return [(at, _object(row)) for at, row in _numbered(rows)]
+
+
+def _numbered(rows: Iterable[Any]) -> list[tuple[str, Any]]:
+    return [(f"record {number}", row) for number, row in enumerate(rows, 1)]
+
+
+def _are_indexes(keys: Collection[str]) -> bool:
+    return len(keys) > 0 and all(key.isdigit() for key in keys)
 
 
 def _parsed(text: str) -> Any:
@@ -254,7 +259,7 @@ def _parsed(text: str) -> Any:
         return InvalidInputError(f"this is not JSON: {error}.")
 
 
-def _object(row: Any) -> Any:
+def _object(row: Any) -> Fields | InvalidInputError:
     """Return a record, or why it is none."""
     if isinstance(row, list):
         return InvalidInputError(
@@ -265,40 +270,12 @@ def _object(row: Any) -> Any:
     return row if is_record else InvalidInputError("give an object with inputs and outputs.")
 
 
-def _oriented(content: Any, where: str) -> Any:
-    """Return the rows of a table in any of pandas' orientations."""
-    if not isinstance(content, dict) or not content:
-        return content
-    if isinstance(content.get("data"), list):
-        names = content.get("columns")
-        if isinstance(names, list):
-            names = list(map(str, names))
-            if name := repeated(names):
-                raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
-            return [
-                dict(zip(names, cells, strict=True))
-                if isinstance(cells, list) and len(cells) == len(names)
-                else cells
-                for cells in content["data"]
-            ]
-        if "schema" in content:
-            return content["data"]
-    values = list(content.values())
-    if not all(isinstance(value, dict) for value in values):
-        return content
-    keys = list(values[0])
-    if keys and all(key.isdigit() for key in keys) and all([*value] == keys for value in values):
-        return [{name: column[key] for name, column in content.items()} for key in keys]
-    return values if all(key.isdigit() for key in content) else content
-
-
-def _table(text: str, where: str) -> list[tuple[str, Any]]:
-    """Parse CSV; the delimiter is the comma, semicolon or tab that the header has most of."""
+def _table(text: str, where: str, delimiters: str = ",;\t") -> list[Record]:
+    """Parse CSV; the delimiter is the one that the header has most of."""
     csv.field_size_limit(2**31 - 1)
-    first, _, rest = text.lstrip().partition("\n")
+    first = text.lstrip().partition("\n")[0]
     separator = re.fullmatch(r"sep=(.)\r?", first)  # written for Excel
-    header = rest.partition("\n")[0] if separator else first
-    delimiter = separator[1] if separator else max(",;\t", key=header.count)
+    delimiter = separator[1] if separator else max(delimiters, key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         rows = [(f"line {reader.line_num}", cells) for cells in reader]
@@ -308,7 +285,11 @@ def _table(text: str, where: str) -> list[tuple[str, Any]]:
     return _named(rows[1:] if separator else rows, where)
 
 
-def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
+def _tab_table(text: str, where: str) -> list[Record]:
+    return _table(text, where, "\t")
+
+
+def _workbook(path: str, option: str) -> list[Record]:
     """Read the first sheet of an Excel workbook."""
     what = f"{option}: {path}: save it as CSV (UTF-8), or read it as it is, which"
     with require_extra("evaluation", what):
@@ -318,11 +299,10 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
         sheet = pd.read_excel(
             path, header=None, dtype=object, keep_default_na=False, engine="openpyxl"
         )
-    except OSError as error:
-        raise InvalidInputError(f"{option}: {path} can't be read: {error.strerror}.") from error
     except Exception as error:  # a damaged file raises errors of zipfile, zlib and XML
+        problem = getattr(error, "strerror", None) or "it is not an Excel workbook"
         raise InvalidInputError(
-            f"{option}: {path} is not an Excel workbook: save it as CSV (UTF-8) and give that file."
+            f"{option}: {path} can't be read: {problem}. Save it as CSV (UTF-8)."
         ) from error
     # Dates become text, as in other files; numbers and booleans stay as they are.
     rows = [
@@ -332,16 +312,22 @@ def _workbook(path: str, option: str) -> list[tuple[str, Any]]:
     return _named([(f"row {at}", cells) for at, cells in enumerate(rows, 1)], f"{option}: {path}")
 
 
-def _named(table: Sequence[tuple[str, list[Any]]], where: str) -> list[tuple[str, Any]]:
+def _named(table: Sequence[tuple[str, Any]], where: str) -> list[Record]:
     """Make records of a table's rows, named by the first one; skips blank rows."""
-    filled = [(at, cells) for at, cells in table if any(str(cell).strip() for cell in cells)]
+    filled = [
+        (at, cells)
+        for at, cells in table
+        if not isinstance(cells, list) or any(str(cell).strip() for cell in cells)
+    ]
     names = [str(name).strip() for _, head in filled[:1] for name in head]
     if name := repeated(filter(None, names)):
         raise InvalidInputError(f"{where}: two columns are called {name}. Rename one.")
     return [(at, _row(names, cells)) for at, cells in filled[1:]]
 
 
-def _row(names: Sequence[str], cells: list[Any]) -> Fields | InvalidInputError:
+def _row(names: Sequence[str], cells: Any) -> Fields | InvalidInputError:
+    if not isinstance(cells, list):
+        return InvalidInputError("this is not a row of cells.")
     while len(cells) > len(names) and not str(cells[-1]).strip():
         cells = cells[:-1]
     if len(cells) != len(names):

@@ -99,12 +99,15 @@ def _is_table(value: Any) -> bool:
 
 @dataclass
 class Terminal:
-    """Where a command prints, by its options."""
+    """Where a command prints, by its options.
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")
-    ] = False
+    Options:
+        as_json: Print the result as JSON.
+        quiet: Print no progress and no notes.
+    """
+
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False
 
     def __post_init__(self) -> None:
         self._stderr = Console(stderr=True, markup=False, highlight=False, emoji=False)

@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from memalign_graph.cli.files import EMPTY_VERSION, check_database
+from memalign_graph.cli.files import check_database
 from memalign_graph.cli.terminal import Terminal, clean, key_value_table, pluralize, table
 
 if TYPE_CHECKING:
@@ -32,21 +32,25 @@ _NEXT = "\nNext: memalign demo --interactive (you are the expert), --sql or --fr
 
 def demo(
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Judge SQL, not exam answers.")] = False,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", help="Give the feedback yourself.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget earlier runs.")] = False,
-    memory: Annotated[Path, typer.Option(dir_okay=False, help="SQLite file of the memory.")] = Path(
-        ".memalign", "demo.sqlite"
-    ),
+    sql: Annotated[bool, typer.Option("--sql")] = False,
+    interactive: Annotated[bool, typer.Option("--interactive")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh")] = False,
+    memory: Annotated[Path, typer.Option(dir_okay=False)] = Path(".memalign", "demo.sqlite"),
     terminal: Terminal,
 ) -> int:
-    """Judge cases, learn from experts' feedback on others, and judge the same cases again."""
+    """Judge cases, learn from experts' feedback on others, and judge the same cases again.
+
+    Options:
+        sql: Judge SQL, not exam answers.
+        interactive: Give the feedback yourself.
+        fresh: Forget earlier runs.
+        memory: SQLite file of the memory.
+    """
     from langgraph.store.memory import InMemoryStore
 
     from memalign_graph.graphs import create_alignment_graph, create_judge_graph
     from memalign_graph.local import open_local_store
+    from memalign_graph.memory.facts import EMPTY_VERSION
     from memalign_graph.memory.judge_memory import JudgeMemory
     from memalign_graph.models import models_from_environment
     from memalign_graph.types import Criterion

@@ -116,6 +116,9 @@ def _is_changed(part: Any) -> bool:
 FeedbackHashes = dict[str, str]
 """Feedback hashes (`Episode.word`) by episode id."""
 
+EMPTY_VERSION = "0" * 32
+"""The version of an empty memory."""
+
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 FACT = "fact"

@@ -13,6 +13,7 @@ from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import ASYNC, IO
 from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import EMPTY_VERSION
 from memalign_graph.memory.feedback import revise
 from memalign_graph.memory.history import Commit, diff, history, rollback
 from memalign_graph.memory.judgments import utc_now
@@ -156,7 +157,7 @@ async def show_changes(page: PageRequest) -> Response:
     version = page.request.path_params["version"]
     if version not in versions:
         raise InvalidInputError(f"There is no version {version!r}.")
-    before = [*versions, "0" * len(version)][versions.index(version) + 1]
+    before = [*versions, EMPTY_VERSION][versions.index(version) + 1]
     changes = await diff(ASYNC, access, before, version)
     guidelines, episodes = changes.guidelines, changes.episodes
     return page.fragment(

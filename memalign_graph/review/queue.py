@@ -17,8 +17,8 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.graphs import create_feedback_graph
 from memalign_graph.interrupts import case_payload
 from memalign_graph.io import ASYNC
-from memalign_graph.memory.access import MemoryAccess, search_namespace
-from memalign_graph.memory.facts import DEFAULT_NAMESPACE, unpacked
+from memalign_graph.memory.access import MemoryAccess
+from memalign_graph.memory.facts import DEFAULT_NAMESPACE
 from memalign_graph.memory.index import Vector, decode_vector
 from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readable, reasons_to_ask
 from memalign_graph.memory.recall import stored_vectors
@@ -40,7 +40,7 @@ _MAX_LISTED = 100
 _MAX_COMPARED = 500  # cases that are compared to choose those that are like most others
 _LISTING_TTL_S = 5.0
 _READ_SHARE = 50  # a source that takes 1 s to read is read once in 50 s
-_MAX_REMEMBERED = 1_000  # cases that browsers may have open; tasks that were removed
+_MAX_OPENED = 1_000  # cases that browsers may have open
 
 _Listed = tuple[list[ReviewTask], int]
 """The tasks to show, and how many there are in all."""
@@ -59,7 +59,6 @@ class _CachedListing:
 
     tasks: list[ReviewTask] = field(default_factory=list)
     total: int = 0
-    read_at: float = float("-inf")
     expires_at: float = float("-inf")
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -88,8 +87,6 @@ class ReviewQueue:
         self._listings: dict[str, _CachedListing] = {}
         self._opened: dict[tuple[str, str, str], tuple[CasePayload, set[str]]] = {}
         """The cases that are open in browsers, with the purges that were known then."""
-        self._removed: dict[str, float] = {}
-        """When a task was answered or found to be answered elsewhere."""
         self._claiming = asyncio.Lock()
 
     @property
@@ -108,21 +105,19 @@ class ReviewQueue:
 
     async def list_tasks(self, reviewer: Reviewer) -> _Listed:
         """Return the tasks for a reviewer, skipped ones last, and the number of all open tasks."""
-        listings = [
-            await self._listing(f"kept {name}", partial(self._list_kept_judgments, name))
-            for name in self.judges
-        ]
+        sources: dict[str, Callable[[], Awaitable[_Listed]]] = {
+            f"kept {name}": partial(self._list_kept_judgments, name) for name in self.judges
+        }
         if reviewer.client is not None:
             read = partial(threads.list_tasks, reviewer.client, self.judges, _MAX_LISTED)
-            listings.append(await self._listing(f"threads {reviewer.account}", read))
-        leases, answered = await self.leases.all(), {*self.answers.learning.values()}
+            sources[f"threads {reviewer.account}"] = read
+        listings = [await self._listing(*source) for source in sources.items()]
         listed = [task for listing in listings for task in listing.tasks]
-        for listing in listings:  # what was removed while the source was read may be in it again
-            ids = (task.id for task in listing.tasks)
-            answered |= {key for key in ids if self._removed.get(key, -1.0) >= listing.read_at}
-        on_threads = {
-            key for task in listed if task.id.startswith("t-") for key in task.judgment_ids
-        }
+        # A kept judgment is one task with the interrupt of its thread.
+        settled = {key for task in listed if task.id.startswith("t-") for key in task.judgment_ids}
+        for name in self.judges:
+            settled |= await _answered_ids(self.access(name))
+        leases, learning = await self.leases.all(), {*self.answers.learning.values()}
         skipped = {lease.key for lease in leases if lease.value["skipped"]}
         tasks = [
             replace(
@@ -131,8 +126,8 @@ class ReviewQueue:
                 skipped=f"{task.id}:{reviewer.name}" in skipped,
             )
             for task in listed
-            if task.id not in answered
-            and not (task.id.startswith("j-") and task.judgment_ids <= on_threads)
+            if task.id not in learning
+            and not (task.id.startswith("j-") and task.judgment_ids <= settled)
         ]
         tasks.sort(
             key=lambda task: (task.skipped, bool(task.held_by), task.rank, task.asked_at, task.id)
@@ -159,13 +154,13 @@ class ReviewQueue:
             opened, purges = self._opened[key]
             case = opened if await self._purges(opened) == purges else None
         if case is None:
-            self._remove(task_id)
+            self._listings.clear()  # they may have it still
             raise NotOpenError
         # A case that is open in a browser can be answered after its judgment has left the store,
         # but only here: another process would have to trust what the form says about the case.
         # After a purge it cannot: the purge may have erased the case.
         self._opened[key] = case, await self._purges(case)
-        drop_oldest(self._opened, _MAX_REMEMBERED)
+        drop_oldest(self._opened, _MAX_OPENED)
         holder = await self.leases.renew(reviewer.name, task_id)
         return replace(make_task(task_id, case), case=case, held_by=holder)
 
@@ -178,10 +173,9 @@ class ReviewQueue:
     ) -> None:
         """Store an answer, and learn from it in the background."""
         learning = await self.answers.submit(reviewer, task_id, case, reply)
-        # Again after learning: until then a thread still has its interrupt.
-        learning.add_done_callback(lambda _: self._remove(task_id))
+        if task_id.startswith("t-"):  # it has its interrupt until then
+            learning.add_done_callback(lambda _: self._listings.clear())
         await self.leases.release(reviewer.name, task_id)
-        self._remove(task_id)
 
     async def _case(self, reviewer: Reviewer, task_id: str, *, late: bool) -> CasePayload | None:
         source, _, rest = task_id.partition("-")
@@ -192,16 +186,10 @@ class ReviewQueue:
         with suppress(InvalidInputError):
             access = self.access(unquote(name))
             stored = await find_judgment(ASYNC, access, judgment_id, late=late)
-            rows = (await access.refresh(ASYNC)).rows()
-            if late or not any(judgment_id in row.verdicts for row in rows):
+            if late or judgment_id not in await _answered_ids(access):
                 case = case_payload("review", [access.criterion], stored.example, [stored.judgment])
                 return {**case, "namespace": self.namespace}
         return None
-
-    def _remove(self, task_id: str) -> None:
-        """Hide a task from the listings that were read before."""
-        self._removed[task_id] = time.monotonic()
-        drop_oldest(self._removed, _MAX_REMEMBERED)
 
     async def _listing(self, source: str, read: Callable[[], Awaitable[_Listed]]) -> _CachedListing:
         listing = self._listings.setdefault(source, _CachedListing())
@@ -209,23 +197,21 @@ class ReviewQueue:
             began = time.monotonic()
             if began > listing.expires_at:
                 listing.tasks, listing.total = await read()
-                ended, listing.read_at = time.monotonic(), began
+                ended = time.monotonic()
                 listing.expires_at = ended + max(_LISTING_TTL_S, _READ_SHARE * (ended - began))
         return listing
 
     async def _list_kept_judgments(self, name: str) -> _Listed:
         """List the kept judgments without an answer; only those that are shown are parsed."""
-        access = self.access(name)
-        namespace = access.layout.of("judgments")
-        results: Any = await ASYNC.batch(self.store, [search_namespace(namespace)])
-        view, now = await access.refresh(ASYNC), datetime.now(UTC)
-        answered = {judgment_id for row in view.rows() for judgment_id in row.verdicts}
-        items = [
-            unpacked(item.value)
-            for item in results[0]
-            if item.namespace == namespace and item.key not in answered
+        access, now = self.access(name), datetime.now(UTC)
+        [items] = await access.search(ASYNC, access.layout.of("judgments"))
+        answered = await _answered_ids(access)
+        pending = [
+            item
+            for item in items
+            if item["judgment"]["id"] not in answered
+            and datetime.fromisoformat(item["kept_until"]) > now
         ]
-        pending = [item for item in items if datetime.fromisoformat(item["kept_until"]) > now]
         pending.sort(key=lambda item: (item["kept_until"], item["judgment"]["id"]))
         reasons = await reasons_to_ask(ASYNC, access)
         for item in pending:  # it is decided after a judgment is kept whether an expert is asked
@@ -264,6 +250,12 @@ class ReviewQueue:
         order = cover_order(vectors, [*labeled_vectors.values()], _MAX_LISTED)
         by_coverage = [*(embedded[index] for index in order), *rest]
         return [*((0, item) for item in sample), *enumerate(by_coverage, 1)][:_MAX_LISTED]
+
+
+async def _answered_ids(access: MemoryAccess) -> set[str]:
+    """Return the ids of the judgments that experts have answered."""
+    rows = (await access.refresh(ASYNC)).rows()
+    return {judgment_id for row in rows for judgment_id in row.verdicts}
 
 
 def cover_order(waiting: Sequence[Vector], known: Sequence[Vector], count: int) -> list[int]:

@@ -96,7 +96,7 @@ def test_database_of_something_else(shell: Shell) -> None:
 @pytest.mark.parametrize("command", ["review", "rate", "align --pending", "memory list"])
 def test_memory_that_does_not_exist(shell: Shell, command: str) -> None:
     error = shell.run(*command.split(), "-c", "tone.yaml").refusal
-    assert error.startswith("--memory: memalign.db does not exist: `memalign align` makes one")
+    assert error.startswith("--memory: memalign.db has no memory: `memalign align` makes one")
     assert not (shell.folder / "memalign.db").exists()
 
 
@@ -176,12 +176,11 @@ def test_usage_errors_are_status_2(shell: Shell) -> None:
         ("judge: {keep_judgments: 30 days}", "judge.keep_judgments: '30 days' is not a number"),
         ("judge: {keep_judgments: yes}", "judge.keep_judgments: True is not a number of days"),
         ("judge: {keep_judgments: 0}", "judge.keep_judgments: 0 is not a number of days"),
-        ("judge: {criterion: x}", "judge.criterion: is not a setting."),
-        ("judge: {1: 2}", "judge.1: is not a setting."),
+        ("judge: {criterion: x}", "judge.criterion: is not a setting: give checks, "),
+        ("judge: {1: 2}", "judge.1: is not a setting: give checks, "),
         ("judge: [1]", "judge: give settings by name, not [1]."),
         ("judge: {k: -1}", "judge.k: -1 is below the minimum"),
         ("judge: {swap: true}", "judge.swap: only a criterion with"),
-        ("judge: {stars: 3}", "judge.stars: is not a known field"),
         ("judge: {distill_model: gpt}", "judge.distill_model: 'gpt' names no model"),
         ("learn: {k: 3}", "learn.k: is not a setting: give batch_size, guard, "),
         ("learn: {batch_size: 0}", "learn.batch_size: 0 is below the minimum of 1."),

@@ -101,7 +101,7 @@ def test_failing_example_does_not_stop_the_others(shell: Shell) -> None:
 
 def test_named_memory_must_exist_and_not_be_empty(shell: Shell) -> None:
     error = shell.run("judge", "-c", "tone.yaml", "-m", "typo.db", *ONE).refusal
-    assert error.startswith("--memory: typo.db does not exist: `memalign align` makes one")
+    assert error.startswith("--memory: typo.db has no memory: `memalign align` makes one")
     assert shell.server.chats == []
     shell.align(ANN)
     shell.write("other.yaml", "name: other\ninstructions: Is it true?\n")

@@ -142,7 +142,7 @@ def test_an_unreadable_workbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     damaged = [(tmp_path / name).read_bytes() for name in ("cut", "ods")]
     for data in (b"PK\x03\x04\xff", b"inputs,outputs", *damaged):
         (tmp_path / "f.xlsx").write_bytes(data)
-        unreadable = r"f\.xlsx is not an Excel workbook: save it as"
+        unreadable = r"f\.xlsx can't be read: it is not an Excel workbook\. Save it as CSV"
         with pytest.raises(InvalidInputError, match=unreadable):
             read("f.xlsx", folder=tmp_path)
     with pytest.raises(InvalidInputError, match=r"none\.xlsx can't be read: No such file"):
@@ -216,7 +216,8 @@ def test_dates_as_numbers(tmp_path: Path, text: str, date: str) -> None:
 def test_year_is_not_a_date(tmp_path: Path) -> None:
     text = "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\nYo,Ho,TRUE,2024-05-01\n"
     wrong, right = read_text(tmp_path, text)
-    assert str(wrong).startswith("given_at: 2024 is not a date")
+    with pytest.raises(InvalidInputError, match="given_at: 2024 is not a date"):
+        feedback([wrong])
     assert feedback([right])[0].given_at.isoformat() == "2024-05-01T00:00:00+00:00"
 
 
