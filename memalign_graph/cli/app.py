@@ -93,12 +93,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit status."""
     terminal, stopped = Terminal(), Status.INTERRUPTED
 
-    def stop(*_: object) -> None:  # as Ctrl-C, which asyncio handles
+    def stop(*_: object) -> None:
         nonlocal stopped
         stopped = Status.TERMINATED
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a script's `memalign ... &`
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
     handler = logging.Handler(logging.WARNING)

@@ -23,6 +23,7 @@ from memalign_graph.cli.options import (
 from memalign_graph.cli.records import read_records
 from memalign_graph.cli.terminal import Terminal, clean, key_value_table, table
 from memalign_graph.errors import InvalidInputError, require_extra
+from memalign_graph.local.stores import open_store_async
 
 if TYPE_CHECKING:
     from memalign_graph.evaluation import Report
@@ -86,8 +87,6 @@ async def _align(
     terminal: Terminal,
 ) -> tuple[dict[str, Any], set[str]]:
     """Run the alignment; returns its report, and the ids of all feedback that is still pending."""
-    from memalign_graph.local import open_store_async
-
     state: Any = {}
     async with open_store_async(location.memory) as store:
         parts = builder.compile(store=store).astream(
@@ -293,7 +292,6 @@ def review(
     judge = flags.judge(location.criterion, terminal)
 
     async def serve() -> None:
-        from memalign_graph.local import open_store_async
         from memalign_graph.review import ReviewQueue, create_review_app, serve_page
 
         async with open_store_async(location.memory) as store:

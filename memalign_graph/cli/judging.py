@@ -22,6 +22,7 @@ from memalign_graph.cli.options import (
 from memalign_graph.cli.records import Record, example_of, read_records
 from memalign_graph.cli.terminal import Terminal, pluralize
 from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.local.stores import open_store, open_store_async
 
 if TYPE_CHECKING:
     from memalign_graph.settings import Judge
@@ -155,7 +156,6 @@ async def _judge(
     results: _Results,
 ) -> None:
     from memalign_graph.graphs import create_judge_graph
-    from memalign_graph.local import open_store_async
 
     terminal = results.terminal
     indexes = [index for index in range(len(examples)) if index not in results.lines]
@@ -194,7 +194,6 @@ def _prepare(
     results: _Results,
 ) -> int:
     from memalign_graph.bulk import prepare_batch
-    from memalign_graph.local import open_store
 
     rows = [{**row, **case} for row, case in zip(results.rows, examples, strict=True)]
     with option_errors(**_OPTION_BY_FIELD), _open_store(location, settings, open_store) as store:
@@ -217,7 +216,6 @@ def _collect(
     results: _Results,
 ) -> None:
     from memalign_graph.bulk import UnansweredError, collect_batch
-    from memalign_graph.local import open_store
 
     cases, answers, again = files
     with (

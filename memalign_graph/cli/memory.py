@@ -12,6 +12,7 @@ from memalign_graph.cli.files import STDIN, check_output_path, has_table, read_t
 from memalign_graph.cli.options import MemoryLocation, Status, as_command, option_errors
 from memalign_graph.cli.terminal import Terminal, pluralize, table
 from memalign_graph.errors import InvalidInputError
+from memalign_graph.local.stores import open_checkpointer
 
 app = typer.Typer(
     help="Show, export, import, roll back and forget. For an id or a version, its first four "
@@ -173,7 +174,6 @@ def forget(
         purge: Erase it for good; rollback cannot restore it.
         yes: Do not ask for confirmation.
     """
-    from memalign_graph.local import open_checkpointer
     from memalign_graph.memory.facts import EMPTY_VERSION
 
     if not (keys or author):

@@ -14,7 +14,7 @@ import typer
 from memalign_graph.cli.files import CriterionFile, check_database, has_table, load_criterion
 from memalign_graph.cli.terminal import Terminal
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.local.stores import without_secrets
+from memalign_graph.local.stores import open_store, without_secrets
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
@@ -187,7 +187,6 @@ class MemoryLocation:
     @contextmanager
     def open(self, *, may_create: bool = False, embeddings: Any = None) -> Iterator["JudgeMemory"]:
         """Open the memory; unless `may_create`, it must not be empty."""
-        from memalign_graph.local import open_store
         from memalign_graph.models import models_from_environment
 
         self.check(must_exist=not may_create)

@@ -34,7 +34,6 @@ MAX_INPUT_TOKENS = 8192
 MAX_OUTPUT_TOKENS = 1024
 """The longest answer to the longest prompt."""
 
-_STOP_S = 5.0
 _logger = logging.getLogger(__name__)
 
 
@@ -115,15 +114,10 @@ def _launch(weights: Path) -> tuple[subprocess.Popen[str], Endpoint]:
         )
 
 
-def _close(process: Any) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdin.close()
-    process.stdout.close()
+def _close(process: "subprocess.Popen[str]") -> None:
+    process.kill()  # it has nothing to save
+    with process:  # waits, and closes the pipes
+        pass
 
 
 class _LocalChatOpenAI(ChatOpenAI):

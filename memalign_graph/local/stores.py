@@ -129,7 +129,8 @@ def _open_sqlite(
     store_or_saver = kind(_connect(path, isolation_level))
     try:
         # Creating tables takes several transactions: one process at a time.
-        with closing(_connect(f"{path}.lock", _OWN_TRANSACTIONS)) as lock:
+        lock_path = path if str(path) == ":memory:" else f"{path}.lock"
+        with closing(_connect(lock_path, _OWN_TRANSACTIONS)) as lock:
             lock.execute("BEGIN EXCLUSIVE")
             store_or_saver.conn.execute("PRAGMA journal_mode=WAL").close()
             store_or_saver.setup()

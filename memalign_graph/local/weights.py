@@ -95,13 +95,13 @@ def _fetch(target: Path) -> None:
             except Exception as error:  # noqa: BLE001 - the next source may work
                 failures.append(f"{name}: {error}")
                 continue
-            is_right = _hash_matches(downloaded)
-            if is_right:
+            if _hash_matches(downloaded):
                 downloaded.replace(target)
+            else:
+                failures.append(f"{name}: the file does not have the sha256 {SHA256}")
             shutil.rmtree(folder)
-            if is_right:
+            if target.exists():
                 return
-            failures.append(f"{name}: the file does not have the sha256 {SHA256}")
     raise LocalModelError(
         f"The weights of the embedded model are not in {target.parent} and could not be downloaded "
         f"({'; '.join(failures)}). Set MEMALIGN_LOCAL_WEIGHTS to the path of {FILENAME}, or use "

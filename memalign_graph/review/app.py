@@ -14,7 +14,6 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from memalign_graph.errors import InvalidInputError, MemAlignError
-from memalign_graph.io import ASYNC
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.review import dashboard, preview
 from memalign_graph.review.blocks import sections_of, tool_call
@@ -72,9 +71,6 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
     task = await page.open_task()
     case, criteria, example = task.case, criteria_of(task.case), task.case["example"]
     shows_verdict = page.request.query_params.get("show") == "verdict"
-    access = page.queue.access(task.criteria[0], case["namespace"])
-    rows = (await access.refresh(ASYNC)).rows()
-    authors = [row.content.get("author") for row in rows]
     pairwise = any(isinstance(criterion.scale, Pairwise) for criterion in criteria.values())
     return await page.show(
         "case",
@@ -86,8 +82,6 @@ async def show_case(page: PageRequest, error: str = "") -> Response:
         filled=page.form,
         judgments=shown_judgments(case) if shows_verdict else None,
         error=error or None,
-        answered=len({row.example_id for row in rows}),
-        answered_by_reviewer=authors.count(page.reviewer.name),
         is_call=bool(tool_call(example["outputs"])),
         is_own_memory=case["namespace"] == page.queue.namespace,
     )

@@ -42,22 +42,24 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
+@dataclass
 class SignIn:
     """How reviewers are identified, as `create_review_app` documents it."""
 
-    def __init__(
-        self,
-        served: bool,  # noqa: FBT001 - as the app passes it
-        user_header: str | None,
-        proxy: str | None,
-        name: str,
-    ) -> None:
-        if user_header is not None and not re.fullmatch(r"[\w-]+", user_header, re.ASCII):
+    served: bool
+    user_header: str | None
+    proxy: str | None
+    name: str
+    _proxies: Sequence[_Network] = ()
+
+    def __post_init__(self) -> None:
+        header, proxy = self.user_header, self.proxy
+        if header is not None and not re.fullmatch(r"[\w-]+", header, re.ASCII):
             raise InvalidInputError(
-                f"user_header: {user_header!r} is not the name of a header. Use one such as "
+                f"user_header: {header!r} is not the name of a header. Use one such as "
                 "X-Forwarded-User."
             )
-        if proxy is not None and user_header is None:
+        if proxy is not None and header is None:
             raise InvalidInputError("proxy: it needs user_header, the header that names the user.")
         try:
             self._proxies = _LOOPBACK if proxy is None else [ip_network(proxy, strict=False)]
@@ -66,14 +68,13 @@ class SignIn:
                 f"proxy: {proxy!r} is not an IP address or network. Use one such as 10.0.0.7 or "
                 "10.0.0.0/8."
             ) from error
-        self._served, self._user_header, self._name = served, user_header, name
 
     def reviewer(self, request: Request) -> Reviewer:
         """Return who sent a request; raises an HTTPException if that cannot be trusted."""
-        if self._served:
+        if self.served:
             return self._user_of_server(request)
-        if self._user_header:
-            return Reviewer(self._user_of_proxy(request, self._user_header), verified=True)
+        if self.user_header:
+            return Reviewer(self._user_of_proxy(request, self.user_header), verified=True)
         host = re.sub(r":\d+$", "", request.headers.get("host", ""))
         # Any client can send this header. A client without an address uses a Unix socket.
         is_local = request.client is None or _is_in(request.client.host, _LOOPBACK)
@@ -118,7 +119,7 @@ class SignIn:
 
     def _name_of_cookie(self, request: Request) -> str:
         name = short_name(unquote(request.cookies.get("memalign_name", "")))
-        return name or short_name(self._name)
+        return name or short_name(self.name)
 
 
 def _is_in(address: str, networks: Sequence[_Network]) -> bool:
