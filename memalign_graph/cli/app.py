@@ -1,6 +1,5 @@
 """The `memalign` program: run a command, turn errors into messages and exit statuses."""
 
-import io
 import logging
 import os
 import signal
@@ -103,12 +102,10 @@ def run(arguments: Sequence[str]) -> int:
     # A subclass for one method would be longer, so the method is assigned.
     handler.emit = lambda record: terminal.warn(record.getMessage())  # type: ignore[method-assign] # see above
     logging.getLogger("memalign_graph").handlers = [handler]
-    for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name) or io.TextIOWrapper(io.BytesIO())  # it was closed: `<&-`
-        setattr(sys, name, stream)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # it is no file's, or was read from
             # Escape characters that the encoding does not have.
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # see above
     try:
         # Typer's own `main()` has other messages and statuses.
         with typer.main.get_command(app).make_context("memalign", [*arguments]) as context:

@@ -83,36 +83,6 @@ def test_threads_panels_and_judgments_share_a_queue(urls: tuple[str, str], exper
             assert feedback_on(client, number) == {("zoe", False, "So cold.")}
 
 
-def test_second_answer_to_an_interrupt_is_feedback(urls: tuple[str, str], expert: Bring) -> None:
-    with client_of(urls[0]) as client:
-        ann, bob = expert(urls[0], "ann"), expert(urls[0], "bob")
-        for number, are_at_once in ((4, False), (5, True)):
-            question = question_of(client, ask(client, number))
-            for one, digit in ((ann, "1"), (bob, "2")):
-                one.go(f"/case/{question}")
-                assert ("ann has this case open as well" in one.text) == (one is bob)
-                one.fill(digit, f"I am {digit}.")
-            if not are_at_once:
-                ann.turn()
-                notices = [ann.notice()]
-                bob.turn()
-                notices.append(bob.notice())
-            else:
-                ann.press("Enter")
-                bob.press("Enter")
-                ann.settle()
-                bob.settle()
-                notices = sorted(
-                    [ann.notice(), bob.notice()], key=lambda text: text[:8] != "Learned:"
-                )
-            assert notices[0].startswith("Learned:")
-            assert notices[1].startswith("This case was answered before.")
-            assert feedback_on(client, number) == {
-                ("ann", True, "I am 1."),
-                ("bob", False, "I am 2."),
-            }
-
-
 def test_users_see_their_threads_and_sign_answers(urls: tuple[str, str], expert: Bring) -> None:
     url = urls[1]
     assert httpx.get(f"{url}/review", trust_env=False).status_code == 401

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from memalign_graph.alignment.report import AlignmentReport
 from memalign_graph.cli import main
 from memalign_graph.cli.app import _message_and_status
 from tests.integration_tests.cli.support import ANN, CRITERION_YAML, Shell
@@ -137,28 +138,6 @@ def test_internal_error_shows_a_traceback(
     assert "report it" in err
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (["align", "-f", "-"], "--feedback: -: it has no records."),
-        (["memory", "forget", "--author", "ann"], "--yes: there is no terminal to ask at."),
-    ],
-)
-def test_closed_stdin_is_read_as_empty(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: list[str], says: str
-) -> None:
-    shell.align(ANN)
-    monkeypatch.setattr("sys.stdin", None)
-    assert shell.run(*command, "-c", "tone.yaml").refusal.startswith(says)
-
-
-def test_closed_stdout_gets_no_output(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell.align(ANN)
-    for options in ([], ["--json"]):
-        monkeypatch.setattr("sys.stdout", None)
-        assert shell.memory("list", *options).status == 0
-
-
 def test_usage_errors_are_status_2(shell: Shell) -> None:
     judge = ["judge", "-c", "none.yaml", "--inputs", "a", "--outputs", "b"]
     align = ["align", "-c", "tone.yaml", "--pending"]
@@ -198,10 +177,12 @@ def test_one_bad_record_does_not_exclude_the_others(shell: Shell) -> None:
     shell.write("f.csv", "inputs,outputs,value\nHi,Ho,TRUE\nYo\nHey,No,maybe\nWhen?,At nine.,no\n")
     ran = shell.run("align", "-c", "tone.yaml", "-f", "f.csv", "--json")
     assert ran.status == 4
-    assert ran.document["feedback"] == {"new": 2, "changed": 0, "unchanged": 0, "rejected": 2}
-    ragged, off = ran.document["rejected"]
-    assert (ragged["index"], ragged["reason"][:24]) == (1, "line 3: it has 1 cells, ")
-    assert (off["index"], "'maybe' is not on the" in off["reason"]) == (2, True)
+    report = AlignmentReport.model_validate(ran.document)
+    assert (report.feedback.new, report.feedback.rejected) == (2, 2)
+    ragged, off = report.rejected
+    assert (ragged.index, ragged.reason[:24]) == (1, "line 3: it has 1 cells, ")
+    assert (off.index, off.reason[:35]) == (2, "line 4: value: 'maybe' is not on th")
+    assert off.reason in shell.run("align", "-c", "tone.yaml", "-f", "f.csv").out
     judged = shell.run("judge", "-c", "tone.yaml", "-e", "f.csv", "--json", "-q")
     assert judged.status == 4
     assert [bool(line["judgment"]) for line in judged.lines] == [True, False, True, True]

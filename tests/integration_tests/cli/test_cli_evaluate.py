@@ -80,24 +80,15 @@ def test_undefined_metric_misses_its_threshold(shell: Shell) -> None:
     assert "missed by the aligned judge's kappa, which is not defined on these cases" in ran.err
 
 
-def test_numbers(shell: Shell) -> None:
-    shell.write("tone.yaml", "name: tone\ninstructions: How kind?\nscale: 1-5\n")
-    records = [record(n, value=n % 5 + 1) for n in range(10)]
-    ran = evaluate(shell, "--max-mae", "4", "--min-ccc", "-1", records=records)
-    assert ran.status in (0, 1)  # a judge that always says one number has no concordance, or 0
-    assert "--max-mae 4: met by the aligned judge's mae of 1.70" in ran.err
-    assert evaluate(shell, "--max-mae", "1.6", records=records).status == 1
-
-
 def test_rounding_misses_no_threshold(shell: Shell) -> None:
     """The judge says 1 in all cases: 1 - 0.7 is more than 0.3 in binary."""
-    shell.write(
-        "tone.yaml", "name: tone\ninstructions: How kind?\nscale: {minimum: 0, maximum: 1}\n"
-    )
+    scale = "{minimum: 0, maximum: 1}"
+    shell.write("tone.yaml", f"name: tone\ninstructions: How kind?\nscale: {scale}\n")
     records = [record(n, value=0.7) for n in range(4)]
-    ran = evaluate(shell, "--max-mae", "0.3", records=records)
-    assert "--max-mae 0.3: met by the aligned judge's mae of 0.30" in ran.err
     assert evaluate(shell, "--max-mae", "0.29", records=records).status == 1
+    ran = evaluate(shell, "--max-mae", "0.3", "--min-ccc", "-1", records=records)
+    assert "--max-mae 0.3: met by the aligned judge's mae of 0.30" in ran.err
+    assert "missed by the aligned judge's ccc, which is not defined on these cases" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -135,11 +126,12 @@ def test_unusable_arguments(shell: Shell, scale: str, options: list[str], says: 
 
 
 def test_unusable_records_are_named_and_excluded(learner: Shell) -> None:
-    records = [*RECORDS, {"inputs": "x", "value": True}, record(1, value="perhaps")]
-    ran = evaluate(learner, records=records)
+    records = [*RECORDS, {"inputs": "x", "value": True}]
+    learner.write_csv("test.csv", *RECORDS, record(26, value="perhaps"))
+    ran = evaluate(learner, "--test", "test.csv", records=records)
     assert ran.status == 4
     assert "--feedback: feedback.jsonl, line 13: " in ran.err
-    assert "--feedback: feedback.jsonl, line 14: value: 'perhaps' is not on the scale" in ran.err
+    assert "--test: test.csv, line 14: value: 'perhaps' is not on the scale" in ran.err
     assert "no record can be used" in evaluate(learner, records=[{"inputs": "x"}]).refusal
 
 
@@ -153,14 +145,10 @@ def test_separate_test_set_and_reports(learner: Shell) -> None:
     assert (learner.folder / "r.html").read_text(encoding="utf-8").startswith("<")
 
 
-def test_bad_test_record_and_case_without_verdict_are_reported(learner: Shell) -> None:
-    cases = [record(n) for n in range(20, 26)]
-    learner.write_csv("test.csv", *cases, record(26, value="perhaps"))
-    assert evaluate(learner, "--test", "test.csv", "--json").status == 4
-    learner.write_csv("test.csv", *cases)
-    refused = Rule(lambda chat: "Answer 20" in chat.text, reply=refusal())
+def test_case_without_verdict_is_reported(learner: Shell) -> None:
+    refused = Rule(lambda chat: "Answer 2 " in chat.text, reply=refusal())
     learner.server.rules = [refused, *learner.server.rules]
-    assert evaluate(learner, "--test", "test.csv", "--json").status == 4
+    assert evaluate(learner, "--json").status == 4
 
 
 def test_second_run_with_a_cache_calls_no_model(learner: Shell) -> None:

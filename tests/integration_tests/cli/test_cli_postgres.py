@@ -2,9 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
 from memalign_graph.local import open_checkpointer, open_store
@@ -44,25 +42,6 @@ def test_memory_in_postgres_is_created_used_shown_and_exported(shell: Shell, url
     ran = shell.memory("list", "--namespace", "elsewhere")
     assert "It has: memalign.support_tone." in ran.error
     assert not (shell.folder / "memalign.db").exists()
-
-
-def test_review_page_on_postgres(shell: Shell, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages: list[str] = []
-
-    async def visit(app: Any, host: str, port: int, announce: Any) -> None:
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            listed = await client.get("/review")
-            response = await client.get("/review/next", follow_redirects=True)
-        pages.extend([listed.text, response.text])
-
-    monkeypatch.setattr("memalign_graph.review.serve_page", visit)
-    shell.settings(judge={"keep_judgments": 30})
-    shell.align(BOB)
-    assert shell.judge({name: ANN[name] for name in ("inputs", "outputs")}).status == 0
-    ran = shell.run("review", "-c", "tone.yaml", "--author", "ann")
-    assert ran.status == 0, ran.err
-    assert all(ANN["outputs"] in page for page in pages)
 
 
 def test_purge_erases_threads_in_the_same_database(shell: Shell, url: str) -> None:

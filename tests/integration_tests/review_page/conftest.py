@@ -16,6 +16,7 @@ from langgraph.types import Command
 from langgraph_sdk.errors import NotFoundError
 
 from memalign_graph import (
+    Criterion,
     Judge,
     JudgeMemory,
     MemAlignError,
@@ -233,3 +234,7 @@ def people(office: Office) -> tuple[Threads, Reviewer, Reviewer]:
 
 async def learn_nothing(*_: object) -> None:
     """Replaces learning on a server that stops first."""
+
+
+def with_criterion(judge: Judge, name: str) -> Judge:
+    return judge.model_copy(update={"criterion": Criterion(name=name, instructions="Is it?")})

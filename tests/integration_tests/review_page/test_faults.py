@@ -1,4 +1,4 @@
-"""Faults around the review page: failing servers and models, unusual names."""
+"""Faults around the review page: failing stores and models, late answers, unusual names."""
 
 import asyncio
 import re
@@ -6,169 +6,29 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
-import httpx
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
-from langgraph_sdk.errors import ConflictError, NotFoundError
 
 from memalign_graph import (
-    Criterion,
     Example,
-    Feedback,
-    JudgeMemory,
     create_judge_graph,
-    create_panel_graph,
 )
-from memalign_graph.review import ReviewQueue, create_review_app
-from memalign_graph.review.forms import parse_form
-from memalign_graph.review.queue import NotOpenError
-from memalign_graph.review.requests import SignIn
+from memalign_graph.review import ReviewQueue
 from memalign_graph.review.tasks import Reviewer
-from memalign_graph.review.threads import resume
 from tests.builders import keep_reviewed
-from tests.conftest import CRITERION
 from tests.integration_tests.review_page.conftest import (
     NAME,
-    Expert,
     Office,
     Threads,
     learn_nothing,
-    refusal,
+    with_criterion,
 )
-from tests.loopback import Rule, error
+from tests.loopback import error
 
-ASKS = {"question": "What is cold in it?"}
 COLD: Any = {"value": False, "rationale": "Too cold."}
 People = tuple[Threads, Reviewer, Reviewer]
-
-
-@pytest.mark.parametrize("who", ["ann", "bob"])
-async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: str) -> None:
-    server, queue = Threads(office, clarify=True), office.queue()
-    ann, answering = (Reviewer(name, True, client=server) for name in ("ann", who))
-    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
-    first = await server.start("Wait.")
-    [notice] = await office.reply(queue, ann, first, value=False, rationale="Too cold.")
-    assert "A question about your comment waits" in notice
-    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
-    question = await server.question(server.ids[0])
-    task = await queue.open(answering, question)
-    reply = parse_form(task.case, {"rationale": "No greeting."}, who)
-    [notice] = await office.reply(queue, answering, question, task.case, **reply)
-    assert notice.startswith("Learned:" if who == "ann" else "Your answer is stored")
-    joined = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
-    if who == "bob":
-        assert await office.feedback() == {
-            ("ann", "Wait."): (False, "Too cold."),
-            ("bob", "Wait."): (None, "What is cold in it?\nNo greeting."),
-        }
-        return
-    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
-    # A late second answer is joined to the comment and does not replace it.
-    [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
-    assert "answered before" in notice
-    joined = joined.replace("No greeting.", "No name.")
-    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
-
-
-async def test_page_waits_for_another_run_on_the_thread(office: Office, people: People) -> None:
-    server, ann, _ = people
-    question = await server.start("Wait.")
-    server.faults.append(refusal(ConflictError, 409))
-    [notice] = await office.reply(office.queue(), ann, question, **COLD)
-    assert notice.startswith("Learned:")
-
-
-def serve_panel(server: Threads, office: Office) -> None:
-    models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
-    panel = create_panel_graph([CRITERION], review="always", **models)
-    server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
-
-
-@pytest.mark.parametrize("kind", ["review", "panel", "question"])
-@pytest.mark.parametrize("is_taken_back", [False, True])
-async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_new_form(
-    office: Office, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_taken_back: bool
-) -> None:
-    server, queue = Threads(office, clarify=kind == "question"), office.queue()
-    ann = Reviewer("ann", True, client=server)
-    if kind == "panel":
-        serve_panel(server, office)
-    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
-    question, reply = await server.start("Wait."), {NAME: COLD} if kind == "panel" else COLD
-    if kind == "question":
-        await office.reply(queue, ann, question, **COLD)
-        question, reply = await server.question(server.ids[0]), {"rationale": "No greeting."}
-    server.faults.append(refusal(ConflictError, 409))
-    sleep = asyncio.sleep
-
-    async def change(delay: float) -> None:
-        if not delay:  # in other modules
-            return await sleep(0)
-        monkeypatch.setattr("asyncio.sleep", sleep)
-        [episode] = await office.memory.aepisodes()
-        if is_taken_back:
-            await office.memory.aforget(episode.id)
-        else:
-            await office.memory.arevise(episode.id, {"value": True, "rationale": None})
-        return None
-
-    monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
-    notices = await office.reply(queue, ann, question, **reply)
-    expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
-    is_learned = not is_taken_back and kind != "question"  # the question stays open
-    assert (await office.feedback(), bool(notices)) == (expected, is_learned)
-
-
-async def test_answer_is_stored_if_the_model_fails(office: Office, people: People) -> None:
-    server, ann, _ = people
-    question = await server.start("Wait.")
-    office.server.responder = lambda _: error(500, "It broke.")
-    [notice] = await office.reply(office.queue(), ann, question, **COLD)
-    assert notice.startswith("Your answer is stored, and learned from later: ")
-    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
-
-
-async def test_answer_that_was_delivered_is_accepted(office: Office, people: People) -> None:
-    server, ann, _ = people
-    queue, question = office.queue(), await server.start("Wait.")
-    task = await queue.open(ann, question)
-
-    async def reply() -> Any:
-        return {**COLD, "author": "ann"}
-
-    await resume(server, question, task.case, reply)
-    [notice] = await office.reply(queue, ann, question, task.case, **COLD)
-    assert notice.startswith("This case was answered before. Your answer is stored")
-    # Another comment with the same value is another answer.
-    await office.reply(queue, ann, question, task.case, value=False, rationale="Too short.")
-    assert await office.feedback() == {("ann", "Wait."): (False, "Too short.")}
-
-
-async def test_missing_and_foreign_tasks_do_not_open(office: Office, people: People) -> None:
-    server, ann, _ = people
-    queue, question = office.queue(), await server.start("Wait.")
-    assert await queue.claim_next(ann) == question
-    server.ids.clear()  # answered elsewhere, and still in the cached listing
-    with pytest.raises(NotOpenError):
-        await queue.open(ann, question)
-    assert await queue.claim_next(ann) is None
-    with pytest.raises(NotOpenError):
-        await queue.open(ann, f"t-{uuid4()}-1")
-    with pytest.raises(NotOpenError):
-        await queue.open(ann, "t-../../assistants-1")
-    other = ReviewQueue([replace_criterion(office, "other")], store=office.store)
-    await server.start("Send a photo.")
-    assert (await other.list_tasks(ann))[0] == []
-
-
-def replace_criterion(office: Office, name: str) -> Any:
-    criterion = Criterion(name=name, instructions="Is it?")
-    return office.judge.model_copy(update={"criterion": criterion})
 
 
 @pytest.mark.parametrize("status", [400, 401])
@@ -202,51 +62,6 @@ async def test_unusual_outputs_do_not_block_the_queue(office: Office, outputs: A
     assert [episode.rationale for episode in await office.memory.aepisodes()] == ["Too cold."]
 
 
-async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
-    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, visitor, _ = people
-    monkeypatch.setattr(SignIn, "reviewer", lambda *_: visitor)
-    await server.start("Wait.")
-    queue = office.queue()
-    ann = await office.expert("", queue).get("/review/next")
-    case, form = ann.here, {"value": "false", "rationale": "Too cold."}
-    named = hidden(ann, "judgment_id")
-    await ann.post(f"{case}/answer", **form, judgment_id="0" * 32)
-    assert "judged this case again" in ann.text
-    assert "Too cold." in ann.text
-    assert hidden(ann, "judgment_id") == named
-    assert await office.feedback() == {}
-    await ann.post(f"{case}/answer", **form, judgment_id=named)
-    await queue.answers.drain()
-    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
-    assert queue.answers.take_notices(visitor)[0][1].startswith("Learned:")
-
-
-@pytest.mark.parametrize("kind", ["review", "panel"])
-async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
-    server = Threads(office)
-    if kind == "panel":
-        serve_panel(server, office)
-    queue, ann = office.queue(), Reviewer("ann", True, client=server)
-    question = await server.start("Wait.")
-    task = await queue.open(ann, question)
-    reply: Any = {NAME: COLD} if kind == "panel" else COLD
-    [judgment] = task.case["judgments"].values()
-    earlier = {**task.case, "judgments": {NAME: {**judgment, "id": "0" * 32}}}
-    [notice] = await office.reply(queue, ann, question, earlier, **reply)
-    assert "the answer is to the judgment" in notice
-    assert await server.question(server.ids[0]) == question  # it is still pending
-    [notice] = await office.reply(queue, ann, question, task.case, **reply)
-    assert notice.startswith("Learned:")
-
-
-def hidden(expert: Expert, name: str) -> str:
-    match = re.search(rf'name="{name}" value="([^"]+)', expert.page.text)
-    assert match is not None
-    return match[1]
-
-
 async def test_answer_of_a_stopped_server(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await office.judged("Wait.", "Send a photo.")
     stopped, queue = office.queue(), office.queue()
@@ -260,30 +75,21 @@ async def test_answer_of_a_stopped_server(office: Office, monkeypatch: pytest.Mo
     assert [episode.status for episode in await office.memory.aepisodes()] == ["distilled"] * 2
 
 
-async def test_name_with_a_slash_is_accepted(office: Office) -> None:
-    name = "Ton/höflich? 100%"
-    office.judge = replace_criterion(office, name)
+async def test_name_with_a_slash_and_a_comma_is_accepted(office: Office) -> None:
+    plain, name = office.judge, "Ton/höflich, warm? 100%"
+    office.judge = with_criterion(office.judge, name)
     graph = create_judge_graph(office.judge.criterion, **office.judge.options)
     await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
-    queue, ann = await office.begin()
-    await office.answer(queue, ann)
+    queue = ReviewQueue([plain, office.judge], store=office.store)
+    ann = await office.expert("ann", queue).get("/review")
+    assert f"{name} · just now" in ann.text
+    await office.answer(queue, await ann.get("/review/next"))
     for page in ("learned", "mine", "standing"):
         await ann.get(f"/review/{page}/{quote(name)}")
         assert (ann.page.status_code, name in ann.text) == (200, True), page
     await ann.get(f"/review/learned/{quote(name)}")
     await ann.post(f"/review/learned/{quote(name)}/add", text="Says sorry.")
     assert "Says sorry." in ann.text
-
-
-async def test_criterion_name_may_contain_a_comma(office: Office) -> None:
-    plain, name = office.judge, "tone, and warmth"
-    office.judge = replace_criterion(office, name)
-    graph = create_judge_graph(office.judge.criterion, **office.judge.options)
-    await graph.compile(store=office.store).ainvoke({"inputs": "Where?", "outputs": "Wait."})
-    queue = ReviewQueue([plain, office.judge], store=office.store)
-    ann = await office.expert("ann", queue).get("/review/next")
-    assert ann.here.startswith("/review/case/")
-    assert f"{name} · just now" in (await ann.get("/review")).text
 
 
 async def test_malformed_requests_get_an_error_sentence(office: Office) -> None:
@@ -301,19 +107,6 @@ async def test_malformed_requests_get_an_error_sentence(office: Office) -> None:
     ann.http.cookies.delete("memalign_token")
     ann.http.cookies.set("memalign_name", "a%00nn%0Ab", path="/review")
     assert "ann b" in (await ann.get("/review")).text
-
-
-async def test_failure_of_store_or_server_is_shown(
-    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, ann, _ = people
-    await server.start("Wait.")
-    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
-    expert = office.expert("", office.queue())
-    server.faults.append(refusal(NotFoundError, 404))
-    await expert.get("/review")
-    assert (expert.page.status_code, "That did not work" in expert.text) == (400, True)
-    assert "1 case waits" in (await expert.get("/review")).text
 
 
 @pytest.mark.parametrize("namespace", ["memalign_review", "memalign"])
@@ -340,44 +133,13 @@ async def test_comment_is_shown_again_if_the_store_fails(office: Office, namespa
     assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
 
 
-async def test_unverified_name_sees_no_case_or_notice_of_another_account(office: Office) -> None:
-    server, queue = Threads(office), office.queue()
-    question = await server.start("Wait.")
-    ann = Reviewer("ann", True, client=server, account="ann")
-    eve = Reviewer("ann", client=Threads(office), account="eve")  # sees no threads
-    task = await queue.open(ann, question)
-    with pytest.raises(NotOpenError):
-        await queue.open(eve, question, late=True)
-    await queue.answer(ann, question, task.case, {**COLD, "author": "ann"})
-    await queue.answers.drain()
-    assert queue.answers.take_notices(eve) == []
-    assert len(queue.answers.take_notices(ann)) == 1
-    server.ids.clear()
-    await queue.open(ann, question, late=True)
-
-
 async def test_expert_without_a_name_is_sent_to_the_name_form(office: Office) -> None:
-    _, ann = await office.begin("Wait.")
-    forgot = Expert(
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=create_review_app(office.queue())),
-            base_url="http://127.0.0.1",
-            cookies=ann.http.cookies,
-            follow_redirects=True,
-        ),
-        ann.page,
-    )
-    office.open.append(forgot.http)
+    queue, ann = await office.begin("Wait.")
+    forgot = office.expert("  ", queue)
+    forgot.http.cookies, forgot.page = ann.http.cookies, ann.page
     await forgot.post(f"{ann.here}/answer", value="false")
+    assert forgot.here == "/review/name"
     assert 'name="back" value="/review"' in forgot.page.text
-
-
-async def test_kept_judgment_with_an_interrupt_is_one_task(office: Office) -> None:
-    server = Threads(office, keep_judgments=timedelta(days=1))
-    question = await server.start("Wait.")
-    queue, ann = office.queue(), Reviewer("ann", True, client=server)
-    tasks, count = await queue.list_tasks(ann)
-    assert ([item.id for item in tasks], count) == ([question], 1)
 
 
 async def test_answer_without_its_judgment(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,27 +152,6 @@ async def test_answer_without_its_judgment(office: Office, monkeypatch: pytest.M
     task = await queue.open(ann, listed.id, late=True)
     await office.reply(queue, ann, listed.id, task.case, **COLD)
     await office.reply(queue, ann, listed.id, task.case, value=True, rationale="I was wrong.")
-    assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
-
-
-async def test_newer_answer_is_kept(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    await office.judged("Wait.")
-    queue, ann, later_is_learned = office.queue(), Reviewer("ann"), asyncio.Event()
-    learn = queue.answers._learn
-
-    async def slowly(*arguments: Any) -> None:
-        if "Too cold." in str(arguments):
-            await later_is_learned.wait()
-        await learn(*arguments)
-        later_is_learned.set()
-
-    monkeypatch.setattr(queue.answers, "_learn", slowly)
-    [question], _ = await queue.list_tasks(ann)
-    for value, why in ((False, "Too cold."), (True, "I was wrong.")):
-        task = await queue.open(ann, question.id, late=True)
-        reply = {"value": value, "rationale": why, "author": "ann"}
-        await queue.answer(ann, question.id, task.case, reply)
-    await queue.answers.drain()
     assert await office.feedback() == {("ann", "Wait."): (True, "I was wrong.")}
 
 
@@ -489,73 +230,11 @@ async def test_page_that_was_open_brings_back_nothing_that_was_purged(office: Of
     assert "rationale Too short." in bob.text
 
 
-@pytest.mark.parametrize("place", ["kept", "thread"])
-async def test_case_of_a_later_version_stops_no_other(
-    office: Office, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    server = Threads(office)
-    ann = Reviewer("ann", True, client=server)
-    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
-    if place == "kept":
-        await office.judged("Wait.")
-        [item] = await office.store.asearch(("memalign", NAME, "judgments"))
-        await office.store.aput(item.namespace, item.key, {**item.value, "of_later_versions": 1})
-        await office.judged("Send a photo.")
-    else:
-        await server.start("Wait.")
-        [earlier] = [await server.get(server.ids[0])]
-        await server.start("Send a photo.")
-        [[interrupt]] = earlier["interrupts"].values()
-        interrupt["response_schema"]["x-case"]["judgments"][NAME]["of_later_versions"] = 1
-        later = await server.get(server.ids[1])
-
-        async def search(**_: Any) -> Any:
-            return [earlier, later]
-
-        monkeypatch.setattr(server, "search", search)
-    expert = office.expert("", office.queue())
-    assert "1 case waits" in (await expert.get("/review")).text
-    assert "Send a photo." in (await expert.get("/review/next")).text
-    assert (await expert.get(f"/review/standing/{NAME}")).page.status_code == 200
-
-
 async def test_list_says_why_a_kept_judgment_is_asked_about(office: Office) -> None:
     midnight = datetime.now(UTC) + timedelta(days=1)
     example = Example(inputs="Where is my order?", outputs="Wait.")
     await asyncio.to_thread(keep_reviewed, office.memory.access, example, "sample", at=midnight)
     assert "drawn at random" in (await office.expert("ann", office.queue()).get("/review")).text
-
-
-async def test_answer_in_another_namespace_is_not_offered_for_change(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = Threads(office, namespace=["acme"])
-    ann = Reviewer("ann", True, client=server)
-    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
-    acme = JudgeMemory(
-        office.store, CRITERION, namespace=["acme"], embeddings=office.judge.embeddings
-    )
-    other = Example(inputs="Hi.", outputs="Hello.")
-    await acme.aremember(Feedback(example=other, value=True, author="ann"))
-    await server.start("Wait.")
-    queue = office.queue()
-    expert = await office.expert("", queue).get("/review/next")
-    assert "You can change an answer later" not in expert.text
-    await office.answer(queue, expert)
-    assert "Your answer is stored." in expert.text
-    assert "Change it" not in expert.text
-
-
-async def test_notice_names_no_other_answers_guideline(office: Office, people: People) -> None:
-    server, ann, bob = people
-    queue, question = office.queue(), await server.start("Wait.")
-    task = await queue.open(ann, question)
-    [notice] = await office.reply(queue, bob, question, value=True, rationale="Fine for a chat.")
-    assert notice.startswith("Learned:")
-    reply: Any = {"value": False, "rationale": "only the tone."}
-    [notice] = await office.reply(queue, ann, question, task.case, **reply)
-    assert "Fine for a chat" not in notice
-    assert "Your answer is stored" in notice
 
 
 @pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=3_000 * 365)])

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -174,20 +173,13 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     assert clean("tab\tand\nline, ü, 漢字, 🙂") == "tab\tand\nline, ü, 漢字, 🙂"
     terminal = Terminal()
     terminal.result({"a": EVIL, "b": [EVIL], "c": [{"text": EVIL}]})
+    # An example's keys are untrusted text, and its lists are not printed as tables.
+    terminal.result({"example": {"inputs": {EVIL: [{"worth": {"q": 1}}]}, "outputs": ["Bye."]}})
     terminal.document({EVIL: EVIL})
     out, _ = capsys.readouterr()
     assert out.replace("\n", "").isprintable()
+    assert {"worth", "Bye."} <= set(re.findall(r"[\w.]+", out))
     assert json.loads(out[out.index("{\n") :]) == {EVIL: EVIL}
-
-
-def test_example_is_shown_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    """An example's keys are untrusted text, and its lists are not printed as tables."""
-    for inputs in ([{"worth": 5}, "Hello."], {EVIL: [{"worth": {"q": 1}}]}):
-        Terminal().result({"example": {"inputs": inputs, "outputs": ["Bye."]}})
-        out, _ = capsys.readouterr()
-        assert out.startswith("example")
-        assert {"worth", "Bye."} <= set(re.findall(r"[\w.]+", out))
-        assert out.replace("\n", "").isprintable()
 
 
 def test_text_does_not_look_like_another_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,16 +235,3 @@ def test_groups_show_their_help(group: list[str], capsys: pytest.CaptureFixture[
     assert main(group) == 2
     printed = capsys.readouterr()
     assert ("Commands" in printed.out + printed.err, "error" in printed.err) == (True, False)
-
-
-def test_background_command_ends_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_: str) -> str:
-        signal.raise_signal(signal.SIGTERM)
-        return "0"
-
-    monkeypatch.setattr("importlib.metadata.version", stopped)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts `memalign ... &`
-    try:
-        assert main(["--version"]) == 143
-    finally:
-        signal.signal(signal.SIGINT, before)

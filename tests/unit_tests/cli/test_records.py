@@ -42,18 +42,12 @@ def test_pandas_in_every_orientation(orientation: str) -> None:
     )
 
 
-def test_pandas_without_column_names_gets_an_instruction() -> None:
-    rows = read("pandas_values.json")
-    assert all('orient="records"' in str(row) for row in rows)
-
-
-def test_pandas_split_with_unusable_names_or_rows(tmp_path: Path) -> None:
+def test_unusable_rows_of_pandas(tmp_path: Path) -> None:
     table = '{"columns": ["inputs", "outputs"], "data": [["a", "b"], "ab", 1, ["a"]]}'
     first, *others = read_text(tmp_path, table, name="f.json")
     assert first == {"inputs": "a", "outputs": "b"}
     assert [type(row) for row in others] == [InvalidInputError] * 3
-    with pytest.raises(InvalidInputError, match="no column is called inputs or outputs: it has 0"):
-        read_text(tmp_path, '{"columns": [0, 1], "data": [["a", "b"]]}', name="f.json")
+    assert all('orient="records"' in str(row) for row in read("pandas_values.json"))
 
 
 def test_table_of_pandas_without_a_suffix(tmp_path: Path) -> None:
@@ -78,10 +72,10 @@ def test_line_that_is_no_json_does_not_reject_other_lines(tmp_path: Path) -> Non
 def test_numbers_in_fields_of_text_are_text(tmp_path: Path) -> None:
     text = (
         '{"inputs": "Hi", "outputs": "Ho", "rationale": 5.0, "author": 7, "id": 2}\n'
-        '{"inputs": "Hey", "outputs": "Ho", "rationale": "Fine.", "author": "ann"}'
+        '{"inputs": "Hey", "outputs": "Ho", "rationale": "Fine.", "author": NaN}'
     )
     rows = feedback(read_text(tmp_path, text, name="f.jsonl"))
-    assert [(row.rationale, row.author) for row in rows] == [("5", "7"), ("Fine.", "ann")]
+    assert [(row.rationale, row.author) for row in rows] == [("5", "7"), ("Fine.", None)]
 
 
 def test_one_record_whose_fields_are_objects_is_no_table(tmp_path: Path) -> None:
@@ -189,15 +183,30 @@ def test_values_are_read_by_the_scale(
     assert [row.get("value") for row in read] == values
 
 
-def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
-    split = '{"columns": ["inputs", "outputs", "value", "value"], "data": [["a", "b", 1, 0]]}'
-    for name, text in (("f.json", split), ("f.csv", "inputs,outputs,value,value\na,b,1,0\n")):
-        with pytest.raises(InvalidInputError, match=f"{name}: two columns are called value"):
-            read_text(tmp_path, text, name=name)
-    with pytest.raises(InvalidInputError, match="two columns are called value"):
-        read_text(tmp_path, "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n")
+def test_column_that_is_exactly_called_like_its_field_counts(tmp_path: Path) -> None:
     [row] = read_text(tmp_path, "inputs,outputs,value,VALUE\nHi,Ho,1,0\n")
     assert row["value"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("f.csv", "q,a,value\nHi,Ho,TRUE\n", "no column is called inputs or outputs: it has q, a,"),
+        ("f.json", '{"columns": [0, 1], "data": [["a", "b"]]}', "inputs or outputs: it has 0, 1"),
+        ("f.csv", f"{'x' * 100_000}\nb\n", "no column is called inputs or outputs: it has xxx"),
+        ("f.csv", "inputs,outputs,value,value\na,b,1,0\n", "two columns are called value"),
+        ("f.csv", "inputs,outputs,Value,VALUE\nHi,Ho,1,0\n", "two columns are called value"),
+        (
+            "f.json",
+            '{"columns": ["inputs", "inputs"], "data": []}',
+            "two columns are called inputs",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_used(tmp_path: Path, name: str, text: str, says: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"{name}: .*{says}") as caught:
+        read_text(tmp_path, text, name=name)
+    assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize(
@@ -206,33 +215,21 @@ def test_two_columns_for_one_field_are_refused(tmp_path: Path) -> None:
         ("45291.5", "2023-12-31T12:00:00+00:00"),
         ("1700000000", "2023-11-14T22:13:20+00:00"),
         ("20240531", "2024-05-31T00:00:00+00:00"),
+        ("2024-05-01", "2024-05-01T00:00:00+00:00"),
     ],
 )
-def test_dates_as_numbers(tmp_path: Path, text: str, date: str) -> None:
+def test_dates(tmp_path: Path, text: str, date: str) -> None:
     rows = read_text(tmp_path, f"inputs,outputs,value,given_at\nHi,Ho,TRUE,{text}\n")
     assert feedback(rows)[0].given_at.isoformat() == date
 
 
 def test_year_is_not_a_date(tmp_path: Path) -> None:
-    text = "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\nYo,Ho,TRUE,2024-05-01\n"
-    wrong, right = read_text(tmp_path, text)
+    rows = read_text(tmp_path, "inputs,outputs,value,given_at\nHi,Ho,TRUE,2024\n")
     with pytest.raises(InvalidInputError, match="given_at: 2024 is not a date"):
-        feedback([wrong])
-    assert feedback([right])[0].given_at.isoformat() == "2024-05-01T00:00:00+00:00"
+        feedback(rows)
 
 
 def test_incomplete_pair_is_missing(tmp_path: Path) -> None:
     half, whole = read_text(tmp_path, "inputs,a,b\nHi,Ho,\nYo,x,y\n", "outputs=a,b")
     assert "outputs" not in half
     assert whole["outputs"] == ["x", "y"]
-
-
-def test_long_names_of_columns_are_cut(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="it has xxx") as caught:
-        read_text(tmp_path, f"{'x' * 100_000}\nb\n")
-    assert len(str(caught.value)) < 1_000
-
-
-def test_file_without_inputs_and_outputs_lists_its_columns(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="no column is called inputs or outputs: it has q"):
-        read_text(tmp_path, "q,a,value\nHi,Ho,TRUE\n")

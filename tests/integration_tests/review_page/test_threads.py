@@ -1,0 +1,277 @@
+"""Threads of an Agent Server on the review page."""
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph_sdk.errors import ConflictError, NotFoundError
+
+from memalign_graph import (
+    Example,
+    Feedback,
+    JudgeMemory,
+    create_panel_graph,
+)
+from memalign_graph.review import ReviewQueue
+from memalign_graph.review.forms import parse_form
+from memalign_graph.review.queue import NotOpenError
+from memalign_graph.review.requests import SignIn
+from memalign_graph.review.tasks import Reviewer
+from tests.conftest import CRITERION
+from tests.integration_tests.review_page.conftest import (
+    NAME,
+    Expert,
+    Office,
+    Threads,
+    refusal,
+    with_criterion,
+)
+from tests.loopback import Rule, error
+
+ASKS = {"question": "What is cold in it?"}
+COLD: Any = {"value": False, "rationale": "Too cold."}
+People = tuple[Threads, Reviewer, Reviewer]
+
+
+@pytest.mark.parametrize("who", ["ann", "bob"])
+async def test_answer_to_a_question_belongs_to_its_author(office: Office, who: str) -> None:
+    server, queue = Threads(office, clarify=True), office.queue()
+    ann, answering = (Reviewer(name, True, client=server) for name in ("ann", who))
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
+    first = await server.start("Wait.")
+    [notice] = await office.reply(queue, ann, first, value=False, rationale="Too cold.")
+    assert "A question about your comment waits" in notice
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+    question = await server.question(server.ids[0])
+    task = await queue.open(answering, question)
+    reply = parse_form(task.case, {"rationale": "No greeting."}, who)
+    [notice] = await office.reply(queue, answering, question, task.case, **reply)
+    assert notice.startswith("Learned:" if who == "ann" else "Your answer is stored")
+    joined = 'Too cold.\n(Asked back: "What is cold in it?")\nNo greeting.'
+    if who == "bob":
+        assert await office.feedback() == {
+            ("ann", "Wait."): (False, "Too cold."),
+            ("bob", "Wait."): (None, "What is cold in it?\nNo greeting."),
+        }
+        return
+    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
+    # A late second answer is joined to the comment and does not replace it.
+    [notice] = await office.reply(queue, ann, question, task.case, rationale="No name.")
+    assert "answered before" in notice
+    joined = joined.replace("No greeting.", "No name.")
+    assert await office.feedback() == {("ann", "Wait."): (False, joined)}
+
+
+def serve_panel(server: Threads, office: Office) -> None:
+    models: Any = {"model": office.judge.model, "embeddings": office.judge.embeddings}
+    panel = create_panel_graph([CRITERION], review="always", **models)
+    server.graph = panel.compile(checkpointer=InMemorySaver(), store=office.store)
+
+
+@pytest.mark.parametrize("kind", ["review", "panel", "question"])
+@pytest.mark.parametrize("is_taken_back", [False, True])
+async def test_answer_changed_while_waiting_for_another_run_is_learned_in_its_new_form(
+    office: Office, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_taken_back: bool
+) -> None:
+    server, queue = Threads(office, clarify=kind == "question"), office.queue()
+    ann = Reviewer("ann", True, client=server)
+    if kind == "panel":
+        serve_panel(server, office)
+    office.server.rules = [Rule(lambda chat: chat.schema_name == "feedback_question", reply=ASKS)]
+    question, reply = await server.start("Wait."), {NAME: COLD} if kind == "panel" else COLD
+    if kind == "question":
+        await office.reply(queue, ann, question, **COLD)
+        question, reply = await server.question(server.ids[0]), {"rationale": "No greeting."}
+    server.faults.append(refusal(ConflictError, 409))
+    sleep = asyncio.sleep
+
+    async def change(delay: float) -> None:
+        if not delay:  # in other modules
+            return await sleep(0)
+        monkeypatch.setattr("asyncio.sleep", sleep)
+        [episode] = await office.memory.aepisodes()
+        if is_taken_back:
+            await office.memory.aforget(episode.id)
+        else:
+            await office.memory.arevise(episode.id, {"value": True, "rationale": None})
+        return None
+
+    monkeypatch.setattr("memalign_graph.review.threads.asyncio.sleep", change)
+    notices = await office.reply(queue, ann, question, **reply)
+    expected = {} if is_taken_back else {("ann", "Wait."): (True, None)}
+    is_learned = not is_taken_back and kind != "question"  # the question stays open
+    assert (await office.feedback(), bool(notices)) == (expected, is_learned)
+
+
+async def test_answer_is_stored_if_the_model_fails(office: Office, people: People) -> None:
+    server, ann, _ = people
+    question = await server.start("Wait.")
+    office.server.responder = lambda _: error(500, "It broke.")
+    [notice] = await office.reply(office.queue(), ann, question, **COLD)
+    assert notice.startswith("Your answer is stored, and learned from later: ")
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+
+
+async def test_missing_and_foreign_tasks_do_not_open(office: Office, people: People) -> None:
+    server, ann, _ = people
+    queue, question = office.queue(), await server.start("Wait.")
+    assert await queue.claim_next(ann) == question
+    server.ids.clear()  # answered elsewhere, and still in the cached listing
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, question)
+    assert await queue.claim_next(ann) is None
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, f"t-{uuid4()}-1")
+    with pytest.raises(NotOpenError):
+        await queue.open(ann, "t-../../assistants-1")
+    other = ReviewQueue([with_criterion(office.judge, "other")], store=office.store)
+    await server.start("Send a photo.")
+    assert (await other.list_tasks(ann))[0] == []
+
+
+async def test_answer_to_an_outdated_judgment_is_refused_and_stays_in_the_form(
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, visitor, _ = people
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: visitor)
+    await server.start("Wait.")
+    queue = office.queue()
+    ann = await office.expert("", queue).get("/review/next")
+    case, form = ann.here, {"value": "false", "rationale": "Too cold."}
+    named = hidden(ann, "judgment_id")
+    await ann.post(f"{case}/answer", **form, judgment_id="0" * 32)
+    assert "judged this case again" in ann.text
+    assert "Too cold." in ann.text
+    assert hidden(ann, "judgment_id") == named
+    assert await office.feedback() == {}
+    await ann.post(f"{case}/answer", **form, judgment_id=named)
+    await queue.answers.drain()
+    assert await office.feedback() == {("ann", "Wait."): (False, "Too cold.")}
+    assert queue.answers.take_notices(visitor)[0][1].startswith("Learned:")
+
+
+@pytest.mark.parametrize("kind", ["review", "panel"])
+async def test_page_names_the_judgment_in_each_answer(office: Office, kind: str) -> None:
+    server = Threads(office)
+    if kind == "panel":
+        serve_panel(server, office)
+    queue, ann = office.queue(), Reviewer("ann", True, client=server)
+    question = await server.start("Wait.")
+    task = await queue.open(ann, question)
+    reply: Any = {NAME: COLD} if kind == "panel" else COLD
+    [judgment] = task.case["judgments"].values()
+    earlier = {**task.case, "judgments": {NAME: {**judgment, "id": "0" * 32}}}
+    [notice] = await office.reply(queue, ann, question, earlier, **reply)
+    assert "the answer is to the judgment" in notice
+    assert await server.question(server.ids[0]) == question  # it is still pending
+    [notice] = await office.reply(queue, ann, question, task.case, **reply)
+    assert notice.startswith("Learned:")
+
+
+def hidden(expert: Expert, name: str) -> str:
+    match = re.search(rf'name="{name}" value="([^"]+)', expert.page.text)
+    assert match is not None
+    return match[1]
+
+
+async def test_failure_of_store_or_server_is_shown(
+    office: Office, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, ann, _ = people
+    await server.start("Wait.")
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    expert = office.expert("", office.queue())
+    server.faults.append(refusal(NotFoundError, 404))
+    await expert.get("/review")
+    assert (expert.page.status_code, "That did not work" in expert.text) == (400, True)
+    assert "1 case waits" in (await expert.get("/review")).text
+
+
+async def test_unverified_name_sees_no_case_or_notice_of_another_account(office: Office) -> None:
+    server, queue = Threads(office), office.queue()
+    question = await server.start("Wait.")
+    ann = Reviewer("ann", True, client=server, account="ann")
+    eve = Reviewer("ann", client=Threads(office), account="eve")  # sees no threads
+    task = await queue.open(ann, question)
+    with pytest.raises(NotOpenError):
+        await queue.open(eve, question, late=True)
+    await queue.answer(ann, question, task.case, {**COLD, "author": "ann"})
+    await queue.answers.drain()
+    assert queue.answers.take_notices(eve) == []
+    assert len(queue.answers.take_notices(ann)) == 1
+    server.ids.clear()
+    await queue.open(ann, question, late=True)
+
+
+async def test_kept_judgment_with_an_interrupt_is_one_task(office: Office) -> None:
+    server = Threads(office, keep_judgments=timedelta(days=1))
+    question = await server.start("Wait.")
+    queue, ann = office.queue(), Reviewer("ann", True, client=server)
+    tasks, count = await queue.list_tasks(ann)
+    assert ([item.id for item in tasks], count) == ([question], 1)
+
+
+@pytest.mark.parametrize("place", ["kept", "thread"])
+async def test_case_of_a_later_version_stops_no_other(
+    office: Office, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    server = Threads(office)
+    ann = Reviewer("ann", True, client=server)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    if place == "kept":
+        await office.judged("Wait.")
+        [item] = await office.store.asearch(("memalign", NAME, "judgments"))
+        await office.store.aput(item.namespace, item.key, {**item.value, "of_later_versions": 1})
+        await office.judged("Send a photo.")
+    else:
+        await server.start("Wait.")
+        [earlier] = [await server.get(server.ids[0])]
+        await server.start("Send a photo.")
+        [[interrupt]] = earlier["interrupts"].values()
+        interrupt["response_schema"]["x-case"]["judgments"][NAME]["of_later_versions"] = 1
+        later = await server.get(server.ids[1])
+
+        async def search(**_: Any) -> Any:
+            return [earlier, later]
+
+        monkeypatch.setattr(server, "search", search)
+    expert = office.expert("", office.queue())
+    assert "1 case waits" in (await expert.get("/review")).text
+    assert "Send a photo." in (await expert.get("/review/next")).text
+    assert (await expert.get(f"/review/standing/{NAME}")).page.status_code == 200
+
+
+async def test_answer_in_another_namespace_is_not_offered_for_change(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Threads(office, namespace=["acme"])
+    ann = Reviewer("ann", True, client=server)
+    monkeypatch.setattr(SignIn, "reviewer", lambda *_: ann)
+    acme = JudgeMemory(
+        office.store, CRITERION, namespace=["acme"], embeddings=office.judge.embeddings
+    )
+    other = Example(inputs="Hi.", outputs="Hello.")
+    await acme.aremember(Feedback(example=other, value=True, author="ann"))
+    await server.start("Wait.")
+    queue = office.queue()
+    expert = await office.expert("", queue).get("/review/next")
+    assert "You can change an answer later" not in expert.text
+    await office.answer(queue, expert)
+    assert "Your answer is stored." in expert.text
+    assert "Change it" not in expert.text
+
+
+async def test_notice_names_no_other_answers_guideline(office: Office, people: People) -> None:
+    server, ann, bob = people
+    queue, question = office.queue(), await server.start("Wait.")
+    task = await queue.open(ann, question)
+    [notice] = await office.reply(queue, bob, question, value=True, rationale="Fine for a chat.")
+    assert notice.startswith("Learned:")
+    reply: Any = {"value": False, "rationale": "only the tone."}
+    [notice] = await office.reply(queue, ann, question, task.case, **reply)
+    assert "Fine for a chat" not in notice
+    assert "Your answer is stored" in notice
