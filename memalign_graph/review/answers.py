@@ -7,6 +7,7 @@ the next answer.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -32,6 +33,17 @@ _LEARNED_WITH_NEXT = (
 _MAX_NOTIFIED = 1_000  # experts, who may never come back to read their notices
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An expert's reply to a case."""
+
+    reviewer: Reviewer
+    task_id: str
+    case: CasePayload
+    reply: dict[str, Any]
+    given_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
 class Answers:
     """Stores answers, learns from them, and tells experts the result."""
 
@@ -45,21 +57,18 @@ class Answers:
         self._notices: dict[tuple[str, str], list[Notice]] = {}
         """By the account and the name of the expert."""
 
-    async def submit(
-        self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
-    ) -> asyncio.Task[None]:
+    async def submit(self, answer: Answer) -> asyncio.Task[None]:
         """Store an answer; returns the background task that distills it."""
-        now = datetime.now(UTC)
-        for name, answer in feedback_of(case, reply).items():
-            feedback = answer.model_copy(update={"given_at": now})
-            access = self._access(name, case["namespace"])
+        for name, undated in feedback_of(answer.case, answer.reply).items():
+            feedback = undated.model_copy(update={"given_at": answer.given_at})
+            access = self._access(name, answer.case["namespace"])
             try:
                 await remember(ASYNC, access, [feedback])
             except EmbeddingError as error:
-                logger.warning("The answer to %s is stored without a vector: %s", task_id, error)
+                logger.warning("%s: the answer is stored without a vector: %s", name, error)
                 await remember(ASYNC, access, [feedback], embeds=False)
-        learning = asyncio.create_task(self._learn(reviewer, task_id, case, reply, now))
-        self.learning[learning] = task_id
+        learning = asyncio.create_task(self._learn(answer))
+        self.learning[learning] = answer.task_id
         learning.add_done_callback(self.learning.pop)
         return learning
 
@@ -72,70 +81,59 @@ class Answers:
         if self.learning:
             await asyncio.wait(self.learning, timeout=_DRAIN_TIMEOUT_S)
 
-    async def _learn(
-        self,
-        reviewer: Reviewer,
-        task_id: str,
-        case: CasePayload,
-        reply: dict[str, Any],
-        answered_at: datetime,
-    ) -> None:
+    async def _learn(self, answer: Answer) -> None:
+        reviewer, task_id = answer.reviewer, answer.task_id
         try:
-            newest_reply, run = partial(self._newest, case, reply, answered_at), None
+            newest_reply, run = partial(self._newest, answer), None
             is_on_thread = threads.parse_task_id(task_id) is not None
             if is_on_thread:
-                run = await threads.resume(reviewer.client, task_id, case, newest_reply)
+                run = await threads.resume(reviewer.client, task_id, answer.case, newest_reply)
             newest = await newest_reply()
             if newest is None:
                 return  # the expert took the answer back
             if is_on_thread:
-                notice = await self._resumed_notice(reviewer, task_id, case, newest, run)
+                notice = await self._resumed_notice(answer, newest, run)
             else:
-                notice = await self._teach(task_id.rpartition("-")[2], case, newest)
+                notice = await self._teach(answer, newest)
         except Exception as error:  # no caller awaits this task, so the expert gets a notice
             logger.exception("Learning from the answer to %s failed", task_id)
             notice = ("bad", f"{_STORED}: {error}")
         self._notices.setdefault((reviewer.account, reviewer.name), []).append(notice)
         drop_oldest(self._notices, _MAX_NOTIFIED)
 
-    async def _newest(
-        self, case: CasePayload, reply: dict[str, Any], answered_at: datetime
-    ) -> dict[str, Any] | None:
+    async def _newest(self, answer: Answer) -> dict[str, Any] | None:
         """Return the reply as the expert has changed it since; None if it was taken back.
 
         A question whose comment has changed since stays open.
         """
-        is_panel, fields = case["kind"] == "panel", {"value", "rationale"}
+        case, reply, fields = answer.case, answer.reply, {"value", "rationale"}
+        is_panel = case["kind"] == "panel"
         newest: dict[str, Any] = {}
         for name, feedback in feedback_of(case, reply).items():
-            key, answer = feedback.episode_id, reply[name] if is_panel else reply
+            key, part = feedback.episode_id, reply[name] if is_panel else reply
             episode = (await self._access(name, case["namespace"]).episodes(ASYNC, [key])).get(key)
-            is_newer = episode is not None and episode.given_at > answered_at
-            if episode is None or (is_newer and case["kind"] == "question"):
+            if episode is None:
                 continue
-            if is_newer:
-                rest = {key: part for key, part in answer.items() if key not in fields}
-                answer = rest | episode.model_dump(include=fields, exclude_none=True)
-            newest[name] = answer
+            if episode.given_at > answer.given_at:
+                if case["kind"] == "question":
+                    continue
+                rest = {key: value for key, value in part.items() if key not in fields}
+                part = rest | episode.model_dump(include=fields, exclude_none=True)
+            newest[name] = part
         if not is_panel:
             return next(iter(newest.values()), None)
         return {"author": reply["author"], **newest} if newest else None
 
     async def _resumed_notice(
-        self,
-        reviewer: Reviewer,
-        task_id: str,
-        case: CasePayload,
-        reply: dict[str, Any],
-        run: Mapping[str, Any] | None,
+        self, answer: Answer, reply: Mapping[str, Any], run: Mapping[str, Any] | None
     ) -> Notice:
         """Say what came of the run that was resumed with the answer, if any."""
         if run is None:
             return "warn", f"This case was answered before. {_LEARNED_WITH_NEXT}"
         if run["status"] in ("error", "timeout"):
             return "warn", f"The run of this case failed. {_LEARNED_WITH_NEXT}"
-        thread_id, _ = threads.parse_task_id(task_id) or ("", "")
-        thread = await threads.load_thread(reviewer.client, thread_id)
+        case, (thread_id, _) = answer.case, threads.parse_task_id(answer.task_id) or ("", "")
+        thread = await threads.load_thread(answer.reviewer.client, thread_id)
         pending = threads.cases_of(thread, case["criteria"]).values()
         if any(each["kind"] == "question" for each in pending):
             return "good", "Your answer is stored. A question about your comment waits now."
@@ -144,13 +142,13 @@ class Answers:
         learned = (thread.get("values") or {}).get("learned") or {}
         return _learned_notice(learned.values() if case["kind"] == "panel" else [learned])
 
-    async def _teach(self, judgment_id: str, case: CasePayload, reply: dict[str, Any]) -> Notice:
+    async def _teach(self, answer: Answer, reply: dict[str, Any]) -> Notice:
         """Run the feedback graph on the answer to a kept judgment."""
-        [name] = case["criteria"]
+        [name], judgment_id = answer.case["criteria"], answer.task_id.rpartition("-")[2]
         try:
             result = await self._feedback_graph(name).ainvoke(
                 {"judgment_id": judgment_id, "reply": reply},
-                context={"namespace": case["namespace"]},
+                context={"namespace": answer.case["namespace"]},
             )
         except MemAlignError as error:  # a model failed, or the judgment has expired
             return "warn", f"{_STORED}: {error}"

@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.review import dashboard, preview
+from memalign_graph.review.answers import Answer
 from memalign_graph.review.blocks import sections_of, tool_call
 from memalign_graph.review.forms import criteria_of, fields_of, parse_form, shown_judgments
 from memalign_graph.review.queue import NotOpenError, ReviewQueue
@@ -93,7 +94,7 @@ async def post_answer(page: PageRequest) -> Response:
         reply = parse_form(case, page.form, page.reviewer.name)
     except InvalidInputError as error:
         return await show_case(page, str(error))
-    await page.queue.answer(page.reviewer, page.task_id, case, reply)
+    await page.queue.answer(Answer(page.reviewer, page.task_id, case, reply))
     criterion = quote(next(iter(feedback_of(case, reply))), safe="")
     # The page of answers shows those in the queue's own namespace.
     place = f"&in={criterion}" if case["namespace"] == page.queue.namespace else ""

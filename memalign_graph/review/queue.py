@@ -24,7 +24,7 @@ from memalign_graph.memory.judgments import KeptJudgment, find_judgment, readabl
 from memalign_graph.memory.recall import stored_vectors
 from memalign_graph.models import drop_oldest
 from memalign_graph.review import threads
-from memalign_graph.review.answers import Answers
+from memalign_graph.review.answers import Answer, Answers
 from memalign_graph.review.tasks import (
     CasePayload,
     Leases,
@@ -168,14 +168,12 @@ class ReviewQueue:
         accesses = [self.access(name, case["namespace"]) for name in case["criteria"]]
         return {key for each in accesses for key in (await each.refresh(ASYNC)).purges()}
 
-    async def answer(
-        self, reviewer: Reviewer, task_id: str, case: CasePayload, reply: dict[str, Any]
-    ) -> None:
+    async def answer(self, answer: Answer) -> None:
         """Store an answer, and learn from it in the background."""
-        learning = await self.answers.submit(reviewer, task_id, case, reply)
-        if task_id.startswith("t-"):  # it has its interrupt until then
+        learning = await self.answers.submit(answer)
+        if answer.task_id.startswith("t-"):  # it has its interrupt until then
             learning.add_done_callback(lambda _: self._listings.clear())
-        await self.leases.release(reviewer.name, task_id)
+        await self.leases.release(answer.reviewer.name, answer.task_id)
 
     async def _case(self, reviewer: Reviewer, task_id: str, *, late: bool) -> CasePayload | None:
         source, _, rest = task_id.partition("-")

@@ -24,6 +24,7 @@ from memalign_graph import (
     create_review_graph,
 )
 from memalign_graph.review import ReviewQueue, create_review_app
+from memalign_graph.review.answers import Answer
 from memalign_graph.review.tasks import Reviewer
 from tests.conftest import CRITERION
 from tests.loopback import LoopbackServer
@@ -104,7 +105,7 @@ class Office:
         if case is None:
             task = await queue.open(reviewer, task_id)
             case = task.case
-        await queue.answer(reviewer, task_id, case, {"author": reviewer.name, **reply})
+        await queue.answer(Answer(reviewer, task_id, case, {"author": reviewer.name, **reply}))
         await queue.answers.drain()
         return [text for _, text in queue.answers.take_notices(reviewer)]
 

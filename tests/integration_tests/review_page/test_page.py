@@ -18,6 +18,7 @@ from memalign_graph import (
 )
 from memalign_graph.interrupts import case_payload
 from memalign_graph.review import create_review_app, dashboard, tasks
+from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import fields_of, parse_form
 from memalign_graph.review.tasks import Reviewer
 from tests.integration_tests.review_page.conftest import NAME, Expert, Office
@@ -76,9 +77,9 @@ async def test_shutdown_waits_for_learning(office: Office, monkeypatch: pytest.M
     await office.judged("Wait.")
     queue, learned = office.queue(), list[str]()
 
-    async def learn(_: object, task_id: str, *__: object) -> None:
+    async def learn(answer: Answer) -> None:
         await asyncio.sleep(0.5)
-        learned.append(task_id)
+        learned.append(answer.task_id)
 
     monkeypatch.setattr(queue.answers, "_learn", learn)
     app = create_review_app(queue)

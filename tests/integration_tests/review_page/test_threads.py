@@ -17,6 +17,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.review import ReviewQueue
+from memalign_graph.review.answers import Answer
 from memalign_graph.review.forms import parse_form
 from memalign_graph.review.queue import NotOpenError
 from memalign_graph.review.requests import SignIn
@@ -199,7 +200,7 @@ async def test_unverified_name_sees_no_case_or_notice_of_another_account(office:
     task = await queue.open(ann, question)
     with pytest.raises(NotOpenError):
         await queue.open(eve, question, late=True)
-    await queue.answer(ann, question, task.case, {**COLD, "author": "ann"})
+    await queue.answer(Answer(ann, question, task.case, {**COLD, "author": "ann"}))
     await queue.answers.drain()
     assert queue.answers.take_notices(eve) == []
     assert len(queue.answers.take_notices(ann)) == 1
