@@ -71,10 +71,10 @@ def judge(
             parse_example(example)
     check_field(field, None if collect else examples)
     settings = flags.judge(location.criterion, terminal)
-    results = _Results(terminal, is_single=bool(example))
+    judging = _Judging(location, settings, terminal)
     if collect and examples:
-        _collect(location, settings, (examples, collect, prepare), results)
-        return results.report()
+        judging.collect(examples, collect, prepare)
+        return judging.report()
     records: list[Record] = [("line 1", example)]
     if examples:
         records = read_records(examples, "--examples", field, terminal.warn)
@@ -84,28 +84,116 @@ def judge(
         if isinstance(record, InvalidInputError):
             unreadable[index] = record
         key = fields.get("id")
-        results.rows.append({"line": int(place.split()[1]), "id": key and str(key)})
+        judging.rows.append({"line": int(place.split()[1]), "id": key and str(key)})
         cases.append(example_of(fields))
     if prepare:
-        return _prepare(location, settings, prepare, cases, unreadable, results)
+        return judging.prepare(prepare, cases, unreadable)
     for index, error in unreadable.items():
-        results.add(index, error)
-    asyncio.run(_judge(location, settings, cases, max_concurrency, results))
-    return results.report()
+        judging.add(index, error)
+    asyncio.run(judging.judge(cases, max_concurrency))
+    return judging.report(is_single=bool(example))
+
+
+_OPTION_BY_FIELD = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
 
 
 @dataclass
-class _Results:
-    """The judgments or errors of examples; as JSON, they are written in order, as they come."""
+class _Judging:
+    """One run of the command, with the judgments or errors of its examples.
 
+    As JSON, they are written in order, as they come.
+    """
+
+    location: MemoryLocation
+    settings: "Judge"
     terminal: Terminal
-    is_single: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The line and id of each example."""
     lines: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The finished rows, by the example's index."""
     errors: list[MemAlignError] = field(default_factory=list)
     _written: int = 0
+
+    async def judge(self, examples: list[dict[str, Any]], max_concurrency: int) -> None:
+        """Judge the examples that are not finished."""
+        from memalign_graph.graphs import create_judge_graph
+
+        location, settings, terminal = self.location, self.settings, self.terminal
+        indexes = [index for index in range(len(examples)) if index not in self.lines]
+        async with self._open(open_store_async) as store:
+            memory = location.memory_in(store, settings.embeddings)
+            terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
+            if not (await memory.aversion()).strip("0"):
+                terminal.warn(f"{location} is empty: judging by the criterion alone.")
+            graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
+            judged = graph.abatch_as_completed(
+                [examples[index] for index in indexes],
+                {"max_concurrency": max_concurrency},
+                return_exceptions=True,
+                context=location.context,
+            )
+            with terminal.progress() as progress:
+                async for position, result in judged:
+                    if isinstance(result, MemAlignError):
+                        self.add(indexes[position], result)
+                    elif isinstance(result, BaseException):
+                        raise result
+                    else:
+                        self.add(indexes[position], result["judgment"])
+                    progress("judged", len(self.lines), len(examples))
+
+    def prepare(
+        self,
+        path: Path,
+        examples: list[dict[str, Any]],
+        unreadable: Mapping[int, InvalidInputError],
+    ) -> Status:
+        """Write the requests of a batch; returns the exit status."""
+        from memalign_graph.bulk import prepare_batch
+
+        rows = [{**row, **case} for row, case in zip(self.rows, examples, strict=True)]
+        with option_errors(**_OPTION_BY_FIELD), self._open(open_store) as store:
+            batch = prepare_batch(self.settings, rows, path, store=store, **self.location.context)
+        for index, error in batch.errors.items():
+            reason = unreadable.get(index, error)
+            self.terminal.warn(f"line {rows[index]['line']}: not judged: {reason}")
+        self.terminal.result(
+            {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
+        )
+        if len(batch.errors) == len(rows):
+            return Status.USAGE_ERROR
+        return Status.PARTIAL if batch.errors else Status.DONE
+
+    def collect(self, cases: str, answers: list[Path], again: Path | None) -> None:
+        """Read the answers to a batch; requests without one are written to `again`."""
+        from memalign_graph.bulk import UnansweredError, collect_batch
+
+        context = self.location.context
+        with (
+            option_errors(**_OPTION_BY_FIELD),
+            self._open(open_store) as store,
+            self.terminal.progress() as progress,
+        ):
+            judged = collect_batch(
+                self.settings, cases, answers, store=store, **context, again=again
+            )
+            for index, (row, outcome) in enumerate(judged):
+                self.rows.append({"line": index + 1, **row})  # a batch of Python has no lines
+                self.add(
+                    index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json()
+                )
+                progress("collected", index + 1, index + 1)
+        if unanswered := sum(isinstance(error, UnansweredError) for error in self.errors):
+            where = f"they are in {again}" if again else "--prepare FILE writes them"
+            requests = pluralize(unanswered, "request")
+            self.terminal.warn(f"{requests} or more without an answer: {where}.")
+
+    def _open(self, open_store: Callable[..., Any]) -> Any:
+        """Open the store; an empty one if there is no memory and none is to be made."""
+        from langgraph.store.memory import InMemoryStore
+
+        has_store = self.location.exists or self.settings.keep_judgments is not None
+        return open_store(self.location.memory) if has_store else nullcontext(InMemoryStore())
 
     def add(self, index: int, outcome: Mapping[str, Any] | MemAlignError) -> None:
         judged: dict[str, Any] = {"judgment": outcome, "error": None}
@@ -117,13 +205,14 @@ class _Results:
             self.terminal.document(self.lines[self._written], indent=None)
             self._written += 1
 
-    def report(self) -> Status:
+    def report(self, *, is_single: bool = False) -> Status:
         """Print the results and the reasons of failures; returns the exit status."""
         lines, failed = [self.lines[index] for index in sorted(self.lines)], len(self.errors)
         if not self.terminal.as_json:
-            is_single = self.is_single and not failed
             rows = list(map(_table_row, lines))
-            self.terminal.result(lines[0]["judgment"] if is_single else {"judgments": rows})
+            self.terminal.result(
+                lines[0]["judgment"] if is_single and not failed else {"judgments": rows}
+            )
         for line in lines:
             if line["error"]:
                 self.terminal.warn(f"line {line['line']}: not judged: {line['error']}")
@@ -138,100 +227,3 @@ def _table_row(line: dict[str, Any]) -> dict[str, Any]:
     judgment: dict[str, Any] = line["judgment"] or failed
     evidence = judgment.get("evidence") or {}
     return {**judgment, **line, "decided_by": evidence.get("decided_by")}
-
-
-def _open_store(location: MemoryLocation, settings: "Judge", open_store: Callable[..., Any]) -> Any:
-    """Open the store; an empty one if there is no memory and none is to be made."""
-    from langgraph.store.memory import InMemoryStore
-
-    has_store = location.exists or settings.keep_judgments is not None
-    return open_store(location.memory) if has_store else nullcontext(InMemoryStore())
-
-
-async def _judge(
-    location: MemoryLocation,
-    settings: "Judge",
-    examples: list[dict[str, Any]],
-    max_concurrency: int,
-    results: _Results,
-) -> None:
-    from memalign_graph.graphs import create_judge_graph
-
-    terminal = results.terminal
-    indexes = [index for index in range(len(examples)) if index not in results.lines]
-    async with _open_store(location, settings, open_store_async) as store:
-        memory = location.memory_in(store, settings.embeddings)
-        terminal.note(f"memory {location}: guidelines: {len(await memory.aguidelines())}")
-        if not (await memory.aversion()).strip("0"):
-            terminal.warn(f"{location} is empty: judging by the criterion alone.")
-        graph = create_judge_graph(settings.criterion, **settings.options).compile(store=store)
-        judged = graph.abatch_as_completed(
-            [examples[index] for index in indexes],
-            {"max_concurrency": max_concurrency},
-            return_exceptions=True,
-            context=location.context,
-        )
-        with terminal.progress() as progress:
-            async for position, result in judged:
-                if isinstance(result, MemAlignError):
-                    results.add(indexes[position], result)
-                elif isinstance(result, BaseException):
-                    raise result
-                else:
-                    results.add(indexes[position], result["judgment"])
-                progress("judged", len(results.lines), len(examples))
-
-
-_OPTION_BY_FIELD = {"cases": "--examples", "answers": "--collect", "path": "--prepare"}
-
-
-def _prepare(
-    location: MemoryLocation,
-    settings: "Judge",
-    path: Path,
-    examples: list[dict[str, Any]],
-    unreadable: Mapping[int, InvalidInputError],
-    results: _Results,
-) -> int:
-    from memalign_graph.bulk import prepare_batch
-
-    rows = [{**row, **case} for row, case in zip(results.rows, examples, strict=True)]
-    with option_errors(**_OPTION_BY_FIELD), _open_store(location, settings, open_store) as store:
-        batch = prepare_batch(settings, rows, path, store=store, **location.context)
-    for index, error in batch.errors.items():
-        reason = unreadable.get(index, error)
-        results.terminal.warn(f"line {rows[index]['line']}: not judged: {reason}")
-    results.terminal.result(
-        {"requests": batch.requests, "cases": str(batch.cases), "version": batch.version}
-    )
-    if len(batch.errors) == len(rows):
-        return Status.USAGE_ERROR
-    return Status.PARTIAL if batch.errors else Status.DONE
-
-
-def _collect(
-    location: MemoryLocation,
-    settings: "Judge",
-    files: tuple[str, list[Path], Path | None],
-    results: _Results,
-) -> None:
-    from memalign_graph.bulk import UnansweredError, collect_batch
-
-    cases, answers, again = files
-    with (
-        option_errors(**_OPTION_BY_FIELD),
-        _open_store(location, settings, open_store) as store,
-        results.terminal.progress() as progress,
-    ):
-        judged = collect_batch(
-            settings, cases, answers, store=store, **location.context, again=again
-        )
-        for index, (row, outcome) in enumerate(judged):
-            results.rows.append({"line": index + 1, **row})  # a batch of Python has no lines
-            results.add(index, outcome if isinstance(outcome, MemAlignError) else outcome.to_json())
-            progress("collected", index + 1, index + 1)
-    if unanswered := sum(isinstance(error, UnansweredError) for error in results.errors):
-        where = f"they are in {again}" if again else "--prepare FILE writes them"
-        results.terminal.warn(
-            f"{pluralize(unanswered, 'request')} or more without an answer: {where}."
-        )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from memalign_graph.agreement import value_or_none, values_agree
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.io import ASYNC, IO
+from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import EMPTY_VERSION
 from memalign_graph.memory.feedback import revise
@@ -43,14 +43,14 @@ _ACTIONS = dict.fromkeys(_BY_JUDGE, "learned") | {
 
 async def show_guidelines(page: PageRequest) -> Response:
     access = page.queue.access(page.criterion)
-    overview = await guideline_overview(ASYNC, access, page.reviewer.name)
+    overview = await guideline_overview(access, page.reviewer.name)
     overview["may_roll_back"] = page.reviewer.may_roll_back
     return await page.show("learned", "What the judge has learned", **overview)
 
 
-async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -> Shown:
+async def guideline_overview(access: MemoryAccess, author: str | None) -> Shown:
     """Return the guidelines with their sources, the cases in dispute, and the last commits."""
-    guidelines, scale = await access.guidelines(io), access.criterion.scale
+    guidelines, scale = await access.guidelines(ASYNC), access.criterion.scale
     rows = {row.id: row for row in access.view.rows()}
 
     def is_own(row: EpisodeRow) -> bool:
@@ -68,12 +68,12 @@ async def guideline_overview(io: IO, access: MemoryAccess, author: str | None) -
     return {
         "guidelines": overview,
         "disputes": _disputes(rows.values(), scale),
-        "history": await _last_commits(io, access, rows),
+        "history": await _last_commits(access, rows),
     }
 
 
-async def _last_commits(io: IO, access: MemoryAccess, rows: dict[str, EpisodeRow]) -> list[Shown]:
-    commits = await history(io, access, _MAX_COMMITS)
+async def _last_commits(access: MemoryAccess, rows: dict[str, EpisodeRow]) -> list[Shown]:
+    commits = await history(ASYNC, access, _MAX_COMMITS)
     answered = {fact.id: fact.said for fact in access.view.facts()[0]}
     recent: list[Shown] = []
     for commit in commits:
@@ -172,17 +172,17 @@ async def show_changes(page: PageRequest) -> Response:
 async def show_answers(page: PageRequest) -> Response:
     access, start = page.queue.access(page.criterion), page.request.query_params.get("from", "0")
     first = int(start[:9]) if start.isdecimal() else 0
-    overview = await answers_by(ASYNC, access, page.reviewer.name, first)
+    overview = await answers_by(access, page.reviewer.name, first)
     for answer in overview["answers"]:
         filled = {"value": answer["written"], "rationale": answer["rationale"] or ""}
         answer["fields"] = answer_fields(access.criterion, filled)
     return await page.show("mine", "My answers", **overview)
 
 
-async def answers_by(io: IO, access: MemoryAccess, author: str, first: int = 0) -> Shown:
+async def answers_by(access: MemoryAccess, author: str, first: int = 0) -> Shown:
     """Return a hundred answers of an expert, newest first, and where older ones begin."""
     texts = defaultdict(list)
-    for guideline in await access.guidelines(io):
+    for guideline in await access.guidelines(ASYNC):
         for key in guideline.episode_ids:
             texts[key].append(guideline.text)
     scale, older = access.criterion.scale, first + _MAX_ANSWERS
@@ -212,14 +212,14 @@ async def revise_answer(page: PageRequest) -> Response:
 
 
 async def show_agreement(page: PageRequest) -> Response:
-    overview = await agreement_overview(ASYNC, page.queue.access(page.criterion))
+    overview = await agreement_overview(page.queue.access(page.criterion))
     return await page.show("standing", "Where we stand", **overview)
 
 
-async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
+async def agreement_overview(access: MemoryAccess) -> Shown:
     """Return how often judge and experts agree, and how often experts were asked."""
     today, scale = utc_now().date(), access.criterion.scale
-    report = await review_report(io, access, since=today - timedelta(_DAYS - 1))
+    report = await review_report(ASYNC, access, since=today - timedelta(_DAYS - 1))
     by_week: defaultdict[date, list[bool]] = defaultdict(list)
     by_expert: defaultdict[Any, list[bool]] = defaultdict(list)
     for row in access.view.rows():
@@ -240,7 +240,7 @@ async def agreement_overview(io: IO, access: MemoryAccess) -> Shown:
         "experts": [{"author": author, **_agreement(agrees)} for author, agrees in experts],
         "days": _DAYS,
         "report": report,
-        "rate": await _rate(io, access, mondays),
+        "rate": await _rate(access, mondays),
     }
 
 
@@ -249,12 +249,12 @@ def _agreement(agrees: Sequence[bool]) -> Shown:
     return {"n": len(agrees), "agreed": sum(agrees), "share": share}
 
 
-async def _rate(io: IO, access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
+async def _rate(access: MemoryAccess, mondays: Sequence[date]) -> Shown | None:
     """Return the estimated true pass rate; None without kept judgments."""
     scale = access.criterion.scale
     if not isinstance(scale, Boolean | Numeric):
         return None  # other scales do not say which values pass
-    overall = await pass_rate(io, access, by="week")
+    overall = await pass_rate(ASYNC, access, by="week")
     if not overall.judgments:
         return None
     is_mean = isinstance(scale, Numeric)

@@ -13,7 +13,7 @@ from memalign_graph.errors import EmbeddingError, InvalidInputError, MemAlignErr
 from memalign_graph.evidence.cases import MIN_CASES, EvidenceCase
 from memalign_graph.evidence.deciding import current_evidence_model, fit, off_loop
 from memalign_graph.evidence.verdicts import RawVerdict
-from memalign_graph.io import ASYNC, IO
+from memalign_graph.io import ASYNC
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.guidelines import GuidelineTable
 from memalign_graph.memory.index import Vector
@@ -51,8 +51,8 @@ async def preview_answer(page: PageRequest) -> Response:
     vector = await _vector(page, case, list(feedback_by_name))
     for name, feedback in feedback_by_name.items():
         access, decide = page.queue.access(name, case["namespace"]), page.queue.judges[name].mode
-        others += await conflicting_labels(ASYNC, access, feedback)
-        more, unknown = await predicted_changes(ASYNC, access, feedback, vector, decide)
+        others += await conflicting_labels(access, feedback)
+        more, unknown = await predicted_changes(access, feedback, vector, decide)
         changes += more
     judgments = shown_judgments(case)
     context = {"judgments": judgments, "others": others, "changes": changes, "unknown": unknown}
@@ -69,9 +69,9 @@ async def _vector(page: PageRequest, case: CasePayload, names: list[str]) -> Any
     return None
 
 
-async def conflicting_labels(io: IO, access: MemoryAccess, feedback: Feedback) -> list[Shown]:
+async def conflicting_labels(access: MemoryAccess, feedback: Feedback) -> list[Shown]:
     """Return what other experts answered to the same case, if their value differs."""
-    await access.refresh(io)
+    await access.refresh(ASYNC)
     scale, value = access.criterion.scale, feedback.value
     return [
         feedback_summary(row, scale)
@@ -93,14 +93,14 @@ def _other_labels(access: MemoryAccess, feedback: Feedback) -> list[tuple[Episod
 
 
 async def predicted_changes(
-    io: IO, access: MemoryAccess, feedback: Feedback, vector: Vector | None, decide: Decide = "auto"
+    access: MemoryAccess, feedback: Feedback, vector: Vector | None, decide: Decide = "auto"
 ) -> tuple[list[Shown], str | None]:
     """Return the settled cases whose estimate would change, or why that is not known."""
     example, judgment, scale = feedback.example, feedback.judgment, access.criterion.scale
     key = vector_key_of_example(access, example)
     try:
         judge_key = None if judgment is None else judgment.judge_key
-        model = await current_evidence_model(io, access, judge_key=judge_key)
+        model = await current_evidence_model(ASYNC, access, judge_key=judge_key)
         vector = access.view.vectors([key]).get(key, vector)
         access.view.index.check([] if vector is None else [vector])
     except EmbeddingError as error:
@@ -126,10 +126,10 @@ async def predicted_changes(
         judged_at=datetime.now(UTC),
     )
     if model.needs_fit(decide):
-        await fit(io, model)
+        await fit(ASYNC, model)
     if not model.decides(decide):
         return [], _UNUSED
-    changed = await off_loop(io, partial(model.values_changed_by, case))
+    changed = await off_loop(ASYNC, partial(model.values_changed_by, case))
     return [_change(access, *change) for change in changed[:_MAX_CHANGES]], None
 
 
@@ -154,21 +154,21 @@ async def preview_guideline(page: PageRequest) -> Response:
         for name, feedback in feedback_of(case, reply).items():
             access = page.queue.access(name, case["namespace"])
             model = page.queue.distill_model(name)
-            rules += await proposed_guidelines(ASYNC, access, model, feedback)
+            rules += await proposed_guidelines(access, model, feedback)
     except MemAlignError as error:
         return page.fragment("problem", text=str(error))
     return page.fragment("rule", rules=rules)
 
 
 async def proposed_guidelines(
-    io: IO, access: MemoryAccess, model: BaseChatModel, feedback: Feedback
+    access: MemoryAccess, model: BaseChatModel, feedback: Feedback
 ) -> list[Shown]:
     """Ask a model which changes to the guidelines this answer would lead to."""
     if feedback.agrees:
         return []
-    active = {guideline.id: guideline for guideline in await access.guidelines(io)}
+    active = {guideline.id: guideline for guideline in await access.guidelines(ASYNC)}
     episode = Episode.from_feedback(feedback)
-    result = await distill_episodes(io, access, model, [episode], [*active.values()])
+    result = await distill_episodes(ASYNC, access, model, [episode], [*active.values()])
     author = {episode.id: feedback.author or feedback.id}
     table = GuidelineTable(
         active,
@@ -198,7 +198,7 @@ async def show_nearest(page: PageRequest) -> Response:
     example, name = case["example"], next(iter(case["criteria"]))
     access = page.queue.access(name, case["namespace"])
     vector = await _vector(page, case, [name])
-    near = await nearest_case(ASYNC, access, Example.model_validate(example), vector)
+    near = await nearest_case(access, Example.model_validate(example), vector)
     call = tool_call(example["outputs"])
     tool = call and visible(call["name"])
     if near is None:
@@ -211,11 +211,11 @@ async def show_nearest(page: PageRequest) -> Response:
 
 
 async def nearest_case(
-    io: IO, access: MemoryAccess, example: Example, vector: Vector | None
+    access: MemoryAccess, example: Example, vector: Vector | None
 ) -> Shown | None:
     """Return the nearest other labeled case; for a tool call, the nearest approved call."""
-    view, scale = await access.refresh(io), access.criterion.scale
-    await index_missing(io, access, view)
+    view, scale = await access.refresh(ASYNC), access.criterion.scale
+    await index_missing(ASYNC, access, view)
     own_key, call = vector_key_of_example(access, example), tool_call(example.outputs)
     vector = view.vectors([own_key]).get(own_key, vector)
     max_near = _MAX_NEAR if call is None else len(view.rows())

@@ -1,5 +1,6 @@
 """The dashboard: guidelines, history and agreement."""
 
+import asyncio
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from typing import Any
 
@@ -27,7 +28,7 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     memory.remember([feedback_on("late 1", False, given_at=index - timedelta(1))])
     learn(memory, op("add", *sources, text="Be kind.", question="Is it kind?"))
     run_sync(record_check_answers(SYNC, memory.access, {asked_id("Is it kind?", ""): rights}))
-    overview = run_sync(guideline_overview(SYNC, memory.access, "ann"))
+    overview = asyncio.run(guideline_overview(memory.access, "ann"))
     [guideline], [dispute, _] = overview["guidelines"], overview["disputes"]
     assert (guideline["worth"].auc, guideline["worth"].cases) == (1.0, 9)
     answer = {"author": "ann", "value": "Yes", "rationale": "So kind."}
@@ -35,7 +36,7 @@ def test_guideline_is_shown_with_its_sources_and_auc() -> None:
     assert guideline["sources"][0] == {**answer, "episode_id": key, "title": title, "mine": True}
     assert [source["mine"] for source in guideline["sources"]] == [True, False]
     assert (dispute["title"], answer in dispute["answers"]) == (title, True)
-    kind, late = run_sync(answers_by(SYNC, memory.access, "ann"))["answers"]
+    kind, late = asyncio.run(answers_by(memory.access, "ann"))["answers"]
     assert (kind["title"], kind["learned"], late["learned"]) == (title, ["Be kind."], [])
 
 
@@ -51,7 +52,7 @@ def test_recent_history_describes_every_kind_of_commit() -> None:
     memory.forget(author="bob", purge=True)
     memory.forget([first.id], author="ann")
     memory.remember([feedback_on(f"warm {3 + index}", True, who) for index, who in enumerate(WHO)])
-    commits = run_sync(guideline_overview(SYNC, memory.access, None))["history"]
+    commits = asyncio.run(guideline_overview(memory.access, None))["history"]
     assert [commit["version"] for commit in commits] == [
         commit.version for commit in memory.history()
     ]
@@ -77,7 +78,7 @@ def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
     judgments = [episode.judgment for episode in memory.episodes() if episode.judgment]
     for asks, judgment in zip((True, True, False), judgments, strict=False):
         run_sync(log_review(SYNC, memory.access, judgment, ReviewChoice(asks=asks), utc_now()))
-    overview = run_sync(agreement_overview(SYNC, memory.access))
+    overview = asyncio.run(agreement_overview(memory.access))
     assert overview["agreement"] == {"n": 4, "agreed": 3, "share": 0.75}
     assert [week["share"] for week in overview["weeks"]] == [None] * 11 + [0.75]
     assert overview["experts"] == [{"author": "ann", "n": 4, "agreed": 3, "share": 0.75}]
@@ -91,9 +92,9 @@ def test_agreement_is_shown_by_week_and_expert_with_recent_tasks() -> None:
             for key, judgment in previous.items()
         }
         run_sync(record_judgments(SYNC, memory.access, again, replaces=True))
-    again = run_sync(agreement_overview(SYNC, memory.access))
+    again = asyncio.run(agreement_overview(memory.access))
     assert (again["agreement"], again["weeks"]) == (overview["agreement"], overview["weeks"])
-    empty = run_sync(agreement_overview(SYNC, memory_of().access))
+    empty = asyncio.run(agreement_overview(memory_of().access))
     assert (empty["report"].judgments, empty["agreement"]["n"]) == (0, 0)
 
 
@@ -103,7 +104,7 @@ def test_weeks_begin_on_monday_in_utc() -> None:
     east = timezone(timedelta(hours=2))
     at = (monday - timedelta(minutes=1)).astimezone(east)  # Monday in Berlin
     feedback = judged("late 1", True, True).model_copy(update={"given_at": at})
-    weeks = run_sync(agreement_overview(SYNC, memory_of(feedback).access))["weeks"]
+    weeks = asyncio.run(agreement_overview(memory_of(feedback).access))["weeks"]
     assert [week["n"] for week in weeks[-2:]] == [1, 0]
 
 
@@ -118,14 +119,14 @@ def standing(overview: dict[str, Any]) -> str:
 def test_true_pass_rate_is_shown_if_judgments_are_kept() -> None:
     late = [judged(f"late {index}", index % 3 > 0, True) for index in range(30)]
     memory = memory_of(*late)
-    assert run_sync(agreement_overview(SYNC, memory.access))["rate"] is None
+    assert asyncio.run(agreement_overview(memory.access))["rate"] is None
     drawn = ReviewChoice(asks=True, reasons=["sample"])
     for feedback in late:
         assert feedback.judgment is not None
         example = (feedback.judgment, feedback.example, None, timedelta(days=1))
         run_sync(keep_judgment(SYNC, memory.access, *example))
         run_sync(log_review(SYNC, memory.access, feedback.judgment, drawn, utc_now()))
-    overview = run_sync(agreement_overview(SYNC, memory.access))
+    overview = asyncio.run(agreement_overview(memory.access))
     page = standing(overview)
     assert "The share that passes: 67% (" in page
     assert "estimated from 30 answers to the random sample and 30 judgments" in page

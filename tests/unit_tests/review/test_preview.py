@@ -1,5 +1,6 @@
 """The preview of an answer, compared with the changes after it is stored."""
 
+import asyncio
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -67,7 +68,7 @@ def changes(memory: JudgeMemory, name: str, value: Any, *, embedded: bool = True
     answer = (
         feedback_on(name, value) if value is not None else feedback_on(name, value, rationale="Hm.")
     )
-    return run_sync(predicted_changes(SYNC, memory.access, answer, vector if embedded else None))
+    return asyncio.run(predicted_changes(memory.access, answer, vector if embedded else None))
 
 
 def estimates(memory: JudgeMemory) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def test_conflicting_labels_are_those_of_other_experts_on_the_same_case() -> Non
 
     def conflicts(value: Any, author: str) -> Any:
         answer = feedback_on("warm 1", value, author, rationale="So.")
-        return run_sync(conflicting_labels(SYNC, memory.access, answer))
+        return asyncio.run(conflicting_labels(memory.access, answer))
 
     assert conflicts(True, "ann") == [{"author": "bob", "value": "No", "rationale": "Too long."}]
     assert [answer["author"] for answer in conflicts(True, "bob")] == ["ann"]
@@ -131,11 +132,11 @@ def test_proposed_guidelines_are_not_stored(server: LoopbackServer, author: str)
     gone = {"action": "retire", "text": "Be brief.", "question": None}
     # The guideline of another expert stays.
     expected = [guideline, gone] if author == "ann" else [guideline]
-    assert run_sync(proposed_guidelines(SYNC, *access_and_model, feedback)) == expected
+    assert asyncio.run(proposed_guidelines(*access_and_model, feedback)) == expected
     with pytest.raises(ChatModelError):
-        run_sync(proposed_guidelines(SYNC, *access_and_model, feedback))
-    proposed = proposed_guidelines(SYNC, *access_and_model, judged("warm 1", True, True))
-    assert run_sync(proposed) == []
+        asyncio.run(proposed_guidelines(*access_and_model, feedback))
+    proposed = proposed_guidelines(*access_and_model, judged("warm 1", True, True))
+    assert asyncio.run(proposed) == []
     assert (len(server.chats), memory.version()) == (2, version)
 
 
@@ -146,7 +147,7 @@ def test_nearest_case_is_another_case_with_a_value() -> None:
         feedback_on("cold 1", True),
     ]
     memory = memory_of(*cases, feedback_on("warm 3", True, "bob", rationale="Fine."))
-    nearest = run_sync(nearest_case(SYNC, memory.access, example("warm 1"), None))
+    nearest = asyncio.run(nearest_case(memory.access, example("warm 1"), None))
     expected = {"author": "bob", "value": "Yes", "rationale": "Fine.", "example": example("warm 3")}
     assert nearest == {**expected, "similarity": pytest.approx(0.9, abs=0.1)}
-    assert run_sync(nearest_case(SYNC, memory.access, example("new"), None)) is None
+    assert asyncio.run(nearest_case(memory.access, example("new"), None)) is None
