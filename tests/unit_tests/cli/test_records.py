@@ -97,6 +97,11 @@ def test_integers_that_pandas_made_floats_are_restored(tmp_path: Path) -> None:
     assert [row["id"] for row in rows] == ["1.0", "v2"]
 
 
+def test_tsv_is_read_by_its_tabs(tmp_path: Path) -> None:
+    rows = read_text(tmp_path, "inputs\toutputs\ta, b, c, d\nHi, you\tHo\t1\n", name="f.tsv")
+    assert rows == [{"inputs": "Hi, you", "outputs": "Ho"}]
+
+
 def test_excel_with_blank_trailing_columns() -> None:
     rows = feedback(read("excel.csv"))
     assert [(row.value, row.rationale) for row in rows] == [(False, "Too cold."), (True, None)]
