@@ -84,18 +84,13 @@ def asked_id(question: str, model: str) -> str:
     return f"{digest(question)[:16]}:{model}"
 
 
-def check_label(label: str, name: str) -> str:
+def check_label(label: Any, name: str) -> str:
     """Check a name that becomes part of a store namespace."""
-    if not label.strip():
-        raise ValueError(f"{name} must not be empty.")
-    if label != label.strip():
-        raise ValueError(f"{name} must not begin or end with spaces: {label!r}.")
-    if "." in label:
+    if not isinstance(label, str):
+        raise ValueError(f"{name} is not a string: {label!r}.")
+    if not label or label != label.strip() or "." in label or not label.isprintable():
         raise ValueError(
-            f"{name} must not contain a dot, which separates namespaces. Write {label!r} as "
-            f"{label.replace('.', '_')!r}."
+            f"{name} must not be empty, have a dot or a control character, or begin or end with a "
+            f"space: {label!r}. Use letters, digits, `-` and `_`."
         )
-    if not label.isprintable():
-        raise ValueError(f"{name} must not contain control characters: {label!r}.")
-    check_json(label, name)
     return label

@@ -127,13 +127,12 @@ class MemoryAccess:
         dated, since_us = dict[str, Any](kind=FACT), self.view.unread_us(newest)
         if since_us >= _MIN_COMPARABLE_US:
             dated["at_us"] = {"$gte": since_us}
-        namespace = self.layout.of("facts")
-        search = SearchOp(namespace, filter=dated, limit=NO_LIMIT, refresh_ttl=False)
-        [below] = await io.batch(self.store, [search])
-        own = {item.key: item for item in below if tuple(item.namespace) == namespace}
-        if newest and newest not in own:
+        search = search_namespace(self.layout.of("facts"))._replace(filter=dated)
+        [items] = await self.search(io, search)
+        by_id = {item["id"]: item for item in items}
+        if newest and newest not in by_id:
             return None
-        return [read_fact(unpacked(own[key].value)) for key in self.view.unknown_facts(own)]
+        return [read_fact(by_id[key]) for key in self.view.unknown_facts(by_id)]
 
     async def _add(
         self,
@@ -253,13 +252,14 @@ class MemoryAccess:
             stored |= {item.key: unpacked(item.value) for item in items if item is not None}
         return stored
 
-    async def search(self, io: IO, *namespaces: Namespace) -> list[list[Item]]:
-        """Read all items of some namespaces, in one batch."""
-        results = await io.batch(self.store, list(map(search_namespace, namespaces)))
+    async def search(self, io: IO, *searches: Namespace | SearchOp) -> list[list[Item]]:
+        """Read the items of some namespaces, all or those of a search, in one batch."""
+        ops = [each if isinstance(each, SearchOp) else search_namespace(each) for each in searches]
+        results = await io.batch(self.store, ops)
         # A prefix also matches namespaces below it, such as a criterion named like a kind.
         return [
-            [unpacked(item.value) for item in items if tuple(item.namespace) == namespace]
-            for namespace, items in zip(namespaces, results, strict=True)
+            [unpacked(item.value) for item in items if tuple(item.namespace) == op.namespace_prefix]
+            for op, items in zip(ops, results, strict=True)
         ]
 
 

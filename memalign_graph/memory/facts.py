@@ -25,8 +25,6 @@ Item = dict[str, Any]
 """A store item's value."""
 
 DEFAULT_NAMESPACE = ("memalign",)
-_RESERVED_ROOT = "langgraph"
-
 Namespace = tuple[str, ...]
 
 ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
@@ -66,27 +64,24 @@ def check_namespace(namespace: Sequence[str] | str) -> Namespace:
         namespace = (namespace,)
     if not isinstance(namespace, Sequence) or not namespace:
         raise InvalidInputError("namespace: give at least one label, such as ('memalign',).")
-    for label in namespace:
-        if not isinstance(label, str):
-            raise InvalidInputError(f"namespace: the label {label!r} is not a string.")
-        try:
-            check_label(label, "a label")
-        except ValueError as error:
-            raise InvalidInputError(f"namespace: {error}") from error
-    if namespace[0] == _RESERVED_ROOT:
+    try:
+        labels = tuple(check_label(label, "a label") for label in namespace)
+    except ValueError as error:
+        raise InvalidInputError(f"namespace: {error}") from error
+    if labels[0] == "langgraph":
         raise InvalidInputError(
             "namespace: LangGraph reserves the first label 'langgraph'. Use another one."
         )
-    return tuple(namespace)
+    return labels
 
 
 _PACKED = "packed"
-"""The key that names an item's fields stored as JSON text: Postgres loses the order of keys."""
+"""The key that names an item's fields stored as JSON text."""
 
 
 def packed(item: Item | None) -> Item | None:
-    """Store as JSON text the fields that Postgres would change."""
-    names = [name for name, part in (item or {}).items() if _is_changed(part)]
+    """Store as JSON text what Postgres would change: the order of keys, and some floats."""
+    names = [name for name, part in (item or {}).items() if isinstance(part, dict | list | float)]
     if item is None or not names:
         return item
     texts = {name: json.dumps(item[name], ensure_ascii=False) for name in names}
@@ -98,19 +93,6 @@ def unpacked(item: Item) -> Item:
     for name in parts.pop(_PACKED, ()):
         parts[name] = json.loads(parts[name])
     return parts
-
-
-def _is_changed(part: Any) -> bool:
-    """Return whether JSONB changes a value: the order of keys, or a float to an integer."""
-    match part:
-        case dict():
-            return len(part) > 1 or any(map(_is_changed, part.values()))
-        case list():
-            return any(map(_is_changed, part))
-        case float():
-            return json.dumps(part) == "-0.0" or (part.is_integer() and "e" in json.dumps(part))
-        case _:
-            return False
 
 
 FeedbackHashes = dict[str, str]

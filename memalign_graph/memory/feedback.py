@@ -7,6 +7,7 @@ because readers fold all facts.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from memalign_graph.agreement import value_or_none
@@ -14,15 +15,10 @@ from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import JUDGE_CASES
-from memalign_graph.memory.index import Vector, retrieval_text
+from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow, merge_feedback, without_undone
 from memalign_graph.memory.purge import write_fact
-from memalign_graph.memory.recall import (
-    ensure_vectors,
-    store_vectors,
-    vector_key_of_example,
-    warn_refused,
-)
+from memalign_graph.memory.recall import ensure_vectors
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.scales import Scale
 from memalign_graph.types import (
@@ -55,7 +51,7 @@ async def remember(
     access: MemoryAccess,
     feedback: Sequence[Feedback],
     *,
-    known_vectors: Mapping[str, Vector] | None = None,
+    known_vectors: Mapping[str, Vector] = MappingProxyType({}),
     is_table: bool = False,
     embeds: bool = True,
 ) -> RememberResult:
@@ -73,7 +69,9 @@ async def remember(
     outdated = logged - {(old.id, old.word) for old in view.episodes(ids).values()}
     checked = [item for item in checked if _undated_hash(item) not in outdated]
     new = {item.episode_id: item.example for item in checked if not view.holds(item.episode_id)}
-    warnings = await _store_vectors(io, access, new, known_vectors or {}) if embeds else []
+    warnings: list[str] = []
+    if embeds:
+        _, warnings = await ensure_vectors(io, access, new, known_vectors)
     view = await access.refresh(io)
     purges, stored = view.purges(), view.episodes(ids)
     submitted: dict[str, Episode] = {}
@@ -200,22 +198,6 @@ def check_feedback(feedback: Feedback, criterion: Criterion) -> Feedback:
     except ValueError as error:
         raise InvalidInputError(f"value: {error}") from error
     return feedback.model_copy(update={"value": value})
-
-
-async def _store_vectors(
-    io: IO,
-    access: MemoryAccess,
-    examples: Mapping[str, Example],
-    known_vectors: Mapping[str, Vector],
-) -> list[str]:
-    """Store the missing vectors of new episodes' examples; returns warnings."""
-    keys = {each: vector_key_of_example(access, example) for each, example in examples.items()}
-    new = {key: examples[each] for each, key in keys.items() if key not in access.view.index}
-    known = {key: known_vectors[each.id] for key, each in new.items() if each.id in known_vectors}
-    texts = {key: retrieval_text(new[key])[0] for key in new if key not in known}
-    await ensure_vectors(io, access, texts)
-    await store_vectors(io, access, known)
-    return warn_refused(access, {each: key for each, key in keys.items() if key in texts})
 
 
 def unjudged_cases(rows: Sequence[EpisodeRow], scale: Scale) -> dict[str, list[str]]:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,25 +66,20 @@ def normalised(vectors: Any, count: int, embedder: str) -> list[Vector]:
 
 
 class _Table(NamedTuple):
-    """The data that searches use: rows beyond `size` are written in place, then published."""
+    """The data that searches use; never changed, so that they take no lock."""
 
-    matrix: Any
-    """One row per vector, with spare rows."""
     keys: list[str]
     rows: dict[str, int]
-    size: int
+    matrix: Any
+    """One row per vector."""
 
 
 class VectorIndex:
-    """Exact nearest neighbors by cosine similarity; thread-safe, and searches take no lock."""
+    """Exact nearest neighbors by cosine similarity; writers take turns, and readers need not."""
 
     def __init__(self, embedder: str) -> None:
         self._embedder = embedder
-        self._writing = threading.Lock()
         self._table: _Table | None = None
-
-    def __contains__(self, key: str) -> bool:
-        return self._table is not None and key in self._table.rows
 
     def keys(self) -> AbstractSet[str]:
         return set() if self._table is None else self._table.rows.keys()
@@ -94,43 +88,32 @@ class VectorIndex:
         """Add vectors with new keys."""
         import numpy as np
 
-        with self._writing:
-            fresh = {key: vector for key, vector in vectors.items() if key not in self}
-            if not fresh:
-                return
-            dimension = len(next(iter(fresh.values())))
-            self.check(fresh.values(), dimension)
-            table = self._table or _Table(np.empty((0, dimension), dtype=np.float32), [], {}, 0)
-            start, stop = table.size, table.size + len(fresh)
-            matrix = table.matrix
-            if stop > len(matrix):
-                matrix = np.empty((stop + start // 4, dimension), dtype=np.float32)
-                matrix[:start] = table.matrix[:start]
-            np.stack(list(fresh.values()), out=matrix[start:stop])
-            table.keys.extend(fresh)
-            table.rows.update(zip(fresh, range(start, stop), strict=True))
-            self._table = table._replace(matrix=matrix, size=stop)
+        table = self._table
+        fresh = {key: vector for key, vector in vectors.items() if key not in self.keys()}
+        if not fresh:
+            return
+        self.check(fresh.values(), len(next(iter(fresh.values()))))
+        matrix = np.stack(list(fresh.values()))
+        if table is None:
+            self._set(list(fresh), matrix)
+        else:
+            self._set([*table.keys, *fresh], np.concatenate([table.matrix, matrix]))
 
     def retain(self, keys: AbstractSet[str]) -> None:
         """Remove the vectors of all other keys."""
-        import numpy as np
-
-        with self._writing:
-            table = self._table
-            if table is None or table.rows.keys() <= keys:
-                return
+        table = self._table
+        if table is not None and not table.rows.keys() <= keys:
             left = [key for key in table.keys if key in keys]
-            matrix = np.take(table.matrix, [table.rows[key] for key in left], axis=0)
-            self._table = _Table(
-                matrix, left, {key: row for row, key in enumerate(left)}, len(left)
-            )
+            self._set(left, table.matrix[[table.rows[key] for key in left]])
+
+    def _set(self, keys: list[str], matrix: Any) -> None:
+        self._table = _Table(keys, {key: row for row, key in enumerate(keys)}, matrix)
 
     def get(self, key: str) -> Vector | None:
         table = self._table
-        row = None if table is None else table.rows.get(key)
-        if table is None or row is None or row >= table.size:
+        if table is None or key not in table.rows:
             return None
-        vector: Vector = table.matrix[row].copy()
+        vector: Vector = table.matrix[table.rows[key]].copy()
         return vector
 
     def search(self, vector: Vector, k: int) -> list[tuple[str, float]]:
@@ -138,7 +121,7 @@ class VectorIndex:
         import numpy as np
 
         table = self._table
-        if k < 1 or table is None or not table.size:
+        if table is None or not table.keys:
             return []
         self.check([vector])
         threads = faiss.omp_get_max_threads()
@@ -146,8 +129,8 @@ class VectorIndex:
         try:
             [scores], [rows] = faiss.knn(
                 np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1),
-                table.matrix[: table.size],
-                min(k, table.size),
+                table.matrix,
+                min(k, len(table.keys)),
                 metric=faiss.METRIC_INNER_PRODUCT,
             )
         finally:
@@ -163,7 +146,7 @@ class VectorIndex:
     @property
     def nbytes(self) -> int:
         table = self._table
-        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * table.size
+        return 0 if table is None else table.matrix.nbytes + _KEY_BYTES * len(table.keys)
 
     def check(self, vectors: Iterable[Vector], dimension: int | None = None) -> None:
         """Check that vectors have the index's dimension, or the given one if it has none."""

@@ -6,6 +6,7 @@ from datetime import date
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, overload
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -14,18 +15,17 @@ from langgraph.store.base import BaseStore
 from memalign_graph.errors import InvalidInputError, MemAlignError
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
-from memalign_graph.memory import history, jsonl, reports
+from memalign_graph.memory import history, jsonl, learning, reports
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import DEFAULT_NAMESPACE, MemoryLayout, check_namespace
 from memalign_graph.memory.feedback import remember, revise
 from memalign_graph.memory.guidelines import check_name
 from memalign_graph.memory.history import Commit, MemoryDiff, Snapshot
 from memalign_graph.memory.judgments import KeptJudgment, kept_judgments
-from memalign_graph.memory.learning import add_guideline, edit_guideline, remove_guideline
 from memalign_graph.memory.purge import Forgotten, Selection, forget
 from memalign_graph.memory.purge import purge as erase
 from memalign_graph.memory.recall import recall
-from memalign_graph.memory.reports import GroupBy, PassRate, ReviewReport, pass_rate
+from memalign_graph.memory.reports import GroupBy, PassRate, ReviewReport
 from memalign_graph.models import (
     DEFAULT_CHAT_MODEL,
     DEFAULT_EMBEDDINGS,
@@ -86,16 +86,8 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If an argument cannot be used.
         """
-        if not isinstance(store, BaseStore):
-            raise InvalidInputError(
-                "store: expected a LangGraph store, such as InMemoryStore() or "
-                f"open_local_store(...), got {type(store).__name__}."
-            )
-        if not isinstance(criterion, Criterion):
-            raise InvalidInputError(
-                "criterion: expected a Criterion(name=..., instructions=...), got "
-                f"{type(criterion).__name__}."
-            )
+        _check_type("store", store, BaseStore, "a LangGraph store, such as InMemoryStore()")
+        _check_type("criterion", criterion, Criterion, "Criterion(name=..., instructions=...)")
         if not (model is None or is_chat_model(model)):
             raise InvalidInputError(
                 f"model: expected a chat model, or a string such as {DEFAULT_CHAT_MODEL!r}, got "
@@ -218,7 +210,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text cannot be used.
         """
-        return await add_guideline(io, self.access, text, author=author)
+        return await learning.add_guideline(io, self.access, text, author=author)
 
     add_guideline, aadd_guideline = sync_async_methods(_add_guideline)
 
@@ -238,7 +230,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If the text cannot be used, or there is no such guideline.
         """
-        return await edit_guideline(io, self.access, guideline_id, text, author=author)
+        return await learning.edit_guideline(io, self.access, guideline_id, text, author=author)
 
     edit_guideline, aedit_guideline = sync_async_methods(_edit_guideline)
 
@@ -257,7 +249,7 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If there is no such guideline.
         """
-        return await remove_guideline(io, self.access, guideline_id, author=author)
+        return await learning.remove_guideline(io, self.access, guideline_id, author=author)
 
     remove_guideline, aremove_guideline = sync_async_methods(_remove_guideline)
 
@@ -319,13 +311,9 @@ class JudgeMemory:
             where=where,
         )
         by = check_name(by, "by")
-        if not isinstance(purge, bool):
-            raise InvalidInputError(f"purge: expected True or False, got {purge!r}.")
-        if not (checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver)):
-            raise InvalidInputError(
-                "checkpointer: expected a LangGraph checkpointer, got "
-                f"{type(checkpointer).__name__}."
-            )
+        _check_type("purge", purge, bool, "True or False")
+        saver = (BaseCheckpointSaver, NoneType)
+        _check_type("checkpointer", checkpointer, saver, "a LangGraph checkpointer")
         if purge:
             forgotten = await erase(io, self.access, selection, checkpointer, author=by)
         elif checkpointer is not None:
@@ -573,11 +561,16 @@ class JudgeMemory:
         Raises:
             InvalidInputError: If an argument cannot be used.
         """
-        return await pass_rate(
+        return await reports.pass_rate(
             io, self.access, by=by, passes=passes, answered_at_random=answered_at_random
         )
 
     pass_rate, apass_rate = sync_async_methods(_pass_rate)
+
+
+def _check_type(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInputError(f"{name}: expected {expected}, got {type(value).__name__}.")
 
 
 def _ids(value: Any, name: str) -> Sequence[str] | None:

@@ -4,10 +4,9 @@ The fold is updated fact by fact.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from sys import intern
 from typing import Any, NamedTuple
 
 from memalign_graph.memory.facts import (
@@ -44,6 +43,25 @@ class PastVerdict:
     judge_key: str | None = None
     """Identifies the judge; None in feedback that an earlier version stored."""
 
+    @classmethod
+    def of(cls, judgment: Mapping[str, Any]) -> "PastVerdict":
+        evidence = judgment.get("evidence") or {}
+        answers = {
+            check["asked"]: check["held"]
+            if check.get("probability") is None
+            else check["probability"]
+            for check in judgment.get("checks") or ()
+        }
+        return cls(
+            verdict=evidence.get("verdict", judgment.get("value")),
+            probabilities=judgment.get("probabilities"),
+            review=judgment.get("review"),
+            shown=tuple(judgment.get("episode_ids") or ()),
+            checks={asked: float(each) for asked, each in answers.items() if each is not None},
+            model=judgment.get("model"),
+            judge_key=judgment.get("judge_key"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRow:
@@ -70,6 +88,7 @@ class EpisodeRow:
         if "episode" not in record:
             return cls(*names, {"status": record["status"]})
         content = record["episode"]
+        judgment = content.get("judgment")
         text, _ = text_of(content["example"]["inputs"], content["example"]["outputs"])
         return cls(
             *names,
@@ -79,7 +98,7 @@ class EpisodeRow:
             vector_key=vector_key(embedder, text),
             value=content.get("value"),
             given_at=datetime.fromisoformat(content["given_at"]),
-            past_verdict=_past_verdict(content.get("judgment")),
+            past_verdict=None if judgment is None else PastVerdict.of(judgment),
         )
 
     def record(self) -> Item:
@@ -108,29 +127,6 @@ class EpisodeRow:
         judgment = self.content.get("judgment")
         own = {} if judgment is None else {judgment["id"]: judgment["value"]}
         return {**self.content.get("other_verdicts", {}), **own}
-
-
-def _past_verdict(judgment: Any) -> PastVerdict | None:
-    if not isinstance(judgment, Mapping):
-        return None
-    evidence = judgment.get("evidence")
-    is_decided = isinstance(evidence, Mapping) and "verdict" in evidence
-    return PastVerdict(
-        judgment["evidence"]["verdict"] if is_decided else judgment.get("value"),
-        judgment.get("probabilities"),
-        judgment.get("review"),
-        # Many judgments name the same few ids: interning stores each text once.
-        tuple(map(intern, judgment.get("episode_ids") or ())),
-        dict(_check_probabilities(judgment.get("checks") or ())),
-        *(intern(name) if (name := judgment.get(of)) else None for of in ("model", "judge_key")),
-    )
-
-
-def _check_probabilities(checks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
-    for check in checks:
-        answer = check["held"] if check.get("probability") is None else check["probability"]
-        if answer is not None:
-            yield intern(check["asked"]), float(answer)
 
 
 def merge_feedback(stored: Episode | None, new: Episode, *, replaces: bool = False) -> Episode:
@@ -225,13 +221,9 @@ class MemoryState:
         self._scrubbed |= {(key, each) for key, ids in fact.scrubbed.items() for each in ids}
         if fact.is_lesson:
             self._lesson_facts.append(fact)
-            self._lesson_hashes.update(fact.read.values())
-            learned, retired = fact.guidelines, fact.retired
-            for sources in (
-                *(each.sources for each in learned),
-                *(gone.sources for gone in retired),
-            ):
-                self._lesson_hashes.update(sources.values())
+            sources = [each.sources for each in fact.guidelines]
+            sources += [fact.read, *(gone.sources for gone in fact.retired)]
+            self._lesson_hashes.update(*(each.values() for each in sources))
         # Lessons are applied again once, after all facts: doing it at each change is quadratic.
         self._is_outdated |= is_touched
         if fact.is_lesson and not self._is_outdated:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition, SearchOp
 
@@ -239,14 +240,18 @@ async def stored_vectors(io: IO, access: MemoryAccess, keys: Iterable[str]) -> d
     return {key: read_vector(item) for key, item in stored.items()}
 
 
-async def store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
-    """Store vectors, before the feedback that needs them."""
-    await _check_dimension(io, access, vectors)
+async def _store_vectors(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
+    """Store vectors of the dimension of the stored ones."""
+    index, namespace, dimension = access.view.index, access.layout.vectors(access.embedder.id), None
+    if vectors and index.dimension is None:
+        [items] = await io.batch(access.store, [SearchOp(namespace, limit=1)])
+        dimension = len(read_vector(items[0].value)) if items else None
+    index.check(vectors.values(), dimension)
     items = {
         key: {"key": key, "embedder": access.embedder.id, "vector": encode_vector(vector)}
         for key, vector in vectors.items()
     }
-    await access.put(io, access.layout.vectors(access.embedder.id), items)
+    await access.put(io, namespace, items)
 
 
 async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespace]:
@@ -265,30 +270,38 @@ async def embedder_namespaces(io: IO, access: MemoryAccess) -> dict[str, Namespa
 
 
 async def ensure_vectors(
-    io: IO, access: MemoryAccess, texts: Mapping[str, str], *, warns: bool = False
-) -> dict[str, Vector]:
-    """Return the vectors of texts: stored ones, or new ones, which are then stored.
+    io: IO,
+    access: MemoryAccess,
+    examples: Mapping[str, Example],
+    known_vectors: Mapping[str, Vector] = MappingProxyType({}),
+) -> tuple[dict[str, Vector], list[str]]:
+    """Return the vectors of episodes' examples that the index lacks, and a warning of the others.
 
-    A text that the embeddings refuse has none, and is not sent again by this process.
+    New ones are stored. A text that the embeddings refuse has none, and is not sent again by this
+    process. `known_vectors` has vectors by example id.
     """
-    stored, refused = await stored_vectors(io, access, texts), dict[str, EmbeddingError]()
-    known = stored.keys() | access.view.refused.keys()
-    missing = {key: text for key, text in texts.items() if key not in known}
-    if missing and warns:
-        logger.warning(
-            "The memory of %r has %d example(s) without vectors of the embeddings %s. Embedding "
-            "them now.",
-            access.criterion.name,
-            len(missing),
-            access.embedder.id,
-        )
-    vectors = await embed(io, access, missing, refused)
+    texts = {each: retrieval_text(example)[0] for each, example in examples.items()}
+    keys = {each: vector_key(access.embedder.id, text) for each, text in texts.items()}
+    indexed = access.view.index.keys()
+    lacking = {key: each for each, key in keys.items() if key not in indexed}
+    known = {
+        key: vector
+        for key, each in (lacking.items() if known_vectors else ())
+        if (vector := known_vectors.get(examples[each].id)) is not None
+    }
+    stored = await stored_vectors(io, access, lacking.keys() - known.keys())
+    settled = known.keys() | stored.keys() | access.view.refused.keys()
+    missing = {key: texts[each] for key, each in lacking.items() if key not in settled}
+    if missing:
+        logger.info("Memory of %r: embedding %d example(s).", access.criterion.name, len(missing))
+    refused = dict[str, EmbeddingError]()
+    new = known | await embed(io, access, missing, refused)
     access.view.add_refused(refused)
-    await store_vectors(io, access, vectors)
-    return stored | vectors
+    await _store_vectors(io, access, new)
+    return stored | new, _refusals(access, keys)
 
 
-def warn_refused(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
+def _refusals(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
     """Log and return a warning if the embeddings refused vectors of episodes, given by id."""
     refused = access.view.refused
     ids = sorted(each for each, key in keys.items() if key in refused)
@@ -299,42 +312,17 @@ def warn_refused(access: MemoryAccess, keys: Mapping[str, str]) -> list[str]:
     return [warning]
 
 
-async def index_missing(
-    io: IO, access: MemoryAccess, view: MemoryView, *, warns: bool = True
-) -> None:
-    """Add the missing vectors of all episodes to the index, or wait for a caller that does.
-
-    Missing vectors are logged as a warning, unless the caller expects them.
-    """
+async def index_missing(io: IO, access: MemoryAccess, view: MemoryView) -> None:
+    """Add the missing vectors of all episodes to the index, or wait for a caller that does."""
     missing = view.missing_texts()
     # Chunk by chunk, as who waits for too long embeds them, too.
     for keys in chunks(list(missing), _EMBED_TEXTS * _EMBED_REQUESTS):
-        episode_ids = {key: missing[key] for key in keys}
-        await do_once(
-            io,
-            view.indexing,
-            partial(view.has_vectors, episode_ids),
-            partial(_index, io, access, view, episode_ids, warns=warns),
-        )
+        work = partial(_index, io, access, [missing[key] for key in keys])
+        await do_once(io, view.indexing, partial(view.has_vectors, keys), work)
 
 
-async def _index(
-    io: IO, access: MemoryAccess, view: MemoryView, episode_ids: Mapping[str, str], *, warns: bool
-) -> None:
-    episodes = view.episodes(episode_ids.values())
-    texts = {
-        key: retrieval_text(episodes[episode_id].example)[0]
-        for key, episode_id in episode_ids.items()
-        if episode_id in episodes
-    }
-    view.add_vectors(await ensure_vectors(io, access, texts, warns=warns))
-    warn_refused(access, {each: key for key, each in episode_ids.items()})
-
-
-async def _check_dimension(io: IO, access: MemoryAccess, vectors: Mapping[str, Vector]) -> None:
-    dimension = None
-    if vectors and access.view.index.dimension is None:
-        search = SearchOp(access.layout.vectors(access.embedder.id), limit=1)
-        [items] = await io.batch(access.store, [search])
-        dimension = len(read_vector(items[0].value)) if items else None
-    access.view.index.check(vectors.values(), dimension)
+async def _index(io: IO, access: MemoryAccess, episode_ids: Iterable[str]) -> None:
+    episodes = access.view.episodes(episode_ids)
+    examples = {key: episode.example for key, episode in episodes.items()}
+    vectors, _ = await ensure_vectors(io, access, examples)
+    access.view.add_vectors(vectors)

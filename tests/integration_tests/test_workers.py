@@ -11,9 +11,9 @@ from memalign_graph import JudgeMemory, create_review_graph
 from memalign_graph.local import open_checkpointer, open_store
 from tests.conftest import CASE, COLD, CRITERION, distillings, judgings
 from tests.integration_tests.alignment_worker import ON, learn
-from tests.integration_tests.test_database_faults import check_same_content, content_of
 from tests.loopback import LoopbackServer
 from tests.postgres import database
+from tests.unit_tests.memory.driver import check_same, content_of
 from tests.unit_tests.memory.worker import start
 
 pytestmark = pytest.mark.postgres
@@ -43,13 +43,13 @@ def test_another_worker_completes_learning(postgres_server: str, server: Loopbac
             memory = JudgeMemory(store, CRITERION, embeddings=server.embedder())
             with open_store(uri) as cold:
                 other = JudgeMemory(cold, CRITERION, embeddings=server.embedder())
-                check_same_content(memory, other)
+                check_same([memory], other)
             assert len(judgings(server)) == 1
             assert len(distillings(server)) <= 2
             return content_of(memory), steps
 
     wanted, steps = outcome(None)
-    [case], [(_, sources)], _ = wanted
+    [case], [(*_, sources)], *_ = wanted
     assert case[2] == "distilled"
     assert sources == [case[0]]
     for step in range(1, steps + 1):

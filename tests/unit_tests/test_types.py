@@ -45,9 +45,9 @@ def feedback(**fields: Any) -> Feedback:
     ("fields", "problem"),
     [
         ({"name": ""}, "must not be empty"),
-        ({"name": " tone"}, "must not begin or end with spaces"),
-        ({"name": "support.tone"}, "Write 'support.tone' as 'support_tone'"),
-        ({"name": "to\nne"}, "must not contain control characters"),
+        ({"name": " tone"}, "begin or end with a space: ' tone'"),
+        ({"name": "support.tone"}, "have a dot .*: 'support.tone'"),
+        ({"name": "to\nne"}, "a control character"),
         ({"name": "x" * 101}, "at most 100 characters"),
         ({"instructions": " \n"}, "must not be empty: say what the judge has to decide"),
     ],

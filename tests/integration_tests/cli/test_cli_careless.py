@@ -65,7 +65,7 @@ def test_unreadable_files(shell: Shell, name: str, content: bytes | None, says: 
         (["--memory", "postgresql://u:s3 cret@h/x"], "--memory: the database can't be used: its"),
         (["--memory", "sqlite:///x.db"], "--memory: sqlite:///x.db is not the URL of a Postgres"),
         (["--namespace", "langgraph"], "--namespace: LangGraph reserves the first label"),
-        (["--namespace", "shop."], "--namespace: a label must not be empty."),
+        (["--namespace", "shop."], "--namespace: a label must not be empty,"),
         (["--model", "nobody:x"], "--model: 'nobody:x' "),
     ],
 )

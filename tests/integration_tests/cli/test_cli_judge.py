@@ -210,7 +210,7 @@ def test_batch_that_was_prepared_in_python_is_collected(shell: Shell) -> None:
         (COLLECT[:3], "--examples: give either a file"),
         ((*JUDGE, "e.jsonl", "--outputs", "y"), "--examples: give either a file"),
         ((*JUDGE, "e.jsonl", "--embeddings", "x"), "--embeddings: 'x' names no model"),
-        ((*JUDGE, "e.jsonl", "--namespace", "a..b"), "--namespace: a label must not be empty."),
+        ((*JUDGE, "e.jsonl", "--namespace", "a..b"), "--namespace: a label must not be empty,"),
         ((*COLLECT, "--field", "inputs=q"), "--field: no file with columns is read. Leave it out."),
         ((*COLLECT[:3], *ONE, "--field", "inputs=q"), "--field: no file with columns"),
         ((*COLLECT[:3], "--collect", "x.jsonl"), "--examples: give either a file"),

@@ -35,6 +35,19 @@ def recalled(memory: JudgeMemory) -> set[tuple[Any, str | None]]:
     }
 
 
+def content_of(memory: JudgeMemory) -> Any:
+    """The content of a memory without dates and ids that depend on them."""
+    guidelines = [
+        (guideline.text, guideline.question, guideline.status, sorted(guideline.episode_ids))
+        for guideline in memory.guidelines()
+    ]
+    episodes = sorted(
+        (episode.id, episode.rationale, episode.status, episode.judgment is None)
+        for episode in memory.episodes()
+    )
+    return episodes, sorted(guidelines, key=str), memory.access.view.answers(), recalled(memory)
+
+
 def check_same(warm: Sequence[JudgeMemory], cold: JudgeMemory) -> None:
     """Assert that all processes see the same memory, and that its version can be read."""
     version, episodes, guidelines = cold.version(), cold.episodes(), cold.guidelines()

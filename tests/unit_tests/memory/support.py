@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ NO_LIMIT = 1_000_000
 STORES = (*WAYS, "aiosqlite-async")
 EVERY_STORE = pytest.mark.every_way(*STORES)
 """For what may differ between stores, or between blocking and awaited calls."""
-ROOT = Path(__file__).parents[3]
 
 
 def comment(inputs: Any = "q", rationale: str | None = "Too cold.", **fields: Any) -> Feedback:
@@ -49,12 +47,9 @@ def hashes(episodes: Iterable[Episode]) -> dict[str, str]:
 def learn(
     memory: JudgeMemory, *operations: GuidelineOperation, author: str | None = None
 ) -> dict[str, Any]:
-    hashes_read = hashes(memory.episodes())
-    return run_sync(
-        learning.commit_lesson(
-            SYNC, memory.access, operations, hashes_read, author=author, is_redistilling=True
-        )
-    )
+    options: Any = {"author": author, "is_redistilling": True}
+    read = hashes(memory.episodes())
+    return run_sync(learning.commit_lesson(SYNC, memory.access, operations, read, **options))
 
 
 def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
@@ -64,8 +59,8 @@ def lesson(memory: JudgeMemory, *operations: GuidelineOperation) -> Operation:
     return lambda io: learning.commit_lesson(io, memory.access, operations, read)
 
 
-def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> None:
-    run_sync(lesson(memory, *operations)(SYNC))
+def learn_from(memory: JudgeMemory, *operations: GuidelineOperation) -> Any:
+    return run_sync(lesson(memory, *operations)(SYNC))
 
 
 def dump(value: Any) -> str:

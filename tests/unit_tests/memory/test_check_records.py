@@ -15,8 +15,17 @@ from memalign_graph.io import SYNC, run_sync
 from memalign_graph.memory import learning
 from memalign_graph.types import Check
 from tests.builders import make_judgment
-from tests.unit_tests.memory.stores import Opener, interleave
-from tests.unit_tests.memory.support import CRITERION, comment, hashed, learn, op
+from tests.unit_tests.memory.driver import memories
+from tests.unit_tests.memory.stores import Opener, in_memory, interleave
+from tests.unit_tests.memory.support import (
+    CRITERION,
+    comment,
+    hashed,
+    learn,
+    learn_from,
+    lesson,
+    op,
+)
 
 SORRY, ASKS = "The reply must say sorry.", "Does the reply say sorry?"
 
@@ -27,6 +36,10 @@ def questions(memory: JudgeMemory) -> dict[str, str | None]:
 
 def ask(memory: JudgeMemory, asked: Mapping[str, str]) -> None:
     run_sync(learning.record_questions(SYNC, memory.access, asked))
+
+
+def answer(memory: JudgeMemory, answers: Mapping[str, Mapping[str, float]]) -> None:
+    run_sync(learning.record_check_answers(SYNC, memory.access, answers))
 
 
 def test_check_question_belongs_to_its_exact_text(any_opener: Opener) -> None:
@@ -69,17 +82,11 @@ def looks(asked: Any) -> bool:
     return isinstance(asked[0], GetOp) and asked[0].namespace[-1] == "head"
 
 
-def test_concurrently_stored_check_question_is_kept(any_opener: Opener) -> None:
-    here, there = (JudgeMemory(any_opener(), CRITERION, embeddings=hashed) for _ in "12")
-    episode = here.remember(comment("one"))
-    learn(here, op("add", episode, text=SORRY))
-    two = here.remember(comment("two"))
-    lesson = [op("add", two, text=SORRY)]
-    hashes_read = {two.id: two.word}
-    teaching = partial(
-        learning.commit_lesson, access=here.access, operations=lesson, read=hashes_read
-    )
-    here.version()
+def test_concurrently_stored_check_question_is_kept() -> None:
+    here, there = memories(in_memory(), 2)
+    episode, two = here.remember([comment("one"), comment("two")])
+    learn_from(here, op("add", episode, text=SORRY))
+    teaching = lesson(here, op("add", two, text=SORRY))
     interleave(teaching, looks, lambda: ask(there, {SORRY: ASKS}), after=True)
     [guideline] = there.guidelines()
     assert (guideline.question, guideline.episode_ids) == (ASKS, [episode.id, two.id])
@@ -93,8 +100,8 @@ def test_concurrently_stored_check_question_is_kept(any_opener: Opener) -> None:
         there.edit_guideline(edited.id, "By hand, again.")
         there.remove_guideline(removed.id)
 
-    questions_by_text = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
-    noting = partial(learning.record_questions, access=here.access, questions=questions_by_text)
+    asked = {"By hand.": "Is it so?", "Removed.": "Is it gone?"}
+    noting = partial(learning.record_questions, access=here.access, questions=asked)
     interleave(noting, looks, change, after=True)
     assert questions(here) == questions(there) == {"By hand, again.": None}
 
@@ -106,10 +113,10 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
     versions = [memory.version()]
     both = {episode.example_id: 0.5, two.example_id: 0.25, "x": 1.0}
     for answers in (both, {episode.example_id: 0.75}):
-        run_sync(learning.record_check_answers(SYNC, memory.access, {key: answers}))
+        answer(memory, {key: answers})
         versions.append(memory.version())
     latest = {key: {episode.example_id: 0.75, two.example_id: 0.25}}
-    run_sync(learning.record_check_answers(SYNC, memory.access, {key: {"x": 1.0}}))
+    answer(memory, {key: {"x": 1.0}})
     assert len({*versions}) == 3
     assert memory.version() == versions[-1]
     cold = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
@@ -130,61 +137,46 @@ def test_check_answers_are_stored_overwritten_and_rolled_back(any_opener: Opener
 
 
 def test_checks_of_a_judgment_count_as_probabilities(memory: JudgeMemory) -> None:
-    answers: list[tuple[str, bool | None, float | None]] = [
-        ("a", True, 0.25), ("b", True, None), ("c", False, None), ("d", None, None)
-    ]  # fmt: skip
+    answers = {"a": (True, 0.25), "b": (True, None), "c": (False, None), "d": (None, None)}
     checks = [
-        Check(guideline_id="g", asked=answers, held=held, probability=probability)
-        for answers, held, probability in answers
+        Check(guideline_id="g", asked=asked, held=held, probability=probability)
+        for asked, (held, probability) in answers.items()
     ]
-    judgment = make_judgment(checks=checks)
-    memory.remember(comment("one", judgment=judgment))
-    [judged] = [row.past_verdict for row in memory.access.view.rows()]
-    assert judged is not None
-    assert judged.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
+    memory.remember(comment("one", judgment=make_judgment(checks=checks)))
+    [row] = memory.access.view.rows()
+    assert row.past_verdict is not None
+    assert row.past_verdict.checks == {"a": 0.25, "b": 1.0, "c": 0.0}
 
 
-def test_export_has_the_check_answers_and_keeps_version_and_auc(any_opener: Opener) -> None:
+def test_export_has_the_check_answers_and_keeps_version_and_auc(memory: JudgeMemory) -> None:
     key = asked_id(ASKS, "model")
-    memory = JudgeMemory(any_opener(), CRITERION, embeddings=hashed)
     episodes = memory.remember([comment(f"q{n}", value=n % 2 == 0) for n in range(12)])
     gone = memory.remember(comment("gone", value=True))
     learn(memory, op("add", episodes[0], text=SORRY, question=ASKS))
     answers = {episode.example_id: 0.75 if episode.value else 0.25 for episode in [*episodes, gone]}
-    note = partial(learning.record_check_answers, SYNC, memory.access)
-    run_sync(note({key: dict.fromkeys(answers, 0.5)}))
-    run_sync(note({key: answers, "other": {episodes[0].example_id: 1.0}}))
+    answer(memory, {key: answers, "other": {episodes[0].example_id: 1.0}})
     memory.forget(gone.id)
     text = memory.export_jsonl()
     assert gone.example_id not in text
 
-    elsewhere = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
+    [elsewhere] = memories(in_memory(), 1)
     for _ in range(2):
         elsewhere.import_jsonl(text)
         assert (elsewhere.version(), elsewhere.export_jsonl()) == (memory.version(), text)
     [commit] = elsewhere.history()
-    assert elsewhere.access.view.answers()[key].keys() == {
-        episode.example_id for episode in episodes
-    }
+    assert elsewhere.access.view.answers()[key].keys() == {each.example_id for each in episodes}
+    assert elsewhere.guidelines() == memory.guidelines()
     [guideline] = elsewhere.guidelines()
-    assert guideline == memory.guidelines()[0]
     assert guideline.worth is not None
     assert guideline.worth.cases == 11
     other = elsewhere.remember(comment("another"))
-    run_sync(learning.record_check_answers(SYNC, elsewhere.access, {key: {other.example_id: 0.5}}))
+    answer(elsewhere, {key: {other.example_id: 0.5}})
     memory.import_jsonl(elsewhere.export_jsonl())
     assert memory.version() == elsewhere.version()
     assert memory.access.view.answers()[key][other.example_id] == 0.5
     elsewhere.forget(episodes[0].id, purge=True)
     assert episodes[0].example_id not in str(elsewhere.access.view.facts())
     assert elsewhere.at(commit.version).missing
-
-    # An export of an earlier release has none.
-    earlier = "\n".join(line for line in text.split("\n") if '"type": "answers"' not in line)
-    cold = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
-    cold.import_jsonl(earlier)
-    assert cold.access.view.answers() == {}
-    assert cold.guidelines()[0].text == SORRY
 
 
 @pytest.mark.parametrize(

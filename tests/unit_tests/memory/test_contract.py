@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memalign_graph.io import ASYNC, SYNC, run_sync
+from memalign_graph.io import ASYNC, SYNC
 from memalign_graph.memory.history import Commit
 from tests.unit_tests.memory.driver import FEEDBACK, LASTING, Actor
 from tests.unit_tests.memory.purging import MARK, left_in, planted
@@ -69,13 +69,8 @@ async def test_history_has_actor_time_reason_and_size_newest_first(bench: Bench)
         ("rollback", "bob"), ("forget", "eve"), ("revise", "ann"), ("learn", None),
         ("remember", "ann"),
     ]  # fmt: skip
-    counts = [
-        [
-            (guideline.added, guideline.changed, guideline.removed)
-            for guideline in (item.episodes, item.guidelines)
-        ]
-        for item in commits
-    ]
+    parts = [(item.episodes, item.guidelines) for item in commits]
+    counts = [[(part.added, part.changed, part.removed) for part in both] for both in parts]
     assert counts == [
         [(0, 0, 1), (0, 0, 0)],
         [(0, 0, 1), (0, 0, 2)],
@@ -116,23 +111,18 @@ async def test_diff_lists_additions_removals_and_changes(bench: Bench) -> None:
 
 
 async def test_purged_feedback_leaves_no_trace_and_does_not_return(bench: Bench) -> None:
-    [episode] = await bench.remember(comment("kept", author="bob"))
-    [item] = await bench.remember(planted("zqxold"))
+    [episode, item] = await bench.remember(comment("kept", author="bob"), planted("zqxold"))
     await bench.learn(op("add", item, text="zqxold"), op("add", item, episode, text="zqxold, kept"))
     await bench.remember(planted())
     version = await bench.do("version")
-    forgotten = await bench.do("forget", author="zqxann", purge=True, by="eve")
-    await bench.remember(comment("later"))
-    assert forgotten.episode_ids == [item.id]
+    await bench.do("forget", author="zqxann", purge=True, by="eve")
     assert left_in(await bench.items()) == []
-    _, newest, *_ = await bench.do("history")
+    [newest, *_] = await bench.do("history")
     assert (newest.reason, newest.author) == ("purge", "eve")
     assert (newest.episodes.removed, newest.guidelines.removed) == (1, 1)
     restored = await bench.do("rollback", version)
-    assert set(restored.missing) >= {item.id}
-    assert restored.episodes == await bench.do("episodes")
-    statuses = [(item.id, item.status) for item in restored.episodes]
-    assert statuses == [(episode.id, "pending")]
+    assert item.id in restored.missing
+    assert [(each.id, each.status) for each in restored.episodes] == [(episode.id, "pending")]
     assert left_in(await bench.items()) == []
     assert await bench.recall("kept", k=9) == ["kept"]
     assert MARK not in await bench.do("export_jsonl")
@@ -147,10 +137,7 @@ async def test_every_version_can_be_read_and_restored(bench: Bench, reopen: Any)
     actor = Actor(bench.memory(), 1, [name for name in LASTING if name != "import"])
     seen: dict[str, list[Any]] = {}
     for _ in range(STEPS):
-        if bench.awaits:
-            await actor.act(ASYNC)
-        else:
-            run_sync(actor.act(SYNC))
+        await actor.act(ASYNC if bench.awaits else SYNC)
         now = await bench.contents()
         assert seen.setdefault(await bench.do("version"), now) == now
     reopen()

@@ -50,11 +50,11 @@ def test_every_change_is_one_fact_written_last() -> None:
     assert store.writes == []
 
 
-async def test_facts_are_never_changed(near: Bench) -> None:
-    actor, before = Actor(near.memory(), seed=3), dict[tuple[Any, ...], Any]()
+async def test_facts_are_never_changed(bench: Bench) -> None:
+    actor, before = Actor(bench.memory(), seed=3), dict[tuple[Any, ...], Any]()
     for _ in range(40):
         run_sync(actor.act(SYNC))
-        items = [*await near.items("facts"), *await near.items("words")]
+        items = [*await bench.items("facts"), *await bench.items("words")]
         now = {(*item.namespace, item.key): item.value for item in items}
         assert {key: now[key] for key in before} == before
         before = now
@@ -103,23 +103,22 @@ def test_password_of_a_stores_url_is_in_no_error() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-UNUSABLE: list[tuple[Any, str]] = [
-    ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
-    ([[], []], r"an array of shape \(2, 0\)"),
-    ([[1.0, 0.0], [1.0]], "vectors of different lengths, or not numbers"),
-    (None, r"an array of shape \(\) for 2 texts"),
-]
-
-
-def test_invalid_vectors_store_nothing() -> None:
-    for answer, problem in UNUSABLE:
-        store, embed = WatchedStore(), Mock(return_value=answer)
-        embed.name = "unusable"
-        memory = JudgeMemory(store, CRITERION, embeddings=embed)
-        with pytest.raises(EmbeddingError, match=problem) as caught:
-            memory.remember([comment("one"), comment("two")])
-        assert "\n" not in str(caught.value)
-        assert store.writes == []
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ([[1.0, 0.0]], r"an array of shape \(1, 2\) for 2 texts"),
+        ([[], []], r"an array of shape \(2, 0\)"),
+        ([[1.0, 0.0], [1.0]], "vectors of different lengths, or not numbers"),
+        (None, r"an array of shape \(\) for 2 texts"),
+    ],
+)
+def test_invalid_vectors_store_nothing(answer: Any, problem: str) -> None:
+    store, embed = WatchedStore(), Mock(return_value=answer)
+    embed.name = "unusable"
+    memory = JudgeMemory(store, CRITERION, embeddings=embed)
+    with pytest.raises(EmbeddingError, match=problem):
+        memory.remember([comment("one"), comment("two")])
+    assert store.writes == []
 
 
 def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,24 +166,19 @@ def test_unreadable_feedback_is_refused_at_each_attempt() -> None:
 def test_unknown_version_raises_one_sentence(memory: JudgeMemory) -> None:
     memory.remember(comment())
     before = everything_in(memory.access.store)
-    other = JudgeMemory(memory.access.store, CRITERION, namespace="other", embeddings=hashed)
-    other.remember(comment("two"))
-    for version in ("nope", "", "0" * 31, None, 3, ["0"], other.version()):
+    for version in ("nope", "", "0" * 31, None, 3, ["0"], "f" * 32):
         for name in ("at", "diff", "rollback"):
             with pytest.raises(InvalidInputError) as caught:
                 getattr(memory, name)(version)
-            assert str(caught.value) == (
-                f"version: the memory of 'tone' never had the version {version!r}. "
-                "`history()` lists its versions. A version that one worker saw before two or more "
-                "facts of other workers arrived can't be restored."
+            assert str(caught.value).startswith(
+                f"version: the memory of 'tone' never had the version {version!r}. `history()`"
             )
     with pytest.raises(InvalidInputError, match="author"):
         memory.rollback("0" * 32, author=["ann"])  # type: ignore[arg-type]
-    items = everything_in(memory.access.store)
-    assert [item for item in items if "other" not in item.namespace] == before
+    assert everything_in(memory.access.store) == before
 
 
-def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None:
+def test_judgment_during_a_commit_names_the_version_it_used(bench: Bench) -> None:
     result: list[str] = []
 
     def embed(texts: Sequence[str]) -> list[list[float]]:
@@ -195,12 +189,12 @@ def test_judgment_during_a_commit_names_the_version_it_used(near: Bench) -> None
         return hashed(texts)
 
     vars(embed)["name"] = "hashed"
-    memory = near.memory(embeddings=embed)
+    memory = bench.memory(embeddings=embed)
     memory.remember(comment("one"))
     memory.add_guideline("First.")
-    builder = create_judge_graph(CRITERION, model=near.server.chat_model(), embeddings=embed)
+    builder = create_judge_graph(CRITERION, model=bench.server.chat_model(), embeddings=embed)
     fields = {"inputs": "asked", "outputs": "a"}
-    judgment = builder.compile(store=near.store).invoke(fields)["judgment"]
+    judgment = builder.compile(store=bench.store).invoke(fields)["judgment"]
     then = memory.at(judgment["memory_version"])
     assert [guideline.text for guideline in then.guidelines] == ["First.", "Second."]
     assert [guideline.id for guideline in then.guidelines] == judgment["guideline_ids"]

@@ -77,26 +77,15 @@ async def test_guideline_is_redistilled_from_its_remaining_source(bench: Bench, 
     assert statuses[two.id] == "distilled"
 
 
-async def test_new_wording_for_different_reasons_costs_one_call(bench: Bench) -> None:
+async def test_one_rule_is_asked_for_though_reasons_differ(bench: Bench) -> None:
     """A model that is asked for a rule for each reason writes more rules than are allowed."""
-    one, *_ = episodes = await bench.remember(
-        comment("one", "Too cold."),
-        comment("two", "It must say sorry."),
-        comment("three", "Too long."),
-    )
+    reasons = ("Too cold.", "It must say sorry.", "Too long.")
+    one, *_ = episodes = await bench.remember(*map(comment, "123", reasons))
     await bench.learn(op("add", *episodes, text="Be warm, brief and sorry."))
-    bench.server.chats.clear()
-
-    def distill(chat: ChatRequest) -> dict[str, Any]:
-        texts = ["Say sorry in a few words."]
-        if "each different reason" in chat.text or "at least one" in chat.text:
-            texts = ["Say sorry for it.", "Use few words."]
-        rules = [{"text": text, "action": "add", "feedback": ["F1", "F2"]} for text in texts]
-        return {"operations": rules}
-
-    bench.server.responder = distill
+    bench.server.script(worded("Say sorry in a few words."))
     await bench.do("forget", one.id, memory=with_model(bench))
-    assert len(bench.server.chats) == 1
+    [request] = bench.server.chats
+    assert not re.search("each different reason|at least one", request.text)
     [after] = await bench.do("guidelines")
     assert (after.text, after.status) == ("Say sorry in a few words.", "standing")
 
@@ -110,13 +99,13 @@ FAILURES: list[tuple[list[Any], type[Exception]]] = [
 @pytest.mark.parametrize("how", ["forget", "revise", "purge"])
 @pytest.mark.parametrize(("replies", "failure"), FAILURES)
 async def test_failing_model_leaves_the_feedback_forgotten_and_the_rest_pending(
-    near: Bench, how: str, replies: list[Any], failure: type[Exception]
+    bench: Bench, how: str, replies: list[Any], failure: type[Exception]
 ) -> None:
-    one, two = await two_sources(near)
-    memory = with_model(near, max_retries=0)
-    near.server.script(*replies)
+    one, two = await two_sources(bench)
+    memory = with_model(bench, max_retries=0)
+    bench.server.script(*replies)
     with pytest.raises(failure) as caught:
-        await forget_first(near, how, one, memory)
+        await forget_first(bench, how, one, memory)
     notes = "".join(getattr(caught.value, "__notes__", []))
     assert ("Checkpoints were not searched" in notes) is (how == "purge")
     assert one.word not in {episode.word for episode in memory.episodes()}
@@ -175,22 +164,24 @@ async def test_received_answer_is_not_requested_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize("purge", [False, True])
 async def test_unneeded_model_is_not_resolved(
-    near: Bench, monkeypatch: pytest.MonkeyPatch, *, purge: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, purge: bool
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    memory = near.memory(model="openai:gpt-4.1-mini")
+    memory = bench.memory(model="openai:gpt-4.1-mini")
     episode, two = memory.remember([comment("one"), comment("two")])
     memory.revise(two.id, {"rationale": "Another word."})
     assert memory.forget(episode.id, purge=purge).episode_ids == [episode.id]
 
 
-def test_forgetting_a_source_during_distillation_discards_the_result(near: Bench) -> None:
-    episode, two, three = near.memory().remember([comment("one"), comment("two"), comment("three")])
-    learn_from(near.memory(), op("add", episode, two, three, text="Of three."))
-    memory = with_model(near)
-    near.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
+def test_forgetting_a_source_during_distillation_discards_the_result(bench: Bench) -> None:
+    episode, two, three = bench.memory().remember(
+        [comment("one"), comment("two"), comment("three")]
+    )
+    learn_from(bench.memory(), op("add", episode, two, three, text="Of three."))
+    memory = with_model(bench)
+    bench.server.script({"operations": [{"text": "Of 2.", "action": "add", "feedback": ["F1"]}]})
     interleave(
-        lambda io: memory._forget(io, episode.id), asks, lambda: near.memory().forget(two.id)
+        lambda io: memory._forget(io, episode.id), asks, lambda: bench.memory().forget(two.id)
     )
     [guideline] = memory.guidelines()
     assert (guideline.text, guideline.status) == ("Of three.", "pending")
@@ -209,8 +200,7 @@ def relations(
 
 async def consolidate(bench: Bench, *replies: Any) -> dict[str, Any]:
     bench.server.script(*replies)
-    memory = bench.memory(model=bench.server.chat_model())
-    done: dict[str, Any] = await bench.do("consolidate", memory=memory)
+    done: dict[str, Any] = await bench.do("consolidate", memory=with_model(bench))
     return done
 
 
@@ -261,55 +251,47 @@ async def test_guideline_is_redistilled_before_it_is_compared(bench: Bench) -> N
     assert set(guideline.episode_ids) == {two.id, three.id}
 
 
-@pytest.mark.parametrize("forgotten", [0, 1])
+@pytest.mark.parametrize("touched", [0, 1])
 @pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
-async def test_forgetting_during_consolidation(near: Bench, kind: str, forgotten: int) -> None:
-    episodes, both = await rules(near, "A.", "B.")
-    near.server.script(relations(**{kind: [[1, 2]]}))
-    interleave(
-        near.memory(model=near.server.chat_model())._consolidate,
-        asks,
-        lambda: near.memory().forget(episodes[forgotten].id),
-    )
-    assert await near.do("guidelines") == [both[1 - forgotten]]
+@pytest.mark.parametrize("change", ["forget", "edit"])
+async def test_change_during_consolidation_counts(
+    bench: Bench, change: str, kind: str, touched: int
+) -> None:
+    episodes, both = await rules(bench, "A.", "B.")
+    bench.server.script(relations(**{kind: [[1, 2]]}))
 
+    def other() -> None:
+        if change == "forget":
+            bench.memory().forget(episodes[touched].id)
+        else:
+            bench.memory().edit_guideline(both[touched].id, "C.")
 
-@pytest.mark.parametrize("edited", [0, 1])
-@pytest.mark.parametrize("kind", ["duplicates", "contradictions"])
-async def test_edit_during_consolidation_stays(near: Bench, kind: str, edited: int) -> None:
-    _, both = await rules(near, "A.", "B.")
-    near.server.script(relations(**{kind: [[1, 2]]}))
-    done = interleave(
-        near.memory(model=near.server.chat_model())._consolidate,
-        asks,
-        lambda: near.memory().edit_guideline(both[edited].id, "C."),
-    )
+    done = interleave(with_model(bench)._consolidate, asks, other)
     left = ["A.", "B."]
-    left[edited] = "C."
-    assert [guideline.text for guideline in await near.do("guidelines")] == left
-    # The older guideline loses a contradiction, and the newer one is merged into it.
-    loser = left[0 if kind == "contradictions" else 1]
-    assert len([text for text in done["warnings"] if text.startswith(f"{loser!r} stays: ")]) == 1
+    if change == "forget":
+        del left[touched]
+    else:
+        left[touched] = "C."
+        # The older guideline loses a contradiction, and the newer one is merged into it.
+        loser = left[0 if kind == "contradictions" else 1]
+        assert (
+            len([each for each in done["warnings"] if each.startswith(f"{loser!r} stays: ")]) == 1
+        )
+    assert [guideline.text for guideline in await bench.do("guidelines")] == left
 
 
-def shown(request: ChatRequest) -> dict[int, str]:
-    """The guidelines of a request, by number."""
-    matches = re.findall(r"^(\d+)\. (.*)$", request.messages[-1]["content"], re.MULTILINE)
-    return {int(number): text for number, text in matches}
-
-
-def subject(text: str) -> str:
-    """Guidelines on the same subject are duplicates."""
-    match = re.search(r"subject (\d+)", text)
-    assert match is not None
-    return match[1]
+def numbered_subjects(request: ChatRequest) -> dict[int, str]:
+    """The subjects of a request's guidelines, by number."""
+    found = r"^(\d+)\. .*?subject (\d+)"
+    matches = re.findall(found, request.messages[-1]["content"], re.MULTILINE)
+    return {int(number): subject for number, subject in matches}
 
 
 def compare(request: ChatRequest) -> dict[str, Any]:
-    """A model that finds duplicates."""
-    texts = shown(request)
-    pairs = combinations(texts, 2)
-    return relations([[a, b] for a, b in pairs if subject(texts[a]) == subject(texts[b])])
+    """A model that finds guidelines on the same subject to be duplicates."""
+    subjects = numbered_subjects(request)
+    pairs = combinations(subjects, 2)
+    return relations([[a, b] for a, b in pairs if subjects[a] == subjects[b]])
 
 
 async def fill(bench: Bench, count: int) -> Any:
@@ -323,14 +305,14 @@ async def fill(bench: Bench, count: int) -> Any:
     return episodes
 
 
-def small(bench: Bench) -> Any:
-    model = bench.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)
-    return bench.memory(model=model)
+SMALL = {"profile": {"max_input_tokens": WINDOW}, "max_retries": 0}
 
 
-async def test_similar_guidelines_are_compared_within_the_window_and_only_once(near: Bench) -> None:
-    episodes = await fill(near, 40)
-    texts = [guideline.text for guideline in await near.do("guidelines")]
+async def test_similar_guidelines_are_compared_within_the_window_and_only_once(
+    bench: Bench,
+) -> None:
+    episodes = await fill(bench, 40)
+    texts = [guideline.text for guideline in await bench.do("guidelines")]
     calls = 0
 
     def failing(request: ChatRequest) -> Any:
@@ -338,32 +320,32 @@ async def test_similar_guidelines_are_compared_within_the_window_and_only_once(n
         calls += 1
         return error(500) if calls == 3 else compare(request)
 
-    near.server.responder = failing
-    contents = await near.contents()
+    bench.server.responder = failing
+    contents = await bench.contents()
     with pytest.raises(ChatModelError):
-        small(near).consolidate()
-    assert await near.contents() == contents
-    answered, first = len(await near.items("drafts")), len(near.server.chats)
+        with_model(bench, **SMALL).consolidate()
+    assert await bench.contents() == contents
+    answered, first = len(await bench.items("drafts")), len(bench.server.chats)
     assert answered >= 2
-    small(near).consolidate()
-    chats = near.server.chats
+    with_model(bench, **SMALL).consolidate()
+    chats = bench.server.chats
     assert 2 < len({chat.text for chat in chats}) <= 40
     assert len(chats) - first == len({chat.text for chat in chats}) - answered
     assert {chat.schema_name for chat in chats} == {"guideline_relations"}
     assert max(estimate_tokens(chat.text) for chat in chats) < WINDOW
-    assert await near.items("drafts") == []
-    guidelines = await near.do("guidelines")
+    assert await bench.items("drafts") == []
+    guidelines = await bench.do("guidelines")
     assert [guideline.text for guideline in guidelines] == texts[:20]
     for number, guideline in enumerate(guidelines):
         assert set(guideline.episode_ids) == {episodes[2 * number].id, episodes[2 * number + 1].id}
 
 
-def test_guideline_is_compared_with_the_ten_nearest_if_not_all_fit(near: Bench) -> None:
+def test_guideline_is_compared_with_the_ten_nearest_if_not_all_fit(bench: Bench) -> None:
     texts = [f"On subject {number}, {'matter ' * 200}" for number in range(60)]
-    near.server.responder = compare
-    chat = near.server.chat_model(profile={"max_input_tokens": WINDOW}, max_retries=0)
-    run_sync(find_relations(SYNC, near.memory().access, chat, texts, [7]))
-    [request] = near.server.chats
-    subjects = {subject(text) for text in shown(request).values()}
+    bench.server.responder = compare
+    chat = bench.server.chat_model(**SMALL)
+    run_sync(find_relations(SYNC, bench.memory().access, chat, texts, [7]))
+    [request] = bench.server.chats
+    subjects = {*numbered_subjects(request).values()}
     assert len(subjects) == 11
     assert "7" in subjects

@@ -2,9 +2,6 @@
 
 import logging
 import multiprocessing
-import os
-import signal
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,8 @@ from langgraph.store.sqlite import SqliteStore
 from memalign_graph import JudgeMemory
 from memalign_graph.io import SYNC, run_sync
 from tests.unit_tests.memory.driver import Actor
-from tests.unit_tests.memory.stores import connect, is_content
-from tests.unit_tests.memory.support import CRITERION, comment, hashed
+from tests.unit_tests.memory.stores import connect
+from tests.unit_tests.memory.support import CRITERION, hashed
 
 FORKS = multiprocessing.get_context("forkserver")
 """Makes processes in milliseconds, out of one that has imported all and runs no threads."""
@@ -61,21 +58,6 @@ def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
     pipe.send((memory.version(), memory.guidelines(), memory.episodes()))
 
 
-def die(path: Path, environment: Mapping[str, str]) -> None:
-    """Get killed before feedback is written."""
-    os.environ.update(environment)
-
-    class Killed(SqliteStore):
-        def batch(self, ops: Any) -> Any:
-            if any(isinstance(operation, PutOp) and is_content(operation) for operation in ops):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return super().batch(ops)
-
-    store = Killed(connect(path))
-    memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-    memory.remember([comment("one"), comment("two")])
-
-
 def read(path: Path, pipe: Any) -> None:
     """Read a memory until told to stop."""
     connection = connect(path)
@@ -84,32 +66,6 @@ def read(path: Path, pipe: Any) -> None:
     pipe.send("reading")
     pipe.recv()
     connection.close()
-
-
-def look(path: Path, environment: Mapping[str, str], pipe: Any) -> None:
-    """Report the ordered content of a memory."""
-    os.environ.update(environment)
-    store = SqliteStore(connect(path))
-    memory = JudgeMemory(store, CRITERION, embeddings="openai:text-embedding-3-small")
-    guidelines, episodes = memory.guidelines(), memory.episodes()
-    recalled = memory.recall({"inputs": "a new question", "outputs": "a"}, k=50)
-    version = memory.version()
-    ids = [[item.id for item in items] for items in (guidelines, episodes)]
-    pipe.send((version, *ids, len(recalled)))
-
-
-def learn_there(uri: str, pipe: Any) -> None:
-    """Add guidelines to a memory in Postgres on command; reports the state before each."""
-    memory = JudgeMemory(store_at(uri), CRITERION, embeddings=hashed)
-
-    def tell() -> None:
-        pipe.send((len(memory.episodes()), [guideline.text for guideline in memory.guidelines()]))
-
-    tell()
-    while text := pipe.recv():
-        memory.add_guideline(text)
-        pipe.send("learned")
-    tell()
 
 
 def start(work: Any, *args: Any) -> tuple[Any, Connection]:
