@@ -57,8 +57,7 @@ BATCH_ITEMS = 1_000
 
 HEAD = "head"
 
-_LEGACY_HEAD = "tip"
-"""The kind of the head in memories of version 0.1."""
+_LEGACY_HEAD = "tip"  # in memories of version 0.1
 
 _MIN_COMPARABLE_US = 10**15
 """In 2001. Later times have equally many digits, and Postgres compares them as text."""

@@ -22,30 +22,27 @@ from memalign_graph.identity import check_label, digest
 from memalign_graph.types import FrozenModel, Guideline, UtcDatetime
 
 Item = dict[str, Any]
-"""A store item's value."""
 
 DEFAULT_NAMESPACE = ("memalign",)
 Namespace = tuple[str, ...]
 
 ItemKind = Literal["facts", "words", "head", "drafts", "judgments", "batches", "reviews", "vectors"]
-"""The kinds of items.
-
-- `facts`: one item per fact, by its id.
-- `words`: one record per piece of feedback, by a hash of its content.
-- `head`: one item with the id of the fact that was written last.
-- `drafts`: one item per reply of a model that is not committed yet.
-- `judgments`: one item per judgment that is kept for feedback, by its id.
-- `batches`: one item per file of prompts outside of the store.
-- `reviews`, `vectors`: the prefix of the review log's days, and of the embedders.
-"""
 
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """The namespaces of one criterion's memory: `(*namespace, criterion, kind)`."""
+    """The namespaces of one criterion's memory: `(*namespace, criterion, kind)`.
+
+    - `facts`: one item per fact, by its id.
+    - `words`: one record per piece of feedback, by a hash of its content.
+    - `head`: one item with the id of the fact that was written last.
+    - `drafts`: one item per reply of a model that is not committed yet.
+    - `judgments`: one item per judgment that is kept for feedback, by its id.
+    - `batches`: one item per file of prompts outside of the store.
+    - `reviews`, `vectors`: the prefix of the review log's days, and of the embedders.
+    """
 
     root: Namespace
-    """The caller's namespace and the criterion's name."""
 
     def of(self, kind: ItemKind) -> Namespace:
         return (*self.root, kind)
@@ -107,8 +104,6 @@ FACT = "fact"
 """The `kind` of a fact's item: a memory of another criterion may be stored below this one."""
 
 PURGE = "purge"
-"""The reason of facts that purge."""
-
 JUDGE_CASES = "judge cases"
 """The reason of facts that store known feedback again, with a verdict of the judge."""
 
@@ -175,7 +170,7 @@ class GuidelineTombstone(FrozenModel):
 
     id: str
     by: str | None = None
-    """The guideline that replaces it, if any."""
+    """The guideline that replaces it."""
     reason: str | None = None
     sources: FeedbackHashes = Field(default_factory=dict)
     """The feedback that retires it. The tombstone counts while one is active, or has no sources."""
@@ -204,7 +199,6 @@ class Fact(FrozenModel):
     guidelines: list[GuidelineRevision] = Field(default_factory=list)
     retired: list[GuidelineTombstone] = Field(default_factory=list)
     forgotten: list[str] = Field(default_factory=list)
-    """The ids of the episodes that it forgets."""
     answers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Answers to check questions: the probability of yes, by `asked_id` and example id."""
     answer_ids: list[str] = Field(default_factory=list)
@@ -215,7 +209,6 @@ class Fact(FrozenModel):
     """Hashes of feedback that counts as given before but has no record, by episode id: merged rows
     of a table, and feedback that was replaced or forgotten before an export."""
     undone: list[str] = Field(default_factory=list)
-    """The facts that are rolled back."""
     purged: list[str] = Field(default_factory=list)
     """The keys of the redacted feedback records."""
     scrubbed: dict[str, list[str]] = Field(default_factory=dict)
@@ -324,4 +317,3 @@ class _Clock:
 
 
 clock = _Clock()
-"""The clock of this process's facts."""

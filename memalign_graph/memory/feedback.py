@@ -39,7 +39,6 @@ class RememberResult:
     """The resulting episode of each piece of feedback, in order; none for table rows that their
     expert has forgotten since."""
     new: set[str]
-    """The ids of new episodes."""
     changed: set[str]
     """The ids of episodes whose value or rationale changed."""
     warnings: list[str]

@@ -13,26 +13,22 @@ from memalign_graph.memory.facts import FeedbackHashes, GuidelineTombstone
 from memalign_graph.types import Guideline
 
 MAX_GUIDELINE_CHARS = 2_000
-"""The longest guideline, in characters."""
-
 MAX_QUESTION_CHARS = 300
-"""The longest check question, in characters."""
 
 _FULL_STOPS = ".\u3002\u0964\u06d4"
 """Also of Chinese, Hindi and Urdu."""
 
 Action = Literal["add", "revise", "retire", "merge"]
-"""What an operation does to a guideline.
-
-- `add`: add a guideline; if one has the same text, it gets the new sources.
-- `revise`: change its text.
-- `retire`: remove a guideline that does not hold.
-- `merge`: retire a guideline in favor of one with the same meaning, which gets its sources.
-"""
 
 
 class GuidelineOperation(BaseModel):
-    """One change of a guideline, with the episodes that call for it."""
+    """One change of a guideline, with the episodes that call for it.
+
+    - `add`: add a guideline; if one has the same text, it gets the new sources.
+    - `revise`: change its text.
+    - `retire`: remove a guideline that does not hold.
+    - `merge`: retire a guideline in favor of one with the same meaning, which gets its sources.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,11 +44,9 @@ class GuidelineOperation(BaseModel):
     before: str | None = None
     """The text of the guideline to revise, retire or merge that the model or the expert saw."""
     superseded_by: str | None = None
-    """The id of the guideline that replaces this one."""
     superseding_text: str | None = None
     """The text of that guideline when the two were compared."""
     reason: str | None = None
-    """Why a guideline is retired."""
     settled: bool = False
     """Whether an expert decided it: only then guidelines that an expert wrote are retired."""
 

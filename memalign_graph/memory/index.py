@@ -21,8 +21,7 @@ else:
     Vector = Any
 """A normalized embedding, float32."""
 
-_KEY_BYTES = 200
-"""The size of a key, in a list and a dict."""
+_KEY_BYTES = 200  # in a list and a dict
 
 
 def vector_key(embedder: str, text: str) -> str:
@@ -71,7 +70,6 @@ class _Table(NamedTuple):
     keys: list[str]
     rows: dict[str, int]
     matrix: Any
-    """One row per vector."""
 
 
 class VectorIndex:

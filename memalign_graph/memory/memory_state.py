@@ -30,9 +30,7 @@ class PastVerdict:
     """The judge's verdict at the time of the feedback, to be compared with the expert's label."""
 
     verdict: Any
-    """The judge's own value."""
     probabilities: Mapping[str, float] | None
-    """The probability of each value, if it was measured."""
     review: Mapping[str, Any] | None
     """Why the expert was asked, with `review="uncertain"`."""
     shown: tuple[str, ...] = ()
@@ -181,11 +179,9 @@ class MemoryState:
         self.answer_ids: set[str] = set()
         """The facts with these answers, here or where they were exported."""
         self.failed_attempts: set[str] = set()
-        """The ids of the failed attempts to distil."""
         self.changed: set[str] = set()
         """The episodes that changed, or became or stopped being pending; callers empty it."""
         self.by_vector: dict[str, set[str]] = {}
-        """The episodes of each vector, by its key."""
         self._rows_by_key = rows
         self._include_purged = include_purged
         self._lesson_facts: list[Fact] = []

@@ -28,11 +28,8 @@ from memalign_graph.types import Episode, Example, RecalledExample
 
 logger = logging.getLogger(__name__)
 
-_EMBED_TEXTS = 256
-"""Texts per embedding request."""
-
-_EMBED_REQUESTS = 8
-"""Concurrent embedding requests."""
+_EMBED_TEXTS = 256  # per request
+_EMBED_REQUESTS = 8  # concurrently
 
 _MAX_FIRST_REFUSED = 20
 """Embeddings that never embedded a text and refuse so many are set up wrongly."""
@@ -62,9 +59,8 @@ class RecallResult:
     """The result of `recall`."""
 
     examples: list[RecalledExample]
-    """The most similar examples, most similar first."""
+    """Most similar first."""
     version: str
-    """The memory's version."""
     vector: str | None = None
     """The example's vector in base64, for feedback on it."""
     nearness: Mapping[str, float] = field(default_factory=dict)

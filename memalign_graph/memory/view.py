@@ -47,8 +47,7 @@ CACHE_BYTES = "MEMALIGN_CACHE_BYTES"
 
 _DEFAULT_BYTES = 2 * 1024**3
 
-_BYTES_PER_CHARACTER = 4
-"""The size of an item as Python objects, per character."""
+_BYTES_PER_CHARACTER = 4  # of an item as Python objects
 
 _SIZE_SAMPLE = 64
 
@@ -61,14 +60,11 @@ class MemoryView:
 
     def __init__(self, embedder: str) -> None:
         self.index = VectorIndex(embedder)
-        """Vectors by vector key."""
         self.swept_at = LONG_AGO
         """When this process last deleted expired judgments."""
         self.sweep_offset = 0
         self.derived_cache: dict[Any, Any] = {}
-        """What `derive` computed from the present content."""
         self.last_used = 0
-        """A tick of the process's cache."""
         self.is_loaded = False
         self.loading = threading.Lock()
         """Held by the caller that loads the memory, while others wait."""
@@ -355,9 +351,8 @@ class _Cache:
         self.lock = threading.Lock()
         self.ticks = count(1)
         self.held = WeakKeyDictionary[BaseStore, WeakValueDictionary[Any, MemoryView]]()
-        """All views that are in use."""
+        """All views that are in use, also those that were dropped from `cached`."""
         self.cached = WeakKeyDictionary[BaseStore, dict[Any, MemoryView]]()
-        """The views used last."""
 
 
 _cache = _Cache()
