@@ -82,7 +82,8 @@ async def test_one_rule_is_asked_for_though_reasons_differ(bench: Bench) -> None
     reasons = ("Too cold.", "It must say sorry.", "Too long.")
     one, *_ = episodes = await bench.remember(*map(comment, "123", reasons))
     await bench.learn(op("add", *episodes, text="Be warm, brief and sorry."))
-    bench.server.script(worded("Say sorry in a few words."))
+    rule = {"text": "Say sorry in a few words.", "action": "add", "feedback": ["F1", "F2"]}
+    bench.server.script({"operations": [rule]})
     await bench.do("forget", one.id, memory=with_model(bench))
     [request] = bench.server.chats
     assert not re.search("each different reason|at least one", request.text)
