@@ -249,8 +249,7 @@ async def _shielded(batch: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is None:
-        return task.result()
-    if not task.cancelled():
-        task.exception()  # retrieved, so that asyncio does not warn
-    raise cancelled
+    if cancelled is not None:
+        _ = task.cancelled() or task.exception()  # retrieved, so that asyncio does not warn
+        raise cancelled
+    return task.result()

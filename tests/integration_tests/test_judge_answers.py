@@ -28,7 +28,6 @@ from tests.conftest import (
     distillings,
     judgings,
     operations,
-    thread,
 )
 from tests.loopback import (
     answer,
@@ -185,18 +184,6 @@ async def test_custom_graph_of_nodes_behaves_like_the_judge_graph(bench: Bench) 
     assert len(await bench.episodes()) == 1
 
 
-async def test_custom_node_can_remove_guidelines_from_the_prompt(bench: Bench) -> None:
-    def without_guidelines(node: Any, state: Any) -> Any:
-        update = node.invoke(state)
-        update["judge_memory"]["guidelines"].clear()
-        return update
-
-    graph = nodes_graph(bench, Support, *JUDGE_NODES, assemble_guidelines=without_guidelines)
-    await bench.add_guideline("Begin with a word of regret.")
-    judged = await bench.invoke(graph, CASE)
-    assert judged["judgment"]["guideline_ids"] == []
-
-
 async def test_model_with_fallbacks_judges_measures_confidence_and_distills(bench: Bench) -> None:
     first: Any = bench.server.chat_model(model="first", max_retries=0)
     model = first.with_fallbacks([bench.server.chat_model(model="second", cache=False)])
@@ -227,12 +214,6 @@ async def test_dataclass_with_slots_can_be_a_state(bench: Bench) -> None:
     assert judged["judgment"]["value"] is True
 
 
-async def test_node_outside_of_a_graph_raises(bench: Bench) -> None:
-    nodes: Any = JudgeNodes(CRITERION, **bench.models())
-    with pytest.raises(InvalidInputError, match="no LangGraph store is available"):
-        await bench.invoke(nodes.retrieve_episodes, CASE)
-
-
 @pytest.mark.parametrize(
     ("state", "names"), [(Bare, ("judge",)), (BareDataclass, ("retrieve_episodes", "judge"))]
 )
@@ -241,23 +222,9 @@ async def test_state_needs_the_channels(bench: Bench, state: Any, names: tuple[s
     with pytest.raises(InvalidInputError, match=r"'judge_run'.*memalign_graph\.state\.JudgeState"):
         await bench.invoke(nodes_graph(bench, state, *names), CASE)
     assert bench.server.chats == []
-
-
-async def test_checkpoint_holds_only_what_the_prompt_shows(bench: Bench) -> None:
-    """With 300 guidelines and 20 episodes."""
-    memory = bench.memory()
-    for number in range(300):
-        memory.add_guideline(f"Rule {number}: the reply names thing {number}, and thanks for it.")
-    memory.remember(
-        [
-            {"inputs": f"q{number}", "outputs": "a" * 400, "value": True, "rationale": "ok " * 30}
-            for number in range(20)
-        ]
-    )
-    await bench.invoke(bench.judge_graph(), {"inputs": "q", "outputs": "first"})
-    writes = [entry.pending_writes for entry in bench.saver.list(thread("t"))]
-    size = sum(len(bench.saver.serde.dumps_typed(written)[1]) for written in writes)
-    assert size < 50_000
+    nodes: Any = JudgeNodes(CRITERION, **bench.models())
+    with pytest.raises(InvalidInputError, match="no LangGraph store is available"):
+        await bench.invoke(nodes.retrieve_episodes, CASE)
 
 
 HALF = "Too cold \ud83d"

@@ -8,7 +8,6 @@ import threading
 import time
 from binascii import Error as Base64Error
 from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack
 from http import HTTPStatus
 from json import JSONDecodeError
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from langchain_core.runnables import RunnableLambda
-from langgraph.store.base import BaseStore, GetOp, PutOp, SearchOp
+from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langsmith import traceable
@@ -69,15 +68,17 @@ def test_external_failures_and_truncated_answers(drive: Drive, server: LoopbackS
 class SlowStore(InMemoryStore):
     """Blocks in the middle of a batch, where it can be cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fails: bool) -> None:
         super().__init__()
-        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+        self.fails, self.started, self.go_on = fails, asyncio.Event(), asyncio.Event()
 
     async def abatch(self, ops: Any) -> Any:
         first, *others = ops
         done = await super().abatch([first])
         self.started.set()
         await self.go_on.wait()
+        if self.fails:
+            raise LookupError("the disk is full")
         return done + await super().abatch(others)
 
 
@@ -100,12 +101,13 @@ def test_sync_and_async_calls_lock_a_subclassed_in_memory_store(drive: Drive) ->
     assert store.locked == [True, True]
 
 
-async def test_started_batch_is_finished_despite_cancellation() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_started_batch_is_finished_despite_cancellation(*, fails: bool) -> None:
     """A store may not outlast being cancelled: AsyncSqliteStore keeps its transaction open.
 
     LangGraph cancels its tasks twice; in a thread, a batch given up would outlive its store.
     """
-    store = SlowStore()
+    store = SlowStore(fails=fails)
 
     async def puts(io: IO) -> Any:
         await io.batch(store, [PutOp(("a",), key, {"n": 1}) for key in ("one", "two", "three")])
@@ -118,23 +120,8 @@ async def test_started_batch_is_finished_despite_cancellation() -> None:
     store.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert sorted(item.key for item in store.search(("a",))) == ["one", "three", "two"]
-
-
-async def test_failure_of_a_cancelled_batch_causes_no_warning() -> None:
-    class Failing(SlowStore):
-        async def abatch(self, ops: Any) -> Any:
-            self.started.set()
-            await self.go_on.wait()
-            raise LookupError("the disk is full")
-
-    store = Failing()
-    task = asyncio.create_task(put_and_get(ASYNC, store))
-    await store.started.wait()
-    task.cancel()
-    store.go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    stored = ["one"] if fails else ["one", "three", "two"]
+    assert sorted(item.key for item in store.search(("a",))) == stored
 
 
 class Counted:
@@ -166,69 +153,53 @@ async def gather(io: IO, operations: Sequence[Coroutine[Any, Any, Any]], limit: 
     return await io.gather(operations, limit)
 
 
+RUN: contextvars.ContextVar[str] = contextvars.ContextVar("run", default="none")
+
+
 @pytest.mark.parametrize(("limit", "most"), [(1, 1), (3, 3), (99, 7)])
-def test_gathered_operations_have_a_limit(drive: Drive, limit: int, most: int) -> None:
+def test_gathered_operations_have_a_limit_and_the_context_of_the_call(
+    drive: Drive, limit: int, most: int
+) -> None:
+    """LangGraph keeps a run's config in context variables."""
     counted = Counted(most)
-    results = drive(
-        lambda io: gather(io, [counted.operation(io, number) for number in range(7)], limit)
-    )
-    assert results == list(range(7))
+
+    async def operation(io: IO, number: int) -> str:
+        return f"{await counted.operation(io, number)} {RUN.get()}"
+
+    async def outer(io: IO) -> Any:
+        RUN.set("own")
+        return await io.gather([operation(io, number) for number in range(7)], limit)
+
+    context = contextvars.copy_context()
+    assert context.run(drive, outer) == [f"{number} own" for number in range(7)]
     assert counted.most == most
 
 
-def test_gathered_operations_see_the_context_of_the_call(drive: Drive) -> None:
-    """LangGraph keeps a run's config in context variables."""
-    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
-
-    async def ask() -> str:
-        return name.get()
-
-    async def outer(io: IO) -> Any:
-        token = name.set("run")
-        result = await io.gather([ask(), ask()], 2)
-        name.reset(token)
-        return result
-
-    assert drive(outer) == ["run", "run"]
-
-
-async def test_cancelling_reaches_gathered_operations() -> None:
-    started, cancelled = asyncio.Event(), []
-
-    async def slow(texts: Sequence[str]) -> list[list[float]]:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.append(texts)
-            raise
-        return []
-
-    task = asyncio.create_task(gather(ASYNC, [embed(ASYNC, slow), embed(ASYNC, slow)], 2))
-    await started.wait()
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert len(cancelled) == 2
-
-
-async def test_failure_is_raised_after_the_cleanup_of_the_others() -> None:
-    cleaned = []
+async def test_failure_or_cancellation_ends_gathered_operations_before_it_is_raised() -> None:
+    started, ended = asyncio.Event(), []
 
     async def slow() -> None:
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0)
-            cleaned.append("slow")
+            ended.append("slow")
 
     async def fail() -> None:
         raise LookupError("stop")
 
     with pytest.raises(LookupError, match="stop"):
-        await gather(ASYNC, [slow(), fail()], 2)
-    assert cleaned == ["slow"]
+        await ASYNC.gather([slow(), fail()], 2)
+    assert ended == ["slow"]
+    started.clear()
+    task = asyncio.create_task(gather(ASYNC, [slow(), slow()], 2))
+    await started.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["slow"] * 3
 
 
 async def test_blocking_calls_are_made_within_a_running_event_loop() -> None:
@@ -253,31 +224,12 @@ def test_first_failure_is_raised_and_unstarted_operations_are_closed(drive: Driv
     assert counted.now == 0
 
 
-def test_wrapper_passes_everything_on(drive: Drive, server: LoopbackServer, tmp_path: Path) -> None:
-    server.script({"value": True})
-    opened = ExitStack()
-    # A store without async calls.
-    store = opened.enter_context(SqliteStore.from_conn_string(str(tmp_path / "store.db")))
-    store.setup()
-
-    async def awaited() -> str:
-        return "awaited"
-
-    async def everything(io: IO) -> list[Any]:
-        reply = await say(io, server)
-        return [
-            await put_and_get(io, store),
-            reply.answer,
-            await embed(io, sync_numbers),
-            await io.gather([io.gather([embed(io, sync_numbers)], 1)], 2),
-            await io.gather([], 3),
-            await io.call_either(lambda: "blocking", awaited),
-        ]
-
-    way = "blocking" if drive is blocking else "awaited"
-    wanted = [{"n": 1}, {"value": True}, [[3.0]], [[[[3.0]]]], [], way]
-    with opened:
-        assert drive(lambda io: everything(IO(io))) == wanted
+def test_store_without_async_calls(drive: Drive, tmp_path: Path) -> None:
+    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
+        store.setup()
+        assert drive(lambda io: put_and_get(IO(io), store)) == {"n": 1}
+        with pytest.raises(TypeError):  # a programming error is not a StoreError
+            drive(lambda io: io.batch(store, [PutOp(("a",), "key", {"n": object()})]))
 
 
 class Adder:
@@ -293,67 +245,36 @@ async def test_langsmith_traces_both_forms_of_a_method() -> None:
         assert await traceable(Adder().aadd)(1) == 2
 
 
-def test_threads_share_a_store_in_memory() -> None:
-    """Without the lock, a search would iterate over a dict that a put changes."""
-    store = InMemoryStore()
-
-    async def put_and_search(io: IO, number: int) -> int:
-        for count in range(200):
-            await io.batch(store, [PutOp((f"n{number}", str(count)), "key", {})])
-            await io.batch(store, [SearchOp((f"n{number}",))])
-        return number
-
-    operations = [put_and_search(SYNC, number) for number in range(8)]
-    assert run_sync(SYNC.gather(operations, 8)) == list(range(8))
+def failure(message: str = "The prompt is not allowed.", **attributes: Any) -> Exception:
+    """An error as a provider's client raises it."""
+    error = RuntimeError(message)
+    vars(error).update(attributes)
+    return error
 
 
-def test_programming_error_is_not_a_store_error(drive: Drive, tmp_path: Path) -> None:
-    with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
-        store.setup()
-        with pytest.raises(TypeError):
-            drive(lambda io: io.batch(store, [PutOp(("a",), "key", {"n": object()})]))
+def botocores(code: str, status: int) -> Exception:
+    metadata = {"HTTPStatusCode": status}
+    return failure(response={"Error": {"Code": code}, "ResponseMetadata": metadata})
 
 
-class ClientError(Exception):
-    """An error as botocore raises it."""
-
-    def __init__(self, code: str, status: int) -> None:
-        super().__init__(f"An error occurred ({code}) when calling the Converse operation")
-        metadata = {"HTTPStatusCode": status}
-        self.response = {"Error": {"Code": code}, "ResponseMetadata": metadata}
-
-
-class InvalidArgument(Exception):  # noqa: N818 - Google's name
-    """An error as google.api_core raises it, and with an integer as google.genai does."""
-
-    def __init__(self, code: int, text: str = "The prompt is not allowed.") -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class ChatGoogleGenerativeAIError(Exception):
-    """An error as langchain_google_genai raises it from Google's."""
-
-
-def http_error(status: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "http://127.0.0.1/v1")
-    return httpx.HTTPStatusError("No.", request=request, response=httpx.Response(status))
+def httpxs(status: int) -> Exception:
+    return failure(response=httpx.Response(status))
 
 
 @pytest.mark.parametrize(
-    ("failure", "cause", "is_refusal"),
+    ("error", "cause", "is_refusal"),
     [
-        (ClientError("ValidationException", 400), None, True),
-        (ClientError("ServiceQuotaExceededException", 400), None, False),
-        (ClientError("ThrottlingException", 429), None, False),
-        (InvalidArgument(HTTPStatus.BAD_REQUEST), None, True),
-        (InvalidArgument(400), None, True),
-        (InvalidArgument(HTTPStatus.TOO_MANY_REQUESTS), None, False),
-        (InvalidArgument(400, "API key not valid. Please pass a valid API key."), None, False),
-        (ChatGoogleGenerativeAIError("Invalid argument"), InvalidArgument(400), True),
-        (ChatGoogleGenerativeAIError("Unavailable"), InvalidArgument(503), False),
-        (http_error(422), None, True),
-        (http_error(503), None, False),
+        (botocores("ValidationException", 400), None, True),
+        (botocores("ServiceQuotaExceededException", 400), None, False),
+        (botocores("ThrottlingException", 429), None, False),
+        (failure(code=HTTPStatus.BAD_REQUEST), None, True),  # google.api_core
+        (failure(code=400), None, True),  # google.genai
+        (failure(code=HTTPStatus.TOO_MANY_REQUESTS), None, False),
+        (failure("API key not valid. Please pass a valid API key.", code=400), None, False),
+        (failure("Invalid argument"), failure(code=400), True),  # langchain_google_genai
+        (failure("Unavailable"), failure(code=503), False),
+        (httpxs(422), None, True),
+        (httpxs(503), None, False),
         (ValueError("The prompt was blocked."), None, True),
         (ValueError({"code": 400, "message": "No."}), None, True),
         (ValueError({"code": 429, "message": "Later."}), None, False),
@@ -365,10 +286,10 @@ def http_error(status: int) -> httpx.HTTPStatusError:
     ],
 )
 def test_refused_prompt_and_outage_are_distinguished_for_each_client(
-    drive: Drive, failure: Exception, cause: Exception | None, *, is_refusal: bool
+    drive: Drive, error: Exception, cause: Exception | None, *, is_refusal: bool
 ) -> None:
     def fail(_: Any) -> Any:
-        raise failure from cause
+        raise error from cause
 
     model = StructuredModel(RunnableLambda(fail), None, "model", "key")
     with pytest.raises(ChatModelError) as caught:
@@ -376,28 +297,33 @@ def test_refused_prompt_and_outage_are_distinguished_for_each_client(
     assert caught.value.is_refusal is is_refusal
 
 
-def test_a_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: LoopbackServer) -> None:
+def test_page_in_place_of_an_answer_is_an_outage(drive: Drive, server: LoopbackServer) -> None:
     server.responder = lambda _: Raw(200, "<html>Down for maintenance.</html>", "text/html")
     with pytest.raises(ChatModelError) as caught:
         drive(lambda io: say(io, server))
     assert caught.value.is_refusal is False
 
 
-@pytest.mark.parametrize(("name", "read"), [(7, "7"), ([], None), (None, None), ("m\x00", "m")])
-def test_an_answer_counts_whatever_the_server_calls_its_model(
-    drive: Drive, server: LoopbackServer, name: Any, read: str | None
+YES = {"content": '{"value": true}'}
+
+
+@pytest.mark.parametrize(
+    ("model", "message", "wanted"),
+    [
+        (7, YES, ({"value": True}, "7", False)),
+        ([], YES, ({"value": True}, None, False)),
+        ("m\x00", YES, ({"value": True}, "m", False)),
+        (None, {"content": None, "refusal": {"code": 3}}, (None, None, True)),
+    ],
+)
+def test_unusual_answer_of_a_server_is_read(
+    drive: Drive, server: LoopbackServer, model: Any, message: Any, wanted: Any
 ) -> None:
-    body = {"choices": [{"message": {"role": "assistant", "content": '{"value": true}'}}]}
-    server.responder = lambda _: Raw(200, json.dumps({"model": name, **body}))
+    body = {"model": model, "choices": [{"message": {"role": "assistant", **message}}]}
+    server.responder = lambda _: Raw(200, json.dumps(body))
     reply = drive(lambda io: say(io, server))
-    assert (reply.answer, reply.model) == ({"value": True}, read)
-
-
-def test_a_refusal_may_be_any_json(drive: Drive, server: LoopbackServer) -> None:
-    message = {"role": "assistant", "content": None, "refusal": {"code": 3}}
-    server.responder = lambda _: Raw(200, json.dumps({"choices": [{"message": message}]}))
-    reply = drive(lambda io: say(io, server))
-    assert (reply.text, reply.is_refusal) == ("{'code': 3}", True)
+    assert (reply.answer, reply.model, reply.is_refusal) == wanted
+    assert reply.text == message["content"] or reply.text == "{'code': 3}"
 
 
 def test_successful_calls_are_counted(drive: Drive, server: LoopbackServer) -> None:

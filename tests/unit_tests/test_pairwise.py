@@ -8,8 +8,6 @@ from memalign_graph import Example, InvalidInputError, Pairwise
 from memalign_graph.judging.case import swap_outputs
 from memalign_graph.judging.verdict import reconcile_orders
 
-TIES, NO_TIES = Pairwise(), Pairwise(allow_tie=False)
-
 
 def example(outputs: Any) -> Example:
     return Example(inputs={"q": ["A", "B"]}, outputs=outputs, reference_outputs=["first", "then"])
@@ -30,47 +28,36 @@ def test_only_the_outputs_are_swapped(outputs: Any, swapped: Any) -> None:
     original = example(outputs)
     before = original.to_json()
     other = swap_outputs(original)
-    assert other.outputs == swapped
     assert repr(other.outputs) == repr(swapped)
     assert (other.inputs, other.reference_outputs) == (original.inputs, original.reference_outputs)
     assert original.to_json() == before
     assert swap_outputs(other) == original
-    assert list(other.to_json()["outputs"]) == list(swapped)
-    assert (other.id == original.id) is (outputs == ["same", "same"])
     assert other.id == example(swapped).id
 
 
-@pytest.mark.parametrize(
-    "outputs",
-    ["ab", "a", 2, 1.5, True, ["a"], ["a", "b", "c"], {"A": "a"}, {"a": 1, "b": 2, "c": 3}],
-)
+@pytest.mark.parametrize("outputs", ["ab", 2, True, ["a"], ["a", "b", "c"], {"A": "a"}])
 def test_outputs_other_than_a_pair_raise(outputs: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"^outputs: to be judged in both orders"):
         swap_outputs(example(outputs))
 
 
-def test_verdict_of_both_orders() -> None:
-    for straight, swapped in (("A", "B"), ("B", "A"), ("tie", "tie")):
-        for scale in (TIES, NO_TIES):
-            settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
-            assert settled == (straight, "One.", None)
-
-
-@pytest.mark.parametrize(
-    ("straight", "swapped"),
-    [("A", "A"), ("B", "B"), ("A", "tie"), ("B", "tie"), ("tie", "A"), ("tie", "B")],
-)
-def test_differing_verdicts_are_a_tie_or_the_first(straight: str, swapped: str) -> None:
+@pytest.mark.parametrize("allow_tie", [True, False])
+@pytest.mark.parametrize("straight", ["A", "B", "tie"])
+@pytest.mark.parametrize("swapped", ["A", "B", "tie"])
+def test_verdicts_that_differ_are_a_tie_or_the_first(
+    straight: str, swapped: str, *, allow_tie: bool
+) -> None:
     as_given = {"A": "B", "B": "A", "tie": "tie"}[swapped]
-    for scale in (TIES, NO_TIES):
-        settled = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
-        value, rationale, warning = settled
-        assert value == ("tie" if scale.allow_tie else straight)
-        for part in ("One.", "Two.", f"({straight})", f"({as_given} as given)"):
-            assert part in rationale
-        first = "and the scale has no tie: the first stands"
-        end = "so that it is a tie" if scale.allow_tie else first
-        assert warning == (
-            f"The verdict depends on the order of the outputs: {straight} as they were given, "
-            f"{as_given} when they were swapped, {end}."
-        )
+    scale = Pairwise(allow_tie=allow_tie)
+    value, rationale, warning = reconcile_orders(scale, (straight, "One."), (swapped, "Two."))
+    if straight == as_given:
+        assert (value, rationale, warning) == (straight, "One.", None)
+        return
+    assert value == ("tie" if allow_tie else straight)
+    for part in ("One.", "Two.", f"({straight})", f"({as_given} as given)"):
+        assert part in rationale
+    end = "so that it is a tie" if allow_tie else "and the scale has no tie: the first stands"
+    assert warning == (
+        f"The verdict depends on the order of the outputs: {straight} as they were given, "
+        f"{as_given} when they were swapped, {end}."
+    )

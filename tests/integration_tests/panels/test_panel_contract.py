@@ -42,7 +42,7 @@ from tests.integration_tests.panels.support import (
     store_feedback,
     values_of,
 )
-from tests.loopback import Rule, Together, content_filter, disconnect
+from tests.loopback import Rule, Together
 from tests.unit_tests.memory.stores import WatchedStore
 
 HEED = "When judging, heed the expert: "
@@ -185,45 +185,25 @@ async def test_each_judge_sees_only_its_own_memory(bench: Bench) -> None:
         judgment = result["judgments"][criterion.name]
         assert len(judgment["guideline_ids"]) == len(judgment["episode_ids"]) == 1
         assert (judgment["criterion"], judgment["thread_id"]) == (criterion.name, "t")
-    bench.server.chats.clear()
-    plain = panel(bench, [LENGTH, TONE], use_guidelines=False, use_episodes=False)
-    await bench.invoke(plain, CASE)
-    assert not any("alone" in chat.text or "a new one" in chat.text for chat in bench.server.chats)
-    await bench.invoke(bench.judge_graph(TONE), CASE, "plain")
-    assert "Said of tone alone." in bench.server.chats[-1].text
 
 
-WRONG: list[tuple[Any, str, dict[str, Any]]] = [
-    ({"inputs": "x"}, "outputs", {}),
-    ({"inputs": "", "outputs": "x"}, "inputs", {}),
-    ({"inputs": "x", "outputs": "a\x00b"}, "NUL", {}),
-    ({"inputs": "x", "outputs": {"n": float("nan")}}, "not JSON", {}),
-    (CASE, "outputs: to be judged in both orders", {"swap": True}),
-]
-
-
-@pytest.mark.parametrize(("case", "sentence", "options"), WRONG)
-async def test_invalid_example_causes_no_model_call(
-    bench: Bench, case: Any, sentence: str, options: dict[str, Any]
-) -> None:
-    with pytest.raises(InvalidInputError, match=sentence) as caught:
-        await bench.invoke(panel(bench, MIXED, **options), case)
-    assert "\n" not in str(caught.value)
+async def test_invalid_example_causes_no_model_call(bench: Bench) -> None:
+    with pytest.raises(InvalidInputError, match="outputs: to be judged in both orders"):
+        await bench.invoke(panel(bench, MIXED, swap=True), CASE)
     assert bench.server.chats == []
     assert bench.server.embeddings == []
 
 
-FAILURES: dict[str, tuple[Any, str]] = {
-    "down": (DOWN, "It broke"),
-    "hung-up": (disconnect(), ""),
-    "off-scale": ({"rationale": "So.", "value": "maybe"}, "'maybe' is not on the scale"),
-    "withheld": (content_filter(), "gave no answer that can be used to judge"),
-}
+FAILURES: list[tuple[Any, str]] = [
+    (DOWN, "It broke"),
+    ({"rationale": "So.", "value": "maybe"}, "'maybe' is not on the scale"),
+]
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
-async def test_failing_judge_is_named_and_the_others_judge(bench: Bench, failure: str) -> None:
-    reply, message = FAILURES[failure]
+@pytest.mark.parametrize(("reply", "message"), FAILURES)
+async def test_failing_judge_is_named_and_the_others_judge(
+    bench: Bench, reply: Any, message: str
+) -> None:
     bench.server.rules = [fails("facts", reply)]
     result = await bench.invoke(panel(bench), CASE)
     assert values_of(result) == {"tone": True, "length": True}

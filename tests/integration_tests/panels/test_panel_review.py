@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.types import Send
 
 from memalign_graph import (
     Aggregate,
-    Criterion,
     InvalidInputError,
     Judgment,
     MemAlignWarning,
@@ -19,7 +17,7 @@ from memalign_graph import (
     create_panel_graph,
 )
 from memalign_graph.nodes import judge as judging
-from tests.conftest import CASE, COLD, DOWN, OTHER, Bench, Graph, distillings, judgings
+from tests.conftest import CASE, COLD, DOWN, OTHER, Bench, Graph, distillings
 from tests.integration_tests.gates.support import models
 from tests.integration_tests.panels.support import (
     FACTS,
@@ -37,9 +35,8 @@ from tests.integration_tests.panels.support import (
     reviewed,
     store_feedback,
 )
-from tests.loopback import ChatRequest, Rule, refusal, truncated
+from tests.loopback import ChatRequest, Rule
 
-THIRD = {"inputs": "Where is my refund?", "outputs": "It is on its way."}
 DAY = timedelta(days=1)
 
 
@@ -148,40 +145,7 @@ async def test_panel_in_a_parent_graph_with_its_own_context(bench: Bench, settin
     assert (result["errors"].keys(), result["judgments"].keys()) == ({"facts"}, {"tone", "length"})
 
 
-async def test_concurrent_panels_are_resumed_by_interrupt_id_and_all_learn(bench: Bench) -> None:
-    inner = create_panel_graph(THREE, **models(bench), review="always").compile()
-    builder: Any = StateGraph(Parent)
-    builder.add_node("grade", lambda state: {"results": [inner.invoke(state)]})
-    builder.add_conditional_edges(
-        START, lambda state: [Send("grade", case) for case in state["cases"]], ["grade"]
-    )
-    graph = bench.compile(builder)
-    cases = [CASE, OTHER, THIRD]
-    interrupted = await bench.invoke(graph, {"cases": cases})
-    ids = [
-        interrupt.id
-        for case in cases
-        for interrupt in interrupted["__interrupt__"]
-        if case["outputs"] in interrupt.value["action_requests"][0]["description"]
-    ]
-    assert len(set(ids)) == 3
-    await bench.refuse(graph, {ids[0]: "words"})
-    assert {interrupt.id for interrupt in (await bench.state(graph)).interrupts} == set(ids)
-    first = await bench.resume(graph, {ids[1]: {"tone": "Of the cup."}})
-    assert {interrupt.id for interrupt in first["__interrupt__"]} == {ids[0], ids[2]}
-    replies: dict[str, Any] = {ids[0]: {"tone": "Of the order."}, ids[2]: {"tone": "Of money."}}
-    result = await bench.resume(graph, replies)
-    comments = [result["feedback"]["tone"]["rationale"] for result in result["results"]]
-    assert comments == ["Of the order.", "Of the cup.", "Of money."]
-    assert [result["errors"] for result in result["results"]] == [{}, {}, {}]
-    assert len(judgings(bench.server)) == len(cases) * len(THREE)
-    episodes = await bench.episodes(criterion=TONE)
-    assert {(episode.example.outputs, episode.status) for episode in episodes} == {
-        (case["outputs"], "distilled") for case in cases
-    }
-
-
-@pytest.mark.parametrize("reply", [DOWN, "Well.", truncated('{"oper'), refusal()])
+@pytest.mark.parametrize("reply", [DOWN, "Well."])
 async def test_failed_distillation_is_repeated_later(bench: Bench, reply: Any) -> None:
     graph = reviewed(bench)
     await bench.invoke(graph, CASE)
@@ -298,14 +262,6 @@ async def test_checkpoints_contain_only_what_the_judges_are_shown(bench: Bench) 
     assert str(state).count(state["judge_run"]["vector"]) == 1
 
 
-async def give_feedback(bench: Bench, criterion: Criterion, judgment_id: str) -> dict[str, Any]:
-    """Give later feedback on one of a panel's judgments."""
-    graph = bench.compile(create_feedback_graph(criterion, **models(bench)))
-    graph_input = {"judgment_id": judgment_id, "reply": {**COLD, "author": "ann"}}
-    result: dict[str, Any] = await bench.invoke(graph, graph_input, f"later-{criterion.name}")
-    return result
-
-
 async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     await store_feedback(bench, TONE, OTHER)
     result = await bench.invoke(panel(bench, keep_judgments=DAY), CASE)
@@ -313,13 +269,12 @@ async def test_each_kept_judgment_accepts_later_feedback(bench: Bench) -> None:
     for criterion in THREE:
         judgments = bench.memory(criterion).judgments()
         assert [kept.judgment.id for kept in judgments] == [ids[criterion.name]]
-    later = await give_feedback(bench, FACTS, ids["facts"])
-    assert later["judgment"]["id"] == ids["facts"]
+    graphs = [bench.compile(create_feedback_graph(each, **models(bench))) for each in (FACTS, TONE)]
+    reply = {**COLD, "author": "ann"}
+    answer = {"judgment_id": ids["facts"], "reply": reply}
+    assert (await bench.invoke(graphs[0], answer, "a"))["judgment"]["id"] == ids["facts"]
     [episode] = await bench.episodes(criterion=FACTS)
     assert (episode.author, episode.example.outputs) == ("ann", CASE["outputs"])
     assert len(bench.server.embeddings) == 1
     with pytest.raises(InvalidInputError, match="judgment_id: no judgment"):
-        await give_feedback(bench, TONE, ids["length"])
-    result = await bench.invoke(panel(bench), CASE, "u")
-    with pytest.raises(InvalidInputError, match="judgment_id"):
-        await give_feedback(bench, TONE, result["judgments"]["tone"]["id"])
+        await bench.invoke(graphs[1], {"judgment_id": ids["length"], "reply": reply}, "b")
