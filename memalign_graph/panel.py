@@ -262,7 +262,7 @@ class _Panel:
     """The judges of a panel, with shared clients, and its nodes."""
 
     def __init__(self, criteria: Any, options: JudgeOptions, aggregate: Any, review: Any) -> None:
-        if isinstance(criteria, Criterion) or not isinstance(criteria, Sequence) or not criteria:
+        if not isinstance(criteria, Sequence) or not criteria:
             raise InvalidInputError("criteria: give a list of one or more Criterion.")
         swaps = options.get("swap") is True
         judges = []

@@ -24,7 +24,7 @@ from memalign_graph.prompts.judge import PROMPT_VERSION, answer_schema
 from memalign_graph.replies import StructuredModel
 from memalign_graph.settings import Judge, ResolvedSettings, fields_of, mode_of, resolve_context
 from memalign_graph.tracing import CRITERION, MEMORY_VERSION, TracedIO
-from memalign_graph.types import Example, Feedback, Judgment
+from memalign_graph.types import Example, Feedback, Judgment, stored_example
 
 State = Mapping[str, Any]
 StateUpdate = dict[str, Any]
@@ -185,7 +185,9 @@ class NodeCall:
 
     @property
     def example(self) -> Example:
-        return Example.model_validate(require_channel(self.state, "judge_run")["example"])
+        # Not parsed again: it keeps its id, also if another version of the package parsed it.
+        example: Example = stored_example(require_channel(self.state, "judge_run")["example"])
+        return example
 
     @property
     def judgment(self) -> Judgment:

@@ -26,9 +26,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     ways: list[dict[str, Any]] = [{}, {"auth": {"path": f"{AUTH}:auth"}}]
     with LoopbackServer() as models, ExitStack() as stack:
         yield tuple(  # type: ignore[misc]
-            stack.enter_context(
-                support.langgraph_dev(tmp_path_factory.mktemp("s"), models, graphs={}, **more)
-            )
+            stack.enter_context(support.langgraph_dev(tmp_path_factory.mktemp("s"), models, **more))
             for more in ways
         )
         assert models.errors == []

@@ -1,11 +1,11 @@
 """A batch API: a file of requests, and a shuffled file of responses."""
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from tests.loopback.server import LoopbackServer
 
@@ -33,12 +33,6 @@ def ids_of(requests: Sequence[Any]) -> list[str]:
 def _answer(server: LoopbackServer, request: Any) -> Any:
     assert request["method"] == "POST"
     url = server.base_url.removesuffix("/v1") + request["url"]
-    data = json.dumps(request["body"]).encode()
-    call = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 - the loopback
-    try:
-        with urllib.request.urlopen(call) as reply:  # noqa: S310 - likewise
-            status, body = reply.status, json.load(reply)
-    except urllib.error.HTTPError as error:
-        status, body = error.code, json.load(error)
-    response = {"status_code": status, "request_id": "r", "body": body}
+    reply = httpx.post(url, json=request["body"], trust_env=False, timeout=60)
+    response = {"status_code": reply.status_code, "request_id": "r", "body": reply.json()}
     return {"id": "b", "custom_id": request["custom_id"], "response": response, "error": None}

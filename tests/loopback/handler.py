@@ -1,7 +1,7 @@
 """HTTP: read a request, get the server's reply, and send it."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -58,54 +58,53 @@ class Handler(BaseHTTPRequestHandler):
             self._send_chunk(b"data: [DONE]\n\n")
             self._send_chunk(b"")
         else:
-            self._send_json(200, wire.completion(request, reply))
+            self._send_json(wire.completion(request, reply))
 
     def _embeddings(self, request: EmbeddingRequest) -> None:
         reply = self.loopback.take_embedding_reply(request)
         self._wait(self.loopback.embedding_latency_s)
         if reply is None:
-            self._send_json(200, wire.embeddings(request))
+            self._send_json(wire.embeddings(request))
         else:
             self._fail(reply)
 
     def _fail(self, fault: Fault) -> None:
         match fault:
             case Raw():
-                self._send(fault.status, fault.body.encode(), fault.content_type, fault.headers)
+                self._send(fault)
             case Hang():
                 self._wait(fault.seconds)
                 self.close_connection = True
             case Disconnect():
                 if fault.midway:
-                    self._head(200, "application/json", {"Content-Length": "1000"})
+                    self._head(200, {"Content-Length": "1000"})
                     self.wfile.write(b'{"id": "chatcmpl-')
                 self.close_connection = True
 
     def _stream(self, events: Iterable[dict[str, Any]]) -> None:
-        self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
+        self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         for event in events:
             self._send_chunk(f"data: {json.dumps(event)}\n\n".encode())
 
     def _send_chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def _send_json(self, status: int, body: dict[str, Any]) -> None:
-        self._send(status, json.dumps(body).encode(), "application/json", {})
+    def _send_json(self, body: dict[str, Any]) -> None:
+        self._send(Raw(200, json.dumps(body)))
 
-    def _send(self, status: int, body: bytes, content_type: str, headers: Any) -> None:
-        self._head(status, content_type, {**headers, "Content-Length": str(len(body))}, body)
+    def _send(self, reply: Raw) -> None:
+        body = reply.body.encode()
+        head = {"Content-Type": reply.content_type, "Content-Length": str(len(body))}
+        self._head(reply.status, {**head, **reply.headers})
+        self.wfile.write(body)
 
-    def _head(
-        self, status: int, content_type: str, headers: dict[str, str], body: bytes = b""
-    ) -> None:
-        """Send the headers and the available body in one packet."""
-        lines = [f"HTTP/1.1 {status} {self.responses.get(status, ('Unknown',))[0]}"]
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         if not self.loopback.keep_alive:
-            headers = {**headers, "Connection": "close"}
-            self.close_connection = True
-        headers = {"Content-Type": content_type, **headers}
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+            self.send_header("Connection", "close")  # closes it after this answer
+        self.end_headers()
 
     def _wait(self, seconds: float) -> None:
         if seconds > 0:

@@ -95,8 +95,7 @@ def with_logprobs(
     it and its alternatives: `("true", {"true": 0.7, "false": 0.3})`.
     """
     reply = as_reply(content)
-    if not isinstance(reply, Answer):
-        raise TypeError("only an answer has log-probabilities")
+    assert isinstance(reply, Answer)
     pairs = [(token, {token: 1.0}) if isinstance(token, str) else token for token in tokens]
     return replace(reply, logprobs=[_token_logprobs(token, odds) for token, odds in pairs])
 
@@ -123,13 +122,8 @@ def error(
     """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     body = {"message": message, "type": kind, "param": None, "code": code}
-    headers = {}
-    if retry_after is not None:
-        headers = {
-            "retry-after": str(math.ceil(retry_after)),
-            "retry-after-ms": str(max(1, round(retry_after * 1000))),
-        }
-    return Raw(status, json.dumps({"error": body}), headers=headers)
+    wait_ms = {} if retry_after is None else {"retry-after-ms": str(max(1, retry_after * 1000))}
+    return Raw(status, json.dumps({"error": body}), headers=wait_ms)
 
 
 def context_length_exceeded(limit: int = 8192) -> Raw:

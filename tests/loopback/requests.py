@@ -43,7 +43,6 @@ class ChatRequest(Request):
 
     @property
     def strict(self) -> bool:
-        """Whether the schema is strict."""
         return bool(self._json_schema.get("strict"))
 
     @property
@@ -64,8 +63,5 @@ class EmbeddingRequest(Request):
     def texts(self) -> list[str]:
         """The texts; empty if token ids were sent."""
         value = self.body.get("input")
-        if isinstance(value, str):
-            return [value]
-        if isinstance(value, list) and all(isinstance(text, str) for text in value):
-            return list(value)
-        return []
+        texts = value if isinstance(value, list) else [value]
+        return list(texts) if all(isinstance(text, str) for text in texts) else []

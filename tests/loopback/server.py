@@ -43,20 +43,11 @@ class HttpServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", self.socket.getsockname()[1]
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        thread = threading.Thread(
-            target=self._serve_connection,
-            args=(request, client_address),
-            name="loopback-connection",
-            daemon=True,
-        )
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         with self._open_lock:
-            self._open[thread] = request
-        thread.start()
-
-    def _serve_connection(self, request: socket.socket, client_address: Any) -> None:
+            self._open[threading.current_thread()] = request
         try:
-            self.process_request_thread(request, client_address)
+            super().process_request_thread(request, client_address)
         finally:
             with self._open_lock:
                 del self._open[threading.current_thread()]
@@ -222,9 +213,8 @@ class LoopbackServer:
     def _connection(self) -> dict[str, Any]:
         """Settings of a client of this server.
 
-        The synchronous connections are ours to close when the server stops. The
-        asynchronous ones belong to event loops that end before it: each is closed
-        after its answer, so that none is left open behind a closed loop.
+        `stop` closes the synchronous connections. An asynchronous one is closed after its answer,
+        so that none is left open behind a closed event loop.
         """
         import openai
 

@@ -14,32 +14,24 @@ _LINGER_S = 0.1
 
 
 class Together:
-    """A responder that answers none before so many are in hand at once, and then each as it comes.
-
-    A test that asserts `peak_chats` to be that many witnesses that so many run side by side,
-    however slow the machine; and mostly, since the last one lingers, that no more do.
-    """
+    """A responder that answers once so many requests, if named of one schema, are in hand."""
 
     def __init__(self, count: int, responder: "Responder", schema_name: str | None = None) -> None:
         self._count = count
         self._responder = responder
         self._schema_name = schema_name
-        """Which requests are held; all of them unless told."""
         self._lock = threading.Lock()
         self._came = 0
         self._all_there = threading.Event()
 
     def __call__(self, request: "ChatRequest") -> "ReplyLike":
         if self._schema_name in (None, request.schema_name):
-            self._wait()
+            with self._lock:
+                self._came += 1
+                is_last = self._came == self._count
+            if is_last:
+                time.sleep(_LINGER_S)  # one too many would be in hand, too
+                self._all_there.set()
+            if not self._all_there.wait(_GIVE_UP_S):
+                raise TimeoutError(f"{self._came} of {self._count} requests came side by side.")
         return self._responder(request)
-
-    def _wait(self) -> None:
-        with self._lock:
-            self._came += 1
-            is_last = self._came == self._count
-        if is_last:
-            time.sleep(_LINGER_S)
-            self._all_there.set()
-        if not self._all_there.wait(_GIVE_UP_S):
-            raise TimeoutError(f"{self._came} of {self._count} requests came side by side.")

@@ -1,7 +1,6 @@
 """One `langgraph dev` for all tests of the Agent Server, with a loopback server for its models."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from langgraph_sdk import get_sync_client
@@ -10,16 +9,13 @@ from langgraph_sdk.client import SyncLangGraphClient
 from tests.integration_tests.agent_server.support import AgentServer, langgraph_dev
 from tests.loopback import LoopbackServer
 
-FAN_OUT = Path(__file__).with_name("fan_out.py")
-
 
 @pytest.fixture(scope="package")
 def agent_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentServer]:
-    """A real `langgraph dev` with the project's graphs and a parent graph."""
     folder = tmp_path_factory.mktemp("server")
     with (
         LoopbackServer() as models,
-        langgraph_dev(folder, models, graphs={"fan_out": f"{FAN_OUT}:graph"}) as url,
+        langgraph_dev(folder, models) as url,
         get_sync_client(url=url) as client,
     ):
         yield AgentServer(client, models)

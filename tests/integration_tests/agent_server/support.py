@@ -50,14 +50,11 @@ RUNS_AT_ONCE = "8"
 
 
 @contextmanager
-def langgraph_dev(
-    folder: Path, models: LoopbackServer, *, graphs: Mapping[str, str], **more: Any
-) -> Iterator[str]:
-    """Run `langgraph dev` with the project's graphs and additions; state goes to a folder."""
+def langgraph_dev(folder: Path, models: LoopbackServer, **more: Any) -> Iterator[str]:
+    """Run `langgraph dev` in a folder with the project's graphs and additions."""
     config = json.loads((ROOT / "langgraph.json").read_text(encoding="utf-8")) | more
     config["dependencies"] = [str(ROOT / dependency) for dependency in config["dependencies"]]
     config["graphs"] = {name: str(ROOT / path) for name, path in config["graphs"].items()}
-    config["graphs"].update(graphs)
     config["http"] = config["http"] | {"app": str(ROOT / config["http"]["app"])}
     with started(folder, models, config) as url:
         yield url
@@ -80,14 +77,8 @@ def serving(
     command: Sequence[str], url: str, folder: Path, models: LoopbackServer
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a server process; yields once it responds, then stops it."""
-    environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))
-    }
-    env = (
-        environment
-        | models.environment
-        | {"LANGGRAPH_STRICT_MSGPACK": "true", "MEMALIGN_MODELS": OTHER}
-    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH", "LANGCHAIN"))}
+    env |= models.environment | {"LANGGRAPH_STRICT_MSGPACK": "true", "MEMALIGN_MODELS": OTHER}
     log = folder / f"log-{free_port()}"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -10,7 +10,7 @@ from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
 
 from memalign_graph.memory.facts import unpacked
-from tests.conftest import COLD, distillings, judgings
+from tests.conftest import COLD, judgings
 from tests.documents import file_of
 from tests.integration_tests.agent_server.support import (
     CASE,
@@ -114,35 +114,6 @@ def test_concurrent_learning(client: SyncLangGraphClient, server: LoopbackServer
     assert len(judgings(server)) == len(reviews)
 
 
-def test_bad_reply_loses_no_interrupt(client: SyncLangGraphClient, server: LoopbackServer) -> None:
-    server.responder = Model(distil=guideline_per_comment)
-    thread = new_thread(client)
-    graph_input = {"cases": [case(number) for number in range(3)]}
-    context = {"memalign": {"namespace": ["one_by_one"]}}
-    interrupts = run(client, thread, "fan_out", input=graph_input, context=context)["__interrupt__"]
-    description = {
-        interrupt["value"]["action_requests"][0]["description"]: interrupt["id"]
-        for interrupt in interrupts
-    }
-    ids = [
-        next(key for text, key in description.items() if f"Question {number}?" in text)
-        for number in range(3)
-    ]
-    assert client.threads.get_state(thread)["next"] == ["review"] * 3
-    assert "specify the interrupt id" in refuse(client, thread, "Too cold.", "fan_out")
-    replies = {ids[0]: {"value": "perhaps"}, ids[1]: comment(1)}
-    assert "'perhaps' is not on the scale" in refuse(client, thread, replies, "fan_out")
-    assert {ids[0], ids[2]} <= set(pending(client, thread))
-    remaining = resume(client, thread, {ids[2]: comment(2)}, "fan_out")
-    assert ids[0] in [interrupt["id"] for interrupt in remaining["__interrupt__"]]
-    result = resume(client, thread, {ids[0]: comment(0)}, "fan_out")
-    for number, item in enumerate(result["feedback"]):
-        assert item["example"]["inputs"] == f"Question {number}?"
-        assert item["rationale"] == comment(number)
-    assert check_learned(client, "one_by_one") == list(map(comment, range(3)))
-    assert len(judgings(server)) == len(distillings(server)) == 3
-
-
 def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
     postgres_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +126,7 @@ def test_review_started_on_one_server_is_resumed_on_another_and_both_learn(
         clients = []
         for name in ("one", "other"):
             (tmp_path / name).mkdir()
-            serving = langgraph_dev(tmp_path / name, models, graphs={}, **graphs)
+            serving = langgraph_dev(tmp_path / name, models, **graphs)
             clients.append(stack.enter_context(get_sync_client(url=stack.enter_context(serving))))
         one, other = clients
         thread = new_thread(one)

@@ -39,7 +39,7 @@ def stream(client: SyncLangGraphClient, thread: str, graph: str, **options: Any)
 def test_graphs_are_listed_with_schemas_and_a_form(client: SyncLangGraphClient) -> None:
     made = client.assistants.search(metadata={"created_by": "system"})
     served = {item["graph_id"]: item["assistant_id"] for item in made}
-    assert set(served) == {"align", "fan_out", "feedback", "judge", "panel", "review"}
+    assert set(served) == {"align", "feedback", "judge", "panel", "review"}
     schemas: Any = client.assistants.get_schemas(served["review"])
     assert set(schemas["input_schema"]["properties"]) == {"inputs", "outputs", "reference_outputs"}
     assert set(schemas["output_schema"]["properties"]) == {"judgment", "feedback", "learned"}
