@@ -3,8 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypedDict, cast, get_args
@@ -492,9 +490,11 @@ def context_settings(context: Any) -> ResolvedSettings | None:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of an object: a dataclass, also one with slots, or a pydantic model."""
-    own: Any = getattr(value, "__dict__", None) or getattr(value, "__slots__", ())
-    names = [field.name for field in dataclass_fields(value)] if is_dataclass(value) else own
+    """Return the fields of an object, such as a pydantic model, a dataclass or a named tuple."""
+    if isinstance(value, BaseModel):
+        return dict(value)  # with extra fields
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    names = [*getattr(value, "__dict__", ()), *slots, *getattr(value, "_fields", ())]
     return {name: getattr(value, name, None) for name in names}
 
 

@@ -18,7 +18,14 @@ from memalign_graph.prompts.judge import fit_guidelines
 from memalign_graph.runtime import NodeCall
 from memalign_graph.scales import Value
 from memalign_graph.settings import UNCERTAIN_NEEDS_CONFIDENCE
-from memalign_graph.types import Example, FrozenModel, Guideline, RecalledExample, parse_example
+from memalign_graph.types import (
+    Check,
+    Example,
+    FrozenModel,
+    Guideline,
+    RecalledExample,
+    parse_example,
+)
 
 _GUIDELINES_NOT_SHOWN = (
     "{} guideline(s) were left out, since on the cases in memory they state the opposite of the "
@@ -150,6 +157,7 @@ class Answer:
     guideline_ids: list[str]
     episode_ids: list[str]
     warnings: list[str]
+    checks: Sequence[Check] = ()
 
 
 def swap_outputs(example: Example) -> Example:

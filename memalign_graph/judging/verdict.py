@@ -30,7 +30,7 @@ from memalign_graph.prompts.judge import (
 )
 from memalign_graph.scales import Pairwise, Value
 from memalign_graph.tracing import JUDGE_KEY, TracedIO
-from memalign_graph.types import Check, Guideline, Judgment
+from memalign_graph.types import Guideline, Judgment
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,8 @@ async def run_judge(case: Case) -> Judgment:
             excluded_ids=case.excluded_keys,
             judge_key=key,
         )
-    ask = ask_in_both_orders if judge.swap and isinstance(scale, Pairwise) else ask_verdict
-    if call.asks_checks:
-        checks, answer = await _ask_with_checks(case, ask)
-    else:
-        checks, answer = [], await ask(case)
+    ask = ask_in_both_orders if judge.swap else ask_verdict
+    answer = await (_ask_with_checks(case, ask) if call.asks_checks else ask(case))
     measured = answer.confidence
     decision = decide(verdicts.RawVerdict(answer.value, measured.probabilities, measured.source))
     rationale = answer.rationale
@@ -80,7 +77,6 @@ async def run_judge(case: Case) -> Judgment:
     answered["warnings"] = [*retrieved.warnings, *answer.warnings]
     judgment = Judgment(
         **answered,
-        checks=checks,
         criterion=call.resources.criterion.name,
         example_id=case.example.id,
         probabilities=measured.probabilities,
@@ -236,7 +232,7 @@ def reconcile_orders(
     return "tie" if scale.allow_tie else value, both, warning
 
 
-async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
+async def _ask_with_checks(case: Case, ask: Ask) -> Answer:
     """Ask which guidelines the case meets, and for the verdict."""
     call, chat_model = case.call, case.call.chat_model
     guidelines, unasked = await _with_questions(case)
@@ -262,8 +258,8 @@ async def _ask_with_checks(case: Case, ask: Ask) -> tuple[list[Check], Answer]:
     if call.judge.cite_guidelines:
         failed = [check.guideline_id for check in checks if check.held is False]
         broken = [key for key in failed if key not in useless]
-    all_warnings = [*answer.warnings, *filter(None, [unasked]), *warnings]
-    return checks, replace(answer, broken_guideline_ids=broken, warnings=all_warnings)
+    warnings = [*answer.warnings, *filter(None, [unasked]), *warnings]
+    return replace(answer, checks=checks, broken_guideline_ids=broken, warnings=warnings)
 
 
 async def _with_questions(case: Case) -> tuple[Sequence[Guideline], str | None]:

@@ -19,8 +19,6 @@ from memalign_graph.prompts.fences import estimate_tokens
 from tests.conftest import CASE, COLD, CRITERION, EVERY_WAY, OTHER, Bench, system_of
 from tests.loopback import ChatRequest, Rule
 
-SMUGGLED = "zebra-4711"
-
 
 async def test_graph_returns_only_the_judgment(bench: Bench) -> None:
     result = await bench.invoke(bench.judge_graph(), CASE)
@@ -85,6 +83,7 @@ async def test_feedback_is_in_the_next_prompt(bench: Bench) -> None:
     assert OTHER["outputs"] in messages["content"]
     for chat in (before, after):
         assert f'Criterion "support_tone":\n{CRITERION.instructions}' in system_of(chat)
+        assert not any(case["outputs"] in system_of(chat) for case in (CASE, OTHER))
     judgment = result["judgment"]
     assert judgment["guideline_ids"] == [guideline.id]
     assert judgment["episode_ids"] == [episode.id]
@@ -102,31 +101,14 @@ async def test_guideline_that_lost_a_source_is_used_until_it_is_redistilled(benc
     assert "Say sorry." in system_of(bench.server.chats[-1])
 
 
-async def test_prefix_is_byte_identical_for_two_cases(bench: Bench) -> None:
-    graph = bench.review_graph(review="never")
-    await bench.review(bench.review_graph(), COLD)
-    bench.server.chats.clear()
-    await bench.invoke(graph, CASE, "a")
-    await bench.invoke(graph, {**OTHER, "reference_outputs": "Say sorry."}, "b")
-    one, two = bench.server.chats
-    assert system_of(one).encode() == system_of(two).encode()
-    assert "Too cold" in system_of(one)
-    assert one.body["response_format"] == two.body["response_format"]
-
-
-async def test_no_application_text_in_the_system_message(bench: Bench) -> None:
-    case = {name: f"{SMUGGLED} {name}" for name in ("inputs", "outputs", "reference_outputs")}
-    graph = bench.review_graph()
-    bench.server.rules = [Rule(lambda _: True, rationale=f"It says {SMUGGLED}.")]
-    await bench.review(graph, {"value": False}, case)
-    bench.server.rules = []
-    values = bench.judge_graph(use_episodes=False)
-    await bench.invoke(values, OTHER)
-    assert SMUGGLED not in bench.server.chats[-1].text, "nor is it left over in the thread"
-    await bench.invoke(graph, OTHER, "u")
-    assert SMUGGLED in bench.server.chats[-1].text
-    for chat in bench.server.chats:
-        assert SMUGGLED not in system_of(chat)
+async def test_run_reads_nothing_of_an_earlier_one_on_its_thread(bench: Bench) -> None:
+    graph = bench.judge_graph(use_episodes=False)
+    for case in ({**CASE, "reference_outputs": "A word of zebras."}, OTHER):
+        await bench.invoke(graph, case)
+    before, after = bench.server.chats
+    assert "zebras" in before.text
+    assert "zebras" not in after.text + system_of(before)
+    assert system_of(before) == system_of(after), "a prefix that servers cache"
 
 
 async def test_invalid_input_raises_one_sentence_without_a_model_call(bench: Bench) -> None:
@@ -145,28 +127,21 @@ async def test_invalid_input_raises_one_sentence_without_a_model_call(bench: Ben
     assert bench.server.chats == []
 
 
-NARROW = {"max_input_tokens": 9_000}
-
-
 def shown_examples(chat: ChatRequest) -> int:
     return sum(message["role"] == "assistant" for message in chat.messages)
-
-
-def tokens(chat: ChatRequest) -> int:
-    return sum(estimate_tokens(str(message["content"])) for message in chat.messages)
 
 
 async def test_examples_that_do_not_fit_are_omitted_with_a_warning(bench: Bench) -> None:
     feedback = [{"inputs": f"{n} " * 1_500, "outputs": n, "value": False} for n in "abcde"]
     await bench.remember(*feedback)
-    model = bench.server.chat_model(profile=NARROW)
+    model = bench.server.chat_model(profile={"max_input_tokens": 9_000})
     long = {**CASE, "outputs": "word " * 3_000}
     result = await bench.invoke(bench.judge_graph(model=model), long)
     [chat] = bench.server.chats
     assert 0 < shown_examples(chat) < 5
     assert len(result["judgment"]["episode_ids"]) == shown_examples(chat)
     assert f"{5 - shown_examples(chat)} of 5 similar examples" in result["judgment"]["warnings"][-1]
-    assert tokens(chat) <= 9_000
+    assert sum(estimate_tokens(str(turn["content"])) for turn in chat.messages) <= 9_000
 
 
 async def test_relevant_guidelines_are_selected_when_not_all_fit(bench: Bench) -> None:

@@ -63,5 +63,5 @@ class EmbeddingRequest(Request):
     def texts(self) -> list[str]:
         """The texts; empty if token ids were sent."""
         value = self.body.get("input")
-        texts = value if isinstance(value, list) else [value]
-        return list(texts) if all(isinstance(text, str) for text in texts) else []
+        texts: list[Any] = value if isinstance(value, list) else [value]
+        return texts if all(isinstance(text, str) for text in texts) else []

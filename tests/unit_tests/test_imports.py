@@ -48,7 +48,7 @@ def imports_of(module: str) -> dict[str, bool]:
     later = {id(inner) for function in functions for inner in ast.walk(function)}
     imported: dict[str, bool] = {}
     for node in ast.walk(tree):
-        names = []
+        names: list[tuple[str, ...]] = []
         if isinstance(node, ast.Import):
             names = [(alias.name,) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

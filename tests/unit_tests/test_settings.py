@@ -1,12 +1,13 @@
 """Options are declared once; an invalid one raises a helpful error."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memalign_graph import (
     Criterion,
@@ -125,6 +126,24 @@ def test_judge_with_other_options_is_checked_again() -> None:
     assert "swap: only a criterion" in refused(judge.but, criterion=CRITERION)
 
 
+@dataclass(slots=True)
+class Base:
+    memalign: Any
+
+
+@dataclass(slots=True)
+class Slotted(Base):
+    user: str = "ann"
+
+
+class Tuple(NamedTuple):
+    memalign: Any
+
+
+class Extended(BaseModel, extra="allow"):
+    user: str = "ann"
+
+
 def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
     judge = Judge(criterion=CRITERION, k=3)
     built = JudgeResources(judge, "always").defaults
@@ -137,7 +156,10 @@ def test_context_overrides_the_built_settings_and_keeps_the_rest() -> None:
     context = MemAlignContext(namespace=("a", "b"), k=0, model="openai:x", review="never")
     arguments = {"namespace": ["a", "b"], "k": 0, "model": "openai:x", "review": "never"}
     assert resolve_context(context, built, judge) == arguments
-    for parent in ({"memalign": {"k": 1}}, SimpleNamespace(memalign=MemAlignContext(k=1))):
+    own = MemAlignContext(k=1)
+    kinds: list[Any] = [SimpleNamespace, Slotted, Tuple, Extended]
+    parents = [kind(memalign=own) for kind in kinds]
+    for parent in ({"memalign": {"k": 1}}, *parents):
         assert resolve_context(parent, built, judge) == {**built, "k": 1}
 
 

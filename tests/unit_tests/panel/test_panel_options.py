@@ -32,8 +32,9 @@ async def asks(judgments: Any) -> bool:
     return bool(judgments)
 
 
+NONE: list[Any] = [[], TONE, {}, None]
 NO_PANEL: list[tuple[Any, str]] = [
-    *((none, "criteria: give a list of one or more Criterion.") for none in ([], TONE, {}, None)),
+    *((none, "criteria: give a list of one or more Criterion.") for none in NONE),
     (["tone"], "criterion: expected a Criterion"),
     ("tone", "criterion: expected a Criterion"),
     ([TONE, criterion("tone", GRADES)], "criteria: two have the name 'tone'"),
