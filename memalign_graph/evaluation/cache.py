@@ -9,14 +9,14 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.caches import RETURN_VAL_TYPE, BaseCache
 from langchain_core.embeddings import Embeddings
-from langchain_core.messages import AIMessage, BaseMessage, message_to_dict, messages_from_dict
+from langchain_core.messages import AIMessage, message_to_dict, messages_from_dict
 from langchain_core.outputs import ChatGeneration
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.store.base import BaseStore, GetOp, PutOp
@@ -67,11 +67,11 @@ class AnswerCache(BaseCache):
         key = self._key(prompt, llm_string)
         _used_cache_keys.get([]).append(key)
         [item] = run_sync(SYNC.batch(self._store, [GetOp(_CHAT, key)]))
-        message = None if item is None else _message(item.value)
-        if message is None:
+        if item is None:
             self._started_at[key] = time.perf_counter()
             self._count(_purpose(), chat_calls=1)
             return None
+        [message] = messages_from_dict([item.value["message"]])
         tokens = _tokens(message)["input_tokens"]
         self._count(_purpose(), cached_calls=1, cached_input_tokens=tokens)
         return [ChatGeneration(message=message)]
@@ -97,15 +97,6 @@ class AnswerCache(BaseCache):
         except ValueError:
             end = 0
         return digest([self._model, llm_string[end:], prompt])
-
-
-def _message(item: Mapping[str, Any]) -> BaseMessage | None:
-    """Return a cached message; None if another version of a package wrote it."""
-    try:
-        [message] = messages_from_dict([item["message"]])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return message
 
 
 def _purpose() -> str:

@@ -16,6 +16,7 @@ from memalign_graph.evaluation.experiment import (
     JudgeUnderTest,
     Options,
     TrainedMemory,
+    has_memory,
     make_splits,
     open_experiment,
     parse_options,
@@ -87,7 +88,7 @@ async def _evaluate(
         cases, memories = await _judge_folds(io, subjects, folds)
         main = subjects[-1].for_stage("report")
         learned = memories[main.name][0]
-        if main.has_memory and len(folds) > 1:
+        if has_memory(main.alignment.judge) and len(folds) > 1:
             learned = main.empty()
             await main.learn(io, learned, parsed)
         guidelines = await learned.access.guidelines(io)
@@ -176,7 +177,7 @@ async def _judge_folds(
         tasks = [(memories[subject.name][number], case.example) for number, case in cases]
         outcomes[subject.name] = await subject.for_stage("judge").judge_all(io, tasks)
     scale = subjects[0].experiment.criterion.scale
-    with_memory = [subject for subject in subjects if subject.has_memory]
+    with_memory = [subject for subject in subjects if has_memory(subject.alignment.judge)]
     predicted = [
         prediction
         for fold in folds
@@ -230,7 +231,7 @@ async def _learn(
 ) -> list[TrainedMemory]:
     """Let a judge's memories learn, one for each fold."""
     memories = [(subject.empty(), fold.train) for fold in folds]
-    if subject.has_memory:
+    if has_memory(subject.alignment.judge):
         experiment = subject.experiment
         await subject.embed(io, [item.example for fold in folds for item in fold.feedback])
         parallel_runs = min(len(folds), experiment.options.max_concurrency)

@@ -131,25 +131,20 @@ def parse_options(
     taken = {*dataset.BASELINES, *map(verdict_name, judges)}
     alignments = {}
     for name, judge in judges.items():
-        is_name = isinstance(name, str) and name not in taken
-        if not (is_name and isinstance(judge, Judge | Alignment)):
-            raise InvalidInputError(
-                f"judges: {name!r} can't be measured: give Judge(...) or Alignment(judge=...), "
-                "under a text that no baseline and no other judge's verdict has as its name."
+        alignment = Alignment(judge=judge, **learning) if isinstance(judge, Judge) else judge
+        fault = None
+        if not (isinstance(name, str) and isinstance(alignment, Alignment)) or name in taken:
+            fault = (
+                "can't be measured: give Judge(...) or Alignment(judge=...), under a text that no "
+                "baseline and no other judge's verdict has as its name"
             )
-        if isinstance(judge, Judge):
-            judge = Alignment(judge=judge, **learning)  # noqa: PLW2901 - the same, as an alignment
-        if judge.conflicts == "ask":
-            raise InvalidInputError(
-                f"judges: {name!r} has conflicts='ask', and an evaluation asks no expert. Use "
-                "conflicts='newest'."
-            )
-        if judge.judge.criterion != criterion:
-            raise InvalidInputError(
-                f"judges: {name!r} has the criterion {judge.judge.criterion.name!r}, which differs "
-                f"from the evaluated one, {criterion.name!r}. Use the same in all."
-            )
-        alignments[name] = judge
+        elif alignment.conflicts == "ask":
+            fault = "has conflicts='ask', and an evaluation asks no expert. Use 'newest'"
+        elif alignment.judge.criterion != criterion:
+            fault = "has a criterion that differs from the evaluated one. Use the same in all"
+        if fault:
+            raise InvalidInputError(f"judges: {name!r} {fault}.")
+        alignments[name] = alignment
     return settings, alignments
 
 
@@ -288,10 +283,6 @@ class JudgeUnderTest:
     def for_stage(self, stage: str) -> "JudgeUnderTest":
         """Return the same judge at another stage: `judge`, `curve`, ..."""
         return replace(self, stage=stage)
-
-    @property
-    def has_memory(self) -> bool:
-        return has_memory(self.alignment.judge)
 
     @property
     def judge(self) -> Judge:

@@ -32,7 +32,8 @@ from memalign_graph.evaluation.experiment import (
 )
 from memalign_graph.evaluation.metrics import Estimate, Prediction, score
 from memalign_graph.evaluation.report import ALIGNED, ChangedCase, UsageRow
-from memalign_graph.evidence.deciding import current_evidence_model, current_trust
+from memalign_graph.evidence.cases import ValueEncoding, load_cases
+from memalign_graph.evidence.deciding import current_trust
 from memalign_graph.evidence.threshold import Trust, more_decisions
 from memalign_graph.io import IO, sync_async_functions
 from memalign_graph.judging.again import judge_as_new, judge_leaving_out, without_measuring
@@ -77,7 +78,8 @@ async def _flips(
     with open_experiment(memory.criterion, settings) as experiment:
         subject = JudgeUnderTest(experiment, ALIGNED, Alignment(judge=judge), "flips")
         earlier = await snapshot(io, memory.access, since)
-        return await find_flips(io, subject, memory.access, earlier)
+        copy = await MemoryCopy.of(io, memory.access)
+        return await _find_flips(io, subject, copy, earlier)
 
 
 class Migration(FrozenModel):
@@ -157,7 +159,7 @@ async def _migrate(
         if not copy.cases:
             raise InvalidInputError("memory: no case has an expert's value. Remember some first.")
         if to is None:
-            stored = (await current_evidence_model(io, copy.access)).cases
+            stored = load_cases(copy.access.view, scale, most=len(copy.cases))
             before = {case.example_id: case.verdict.value for case in stored if case.verdict}
         else:
             old = replace(subject, name=OLD, alignment=Alignment(judge=judge))
@@ -165,11 +167,10 @@ async def _migrate(
         judgments, failures, judge_key = await _judge_as_new(io, subject, copy)
         await record_judgments(io, copy.access, judgments, replaces=True)
         trust = await current_trust(io, copy.access, judge.mode, target, judge_key)
-        encoding = (await current_evidence_model(io, copy.access, judge_key=judge_key)).encoding
         if apply:
             await record_judgments(io, memory.access, judgments, replaces=True)
     after = _values(judgments)
-    counts = Counter(map(encoding.class_name, after.values()))
+    counts = Counter(map(ValueEncoding(scale).class_name, after.values()))
     scores, [compared] = score(
         scale,
         [case.expected for case in copy.cases],
@@ -252,19 +253,18 @@ class MemoryCopy:
         return NodeCall(io, resources, runtime, resources.defaults, self.access)
 
 
-async def find_flips(
-    io: IO, subject: JudgeUnderTest, memory: MemoryAccess, earlier: Snapshot
+async def _find_flips(
+    io: IO, subject: JudgeUnderTest, copy: MemoryCopy, earlier: Snapshot
 ) -> list[ChangedCase]:
     """Return the flips since a snapshot of the memory."""
-    experiment, scale = subject.experiment, memory.criterion.scale
-    copy = await MemoryCopy.of(io, memory)
+    experiment, scale = subject.experiment, subject.experiment.criterion.scale
     call = copy.call(io, without_measuring(subject.judge))
-    episodes = {episode.id: episode for episode in earlier.episodes}
+    was_said = {episode.id: episode for episode in earlier.episodes}
     new = frozenset(
         episode.id
         for case in copy.cases
         for episode in case.episodes
-        if episode.id not in episodes or not episodes[episode.id].says_the_same_as(episode)
+        if not (episode.id in was_said and was_said[episode.id].says_the_same_as(episode))
     )
     cases = [case for case in copy.cases if not new & {episode.id for episode in case.episodes}]
     before = earlier.guidelines
@@ -277,22 +277,19 @@ async def find_flips(
 
     async def judge(
         case: ReplayCase, guidelines: Sequence[Guideline], excluded: AbstractSet[str] = frozenset()
-    ) -> Judgment | None:
-        judgment = await experiment.try_case(
-            io,
-            judge_leaving_out(
-                call, case.example, guidelines=guidelines, excluded_episode_ids=excluded
-            ),
+    ) -> Judgment | str:
+        judging = judge_leaving_out(
+            call, case.example, guidelines=guidelines, excluded_episode_ids=excluded
         )
-        return None if isinstance(judgment, str) else judgment
+        return await experiment.try_case(io, judging)
 
-    def is_right(case: ReplayCase, judgment: Judgment | None) -> bool:
-        return judgment is not None and values_agree(scale, judgment.value, case.expected)
+    def is_right(case: ReplayCase, judgment: Judgment | str) -> bool:
+        return not isinstance(judgment, str) and values_agree(scale, judgment.value, case.expected)
 
     async def find_flip(case: ReplayCase) -> ChangedCase | None:
         was = await judge(case, before, new)
-        now = await judge(case, copy.guidelines) if is_right(case, was) else None
-        if was is None or now is None or is_right(case, now):
+        now = await judge(case, copy.guidelines) if is_right(case, was) else ""
+        if isinstance(was, str) or isinstance(now, str) or is_right(case, now):
             return None
         # One after another: cases are judged concurrently.
         responsible = [

@@ -47,7 +47,11 @@ class EvidenceCase:
 
 
 def load_cases(
-    view: MemoryView, scale: Scale, judge_key: str | None = None, excluded_ids: Container[str] = ()
+    view: MemoryView,
+    scale: Scale,
+    judge_key: str | None = None,
+    excluded_ids: Container[str] = (),
+    most: int | None = None,
 ) -> list[EvidenceCase]:
     """Return the newest cases of a memory, sorted by example id, without the excluded examples.
 
@@ -56,7 +60,7 @@ def load_cases(
     """
     is_present = _present_judge(view, judge_key)
     keys = (row.vector_key for row in view.newest() if row.example_id not in excluded_ids)
-    vectors = view.vectors(islice(dict.fromkeys(keys), MAX_CASES))
+    vectors = view.vectors(islice(dict.fromkeys(keys), most or MAX_CASES))
     rows_by_example: dict[str, list[EpisodeRow]] = defaultdict(list)
     for key in vectors:
         for row in view.rows_for_vector(key):
@@ -68,25 +72,24 @@ def load_cases(
         values = [value for row in rows if (value := value_or_none(row.value, scale)) is not None]
         if not values:
             continue
-        ids, verdict, judged_at, reasons = {row.id for row in rows}, None, rows[0].given_at, ()
-        for row in reversed(rows):
-            past = row.past_verdict
-            if past is not None and is_present(past) and ids.isdisjoint(past.shown):
-                value = value_or_none(past.verdict, scale)
-                if value is not None:
-                    verdict, judged_at = RawVerdict(value, past.probabilities), row.given_at
-                    # `migrate` also gives a verdict to feedback that nobody was asked for.
-                    if past.review is not None:
-                        reasons = past.review.get("reasons") or ()
+        ids = {row.id for row in rows}
+        judged = [
+            (RawVerdict(value, past.probabilities), row.given_at, past.review)
+            for row in rows
+            if (past := row.past_verdict) and is_present(past) and ids.isdisjoint(past.shown)
+            if (value := value_or_none(past.verdict, scale)) is not None
+        ]
+        # `migrate` also gives a verdict to feedback that nobody was asked for.
+        review = next((review for *_, review in judged if review is not None), {})
         case = EvidenceCase(
             vector_key=rows[0].vector_key,
             vector=vectors[rows[0].vector_key],
             example_id=example_id,
             episode_ids=sorted(ids),
             value=consensus(values, scale) if values[1:] else values[0],
-            verdict=verdict,
-            judged_at=judged_at,
-            is_always_asked=not ALWAYS_ASKED.isdisjoint(reasons),
+            verdict=judged[0][0] if judged else None,
+            judged_at=judged[0][1] if judged else rows[0].given_at,
+            is_always_asked=not ALWAYS_ASKED.isdisjoint(review.get("reasons") or ()),
         )
         cases.append(case)
     return cases

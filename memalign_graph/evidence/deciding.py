@@ -14,13 +14,7 @@ from typing import TypeVar
 from memalign_graph.errors import EmbeddingError
 from memalign_graph.evidence.cases import load_cases
 from memalign_graph.evidence.evidence_model import EvidenceModel, Kind
-from memalign_graph.evidence.threshold import (
-    LEFT_OUT_LEVEL,
-    LEVEL,
-    Trust,
-    find_threshold,
-    find_threshold_by_verdict,
-)
+from memalign_graph.evidence.threshold import Trust, find_threshold
 from memalign_graph.evidence.verdicts import Decision, RawVerdict
 from memalign_graph.identity import draw
 from memalign_graph.io import IO
@@ -30,7 +24,7 @@ from memalign_graph.memory.judgments import count_asked
 from memalign_graph.memory.recall import index_missing
 from memalign_graph.memory.view import evict_views
 from memalign_graph.settings import Uncertain
-from memalign_graph.types import ConfidenceSource, Decide, Judgment, ReviewChoice, ReviewReason
+from memalign_graph.types import Decide, Judgment, ReviewChoice, ReviewReason
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +115,7 @@ async def make_review_choice(
         version, key = judgment.memory_version, judgment.judge_key
         model = await current_evidence_model(io, access, version, key)
         await fit(io, model)
-        source, evidence = judgment.confidence_source, judgment.evidence
-        decides = evidence is not None and evidence.decided_by == "evidence"
-        verdicts = _trust(model, decide, trust.target, source, decides=decides).verdicts
+        verdicts = model.trust(_kind_of(judgment, model, decide), trust.target).verdicts
         trust = verdicts.get(model.encoding.class_name(judgment.value), trust)
         if has_neighbors and model.is_novel(model.nearest(vector)):
             reasons.append("no_similar_episode")
@@ -160,7 +152,7 @@ async def current_trust(
     """
     model = await current_evidence_model(io, access, judge_key=judge_key)
     await fit(io, model)
-    return _trust(model, decide, target, None)
+    return model.trust(model.usual_kind(decide), target)
 
 
 def is_sampled(judgment_id: str, share: float) -> bool:
@@ -168,27 +160,11 @@ def is_sampled(judgment_id: str, share: float) -> bool:
     return draw(judgment_id) < share
 
 
-def _trust(
-    model: EvidenceModel,
-    decide: Decide,
-    target: float,
-    source: ConfidenceSource | None,
-    *,
-    decides: bool | None = None,
-) -> Trust:
-    """Find the threshold for confidences from a source, by default from the usual one.
-
-    `decides`: whether the evidence decided on the case; by default whether it usually decides.
-    """
-    kind: Kind = "evidence" if source == "evidence" else "stated"
-    if source is None:
-        kind = model.usual_kind(decide)
-    decides = model.decides(decide) if decides is None else decides
-    key = kind, decides, target
-    if key not in model.trusts:
-        past = model.calibration(kind, decides=decides)
-        is_scored = kind == "evidence" and model.leave_one_out is not None
-        level = LEFT_OUT_LEVEL if is_scored else LEVEL
-        decisions = past.by_class(model.regression.groups) if past else {}
-        model.trusts[key] = find_threshold_by_verdict(decisions, target, level)
-    return model.trusts[key]
+def _kind_of(judgment: Judgment, model: EvidenceModel, decide: Decide) -> Kind:
+    """Return the kind of a judgment's confidence; if it is unknown, the usual one."""
+    evidence, source = judgment.evidence, judgment.confidence_source
+    if evidence is not None and evidence.decided_by == "evidence":
+        return "estimate"
+    if source not in ("evidence", None):
+        return "stated"
+    return "stated" if source is None and model.usual_kind(decide) == "stated" else "verdict"

@@ -27,14 +27,20 @@ from memalign_graph.evidence.comparison import (
     loses_no_class,
 )
 from memalign_graph.evidence.regression import NO_NEIGHBORS, Floats, KernelRegression, Neighbors
-from memalign_graph.evidence.threshold import Trust
+from memalign_graph.evidence.threshold import (
+    LEFT_OUT_LEVEL,
+    LEVEL,
+    Trust,
+    find_threshold_by_verdict,
+)
 from memalign_graph.evidence.verdicts import Decision, RawVerdict, log_odds
 from memalign_graph.memory.index import Vector
 from memalign_graph.scales import Scale, Value
-from memalign_graph.types import Decide, Evidence, Neighbour, Probabilities
+from memalign_graph.types import Decide, Decider, Evidence, Neighbour, Probabilities
 
-Kind = Literal["stated", "evidence"]
-"""Source of a confidence: the judge's own probability, or the evidence."""
+Kind = Literal["stated", "verdict", "estimate"]
+"""What a confidence is of: the judge's own probability of its verdict, or the verdict or the
+evidence's estimate, scored by similar cases."""
 
 _SMALL = 1e-6  # rounding error of a similarity
 
@@ -96,17 +102,14 @@ class EvidenceModel:
         # The experts' values, then the judge's: where it was not asked it counts as right.
         judge = [case.verdict or RawVerdict(case.value) for case in cases]
         self._targets = np.hstack((encoding.rows(values), encoding.verdict_rows(judge)))
-        self._calibrations: dict[tuple[Kind, bool], Calibration | None] = {}
-        self.trusts: dict[tuple[Kind, bool, float], Trust] = {}
+        self._calibrations: dict[Kind, Calibration | None] = {}
+        self._trusts: dict[tuple[Kind, float], Trust] = {}
         self._lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
-        fitted = vars(self.regression) if self.is_fitted and self.cases else {}
-        arrays = [*vars(self).values(), *fitted.values(), *fitted.get("neighbors", ())]
-        arrays += [case.vector for case in self.cases]
-        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        """About the bytes of its arrays: the vectors, of which a fitted model has two copies."""
+        return sum(case.vector.nbytes for case in self.cases) * (3 if self.is_fitted else 1)
 
     @property
     def is_fitted(self) -> bool:
@@ -234,17 +237,8 @@ class EvidenceModel:
         rank = 1 + (nearest_others <= neighbors.similarities[0] + _SMALL).sum()
         return bool(rank <= _NOVELTY_QUANTILE * (1 + len(self.cases)))
 
-    def is_unlike_past_verdicts(self, value: Value) -> bool:
-        """Return whether no verdict of this third of the scale was compared with an expert's value.
-
-        For unordered choices each class of experts' values has to be compared, which is stricter.
-        """
-        if not (self._has_judge and self.encoding.is_ordered):
-            return False
-        return self.encoding.class_name(value) not in self._compared
-
     def decides(self, mode: Decide) -> bool:
-        """Return whether the evidence decides on cases that are not novel."""
+        """Return whether the evidence decides on cases that are like those in memory."""
         if mode == "verdict" or not self.needs_fit(mode):
             return False
         return self.leave_one_out is not None and self.leave_one_out.weight is not None
@@ -254,25 +248,24 @@ class EvidenceModel:
         encoding, value, source = self.encoding, verdict.value, verdict.source
         confidence = encoding.stated(verdict)
         kind: Kind = "stated"
-        score, decides, evidence = log_odds(confidence), False, None
+        score, evidence = log_odds(confidence), None
         # On a continuous scale there is no probability that a judge could state.
         if mode != "verdict" or (isnan(confidence) and not encoding.choices):
             neighbors = self.nearest(vector) if self.needs_fit(mode) else NO_NEIGHBORS
             estimate = self._estimate(verdict, vector, neighbors)
-            decides = self.decides(mode) and not (
-                self.is_novel(neighbors) or self.is_unlike_past_verdicts(value)
-            )
+            decides = False
             if mode != "verdict":
-                evidence = self._explain(verdict.value, neighbors, estimate, mode, decides=decides)
+                evidence = self._explain(verdict.value, neighbors, estimate, mode)
+                decides = evidence.decided_by == "evidence"
             if decides or (isnan(confidence) and len(neighbors.rows)):
-                kind, source, score = "evidence", "evidence", 0.0
+                kind, source, score = "estimate" if decides else "verdict", "evidence", 0.0
                 if estimate is not None:
                     value = estimate.value if decides else value
                     name = encoding.scale.render(value)
                     confidence = (estimate.probabilities or {}).get(name, nan)
                     numbers = encoding.numbers([value])
                     [score] = self._scores(estimate.targets[None], numbers, neighbors)
-        calibration = None if isnan(score) else self.calibration(kind, decides=decides)
+        calibration = None if isnan(score) else self.calibration(kind)
         if calibration is not None:
             confidence = float(calibration.confidences(score))
         is_known = not isnan(confidence)
@@ -303,34 +296,38 @@ class EvidenceModel:
         return _Estimate(targets, value, self._probabilities(leave_one_out, targets), vote)
 
     def _explain(
-        self,
-        verdict: Value,
-        neighbors: Neighbors,
-        estimate: _Estimate | None,
-        mode: Decide,
-        *,
-        decides: bool,
+        self, verdict: Value, neighbors: Neighbors, estimate: _Estimate | None, mode: Decide
     ) -> Evidence:
+        """Say whether evidence or verdict decides on a new case, and why."""
         leave_one_out = self.leave_one_out if self.needs_fit(mode) else None
         fields: dict[str, Any] = {}
+        measured = ""
         if leave_one_out is not None:
             fields["evidence_error"] = leave_one_out.error
             # If the verdict is kept, the weights are those of the estimate.
             weight = 1.0 if leave_one_out.weight is None else leave_one_out.weight
-            judge = leave_one_out.judge
+            judge, other = leave_one_out.judge, "one value for all"
             fields["weights"] = {"neighbours": weight * (1 - (judge or 0.0))}
             if judge is not None:
                 fields["weights"]["judge"] = 1 - weight + weight * judge
                 fields["verdict_error"] = leave_one_out.baseline_error
+                other = "the judge's verdict"
+            measured = (
+                f"on {len(leave_one_out.rows)} cases in memory, each left out, the evidence is "
+                f"{'wrong on a share of' if self.encoding.choices else 'off by'} "
+                f"{leave_one_out.error:.3g}, and {other} {leave_one_out.baseline_error:.3g}"
+            )
         if estimate is not None:
             shares = dict(zip(self.encoding.names, estimate.vote.tolist(), strict=False))
             fields["vote"] = float(estimate.vote[0]) if self.encoding.is_ordered else shares
             fields["estimate"] = estimate.value
             fields["probabilities"] = estimate.probabilities
+        obstacle = self._obstacle(verdict, neighbors, mode, measured)
+        decider: Decider = "verdict" if obstacle else "evidence"
         voters = zip(*(array[:_MAX_SHOWN].tolist() for array in neighbors), strict=True)
         return Evidence(
-            decided_by="evidence" if decides else "verdict",
-            reason=self._reason(neighbors, mode, decides=decides),
+            decided_by=decider,
+            reason=f"The {decider} decides: {obstacle or measured}.",
             verdict=verdict,
             cases=len(self.cases),
             neighbours=[
@@ -346,10 +343,14 @@ class EvidenceModel:
             **fields,
         )
 
-    def _reason(self, neighbors: Neighbors, mode: Decide, *, decides: bool) -> str:
-        """Say what decides, and why."""
+    def _obstacle(
+        self, verdict: Value, neighbors: Neighbors, mode: Decide, measured: str
+    ) -> str | None:
+        """Return why the evidence does not decide on a new case; None if it does."""
         count, is_weighed = len(self.cases), self.needs_fit(mode)
-        leave_one_out = self.leave_one_out if is_weighed else None
+        # For unordered choices each class of experts' values is compared: a stricter test.
+        is_compared = self._has_judge and self.encoding.is_ordered
+        why = None
         if is_weighed and count and not len(neighbors.rows):
             why = "the case has no embedding, so no similar cases were found"
         elif count < MIN_CASES:
@@ -360,27 +361,20 @@ class EvidenceModel:
                 f"of {count} cases in memory with an expert's value {len(self._judged)} have the "
                 f"judge's own verdict, too. Weighing it takes {MIN_CASES}"
             )
-        elif leave_one_out is None and len(self._distinct_values) == 1:
-            why = "the experts gave all cases that count the same value"
-        elif leave_one_out is None:
+        elif self.leave_one_out is None:
             why = f"memory has fewer than {MIN_CASES} cases that are not near-duplicates"
-        elif leave_one_out.weight is not None and not decides and not self.is_novel(neighbors):
-            why = "no expert has valued a case on which the judge gave a verdict like this one"
-        elif leave_one_out.weight is not None and not decides:
+            if len(self._distinct_values) == 1:
+                why = "the experts gave all cases that count the same value"
+        elif self.leave_one_out.weight is None:
+            why = f"{measured}: not better beyond chance, each class counting alike"
+        elif self.is_novel(neighbors):
             why = (
                 "no case in memory is as similar to this one as cases there are to each other, "
                 "near-duplicates aside"
             )
-        else:
-            measure = "wrong on a share of" if self.encoding.choices else "off by"
-            other = "one value for all" if leave_one_out.judge is None else "the judge's verdict"
-            why = (
-                f"on {len(leave_one_out.rows)} cases in memory, each left out, the evidence is "
-                f"{measure} {leave_one_out.error:.3g}, and {other} "
-                f"{leave_one_out.baseline_error:.3g}"
-            )
-            why += "" if decides else ": not better beyond chance, each class counting alike"
-        return f"The {'evidence' if decides else 'verdict'} decides: {why}."
+        elif is_compared and self.encoding.class_name(verdict) not in self._compared:
+            why = "no expert has valued a case on which the judge gave a verdict like this one"
+        return why
 
     def _probabilities(self, leave_one_out: LeaveOneOut, targets: Floats) -> Probabilities | None:
         """Return how likely each choice is the experts'."""
@@ -416,23 +410,24 @@ class EvidenceModel:
         distances = self.truth[neighbors.rows] - numbers[:, None]
         return -np.sqrt((neighbors.shares * distances**2).sum(axis=-1)) / self.encoding.span
 
-    def calibration(self, kind: Kind, *, decides: bool) -> Calibration | None:
+    def calibration(self, kind: Kind) -> Calibration | None:
         """Return the calibration of a kind of confidence; None if past decisions are few."""
-        key = kind, decides
-        if key not in self._calibrations:
-            self._calibrations[key] = self._calibrate(kind, decides=decides)
-        return self._calibrations[key]
+        if kind not in self._calibrations:
+            self._calibrations[kind] = self._calibrate(kind)
+        return self._calibrations[kind]
 
-    def _calibrate(self, kind: Kind, *, decides: bool) -> Calibration | None:
+    def _calibrate(self, kind: Kind) -> Calibration | None:
         rows, numbers, scores = self._judged, self._verdicts, self._stated
-        leave_one_out = self.leave_one_out if kind == "evidence" else None
+        leave_one_out = self.leave_one_out if kind != "stated" else None
         if leave_one_out is not None:
-            if not (decides or leave_one_out.judge is not None):
+            rows = leave_one_out.rows
+            if kind == "estimate":
+                numbers = leave_one_out.numbers
+            elif leave_one_out.judge is None:
                 return None
-            rows, numbers = leave_one_out.rows, leave_one_out.numbers if decides else numbers
             neighbors = Neighbors(*(array[rows] for array in self.regression.neighbors))
             scores = self._scores(leave_one_out.estimates, numbers, neighbors)
-        elif kind == "evidence":
+        elif kind != "stated":
             # All decisions are alike: only how often verdicts agree is known.
             scores = np.zeros(len(rows))
         known = ~np.isnan(scores)
@@ -449,6 +444,19 @@ class EvidenceModel:
 
     def usual_kind(self, mode: Decide) -> Kind:
         """Return the usual kind of confidence."""
-        if not self.decides(mode) and self.calibration("stated", decides=False) is not None:
+        if self.decides(mode):
+            return "estimate"
+        if self.calibration("stated") is not None:
             return "stated"
-        return "evidence" if mode != "verdict" or not self.encoding.choices else "stated"
+        return "verdict" if mode != "verdict" or not self.encoding.choices else "stated"
+
+    def trust(self, kind: Kind, target: float) -> Trust:
+        """Return the confidence of a kind from which on the experts agree as often as a target."""
+        key = kind, target
+        if key not in self._trusts:
+            past = self.calibration(kind)
+            decisions = past.by_class(self.regression.groups) if past else {}
+            is_scored = kind != "stated" and self.leave_one_out is not None
+            level = LEFT_OUT_LEVEL if is_scored else LEVEL
+            self._trusts[key] = find_threshold_by_verdict(decisions, target, level)
+        return self._trusts[key]

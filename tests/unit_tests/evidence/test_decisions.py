@@ -8,7 +8,6 @@ import pytest
 
 from memalign_graph import Boolean
 from memalign_graph.evidence.comparison import blend_weight, is_better, judge_coefficient
-from memalign_graph.evidence.deciding import _trust
 from memalign_graph.memory.memory_state import EpisodeRow
 from memalign_graph.models import declare_small, judge_key, name_in_key
 from tests.unit_tests.evidence.decision_worlds import (
@@ -275,15 +274,15 @@ def test_evidence_needs_more_decisions(target: float, by_verdict: int, by_eviden
     past, _ = world.make(np.random.default_rng([40, 0]), 40, 0)
     model = model_of(past)
     assert model.decides("auto")
-    assert _trust(model, "verdict", target, None).needed == by_verdict
-    assert _trust(model, "auto", target, "evidence").needed == by_evidence
+    assert model.trust("stated", target).needed == by_verdict
+    assert model.trust("estimate", target).needed == by_evidence
 
 
 @pytest.mark.parametrize(("count", "needed"), [(39, False), (40, True), (400, True)])
 def test_where_all_agree_the_questions_end(count: int, needed: bool) -> None:  # noqa: FBT001
     items = some_cases(count, truth=True, verdict=True)
     model = model_of(items)
-    trust = _trust(model, "auto", 0.9, None)
+    trust = model.trust(model.usual_kind("auto"), 0.9)
     assert (trust.threshold is not None) is needed
     decision = decided(model, items[0], "auto")
     assert (decision.value, decision.calibrated_on) == (True, count)
@@ -300,7 +299,8 @@ def test_a_cluster_of_near_duplicates_is_one_decision_in_trust() -> None:
         past, _ = twins(0.9, 4)(np.random.default_rng(seed), 160, 0)
         # Right on all wordings of a case, or on none.
         same = [replace(item, verdict=past[at // 4 * 4].verdict) for at, item in enumerate(past)]
-        trust = _trust(model_of(same), "auto", 0.9, None)
+        model = model_of(same)
+        trust = model.trust(model.usual_kind("auto"), 0.9)
         assert trust.decisions == 40
         granted += trust.threshold is not None
     assert granted <= 2

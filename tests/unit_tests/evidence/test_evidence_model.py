@@ -171,7 +171,7 @@ def test_neither_the_order_of_facts_nor_what_was_forgotten_leaves_a_trace(kind: 
 
     def outcomes(view: Any, excluded: Any = ()) -> list[Any]:
         model = model_of(view, scale, excluded)
-        calibration = model.calibration("evidence", decides=model.decides("evidence"))
+        calibration = model.calibration("estimate" if model.decides("evidence") else "verdict")
         assert calibration is not None
         return [[decided(model, item) for item in new], calibration.decisions]
 
@@ -298,7 +298,7 @@ def test_evidence_just_below_the_target_is_seldom_trusted() -> None:
     for seed in range(memories):
         items = world(Boolean(), 100, seeded(seed), coin, purity=0.8999)
         model = model_of(items)
-        past = model.calibration("evidence", decides=model.decides("evidence"))
+        past = model.calibration("estimate" if model.decides("evidence") else "verdict")
         assert past is not None
         granted += find_threshold(past.decisions, 0.9, LEFT_OUT_LEVEL).threshold is not None
     # At most 5 % in truth: more of so few memories come up with a chance of a hundredth.
