@@ -1,7 +1,7 @@
 """Agreement with human experts, ours and the peer's: `python -m benchmarks.agreement`.
 
 A set is one criterion: rows that are learned from, and rows that are judged. A run that was cut off
-goes on where it stopped. See the README beside this file.
+asks no model again what was answered. See the README beside this file.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messag
 from langchain_openai import ChatOpenAI
 from numpy.typing import NDArray
 
-from benchmarks.one_comment import revision, served_model, upstream
+from benchmarks.one_comment import served_model, upstream
 from benchmarks.plan import PEER_VENV, markdown_table, peer_verdicts, serving
 from memalign_graph import Boolean, Categorical, Criterion, Judge, Numeric, Pairwise
 from memalign_graph.conversation import read_turn, what_gate_sees
@@ -161,13 +161,6 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
     train, test = draw_rows(name, options)
     folder: Path = options.results.absolute() / name.replace(":", ".")
     folder.mkdir(parents=True, exist_ok=True)
-    model = options.model or MODEL
-    settings = [options.k, options.curve, options.ablations, options.no_peer, options.window]
-    settings.append(revision(["memalign_graph"]))
-    key, file = digest([train, test, model, settings]), folder / "outcome.json"
-    if file.exists() and (stored := json.loads(file.read_text(encoding="utf-8")))["key"] == key:
-        outcome: Outcome = stored
-        return outcome
     criterion = Criterion(
         name=name.partition(":")[0].replace(".", "_"),  # a namespace's labels can't have a dot
         instructions=test[0]["instructions"],
@@ -195,11 +188,10 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
     ids = {parse_example({part: row[part] for part in _EXAMPLE}).id: row["id"] for row in test}
     values = values_of(report, ids)
     if not options.no_peer:
-        task = {"train": train, "test": test, "model": model, "k": options.k}
+        task = {"train": train, "test": test, "model": options.model or MODEL, "k": options.k}
         verdicts = peer_verdicts(task, server, folder, options.peer_venv)
         values[_PEER] = {verdict["id"]: verdict["value"] for verdict in verdicts}
-    outcome = {
-        "key": key,
+    return {
         "set": name,
         "scale": test[0]["scale"],
         "learned": len(train),
@@ -215,8 +207,6 @@ def judge_set(name: str, server: str, options: argparse.Namespace) -> Outcome:
             for name in report.judges
         },
     }
-    file.write_text(json.dumps(outcome), encoding="utf-8")
-    return outcome
 
 
 def values_of(report: Report, ids: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -388,7 +378,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Judge the sets that have no outcome yet, and write the tables after each."""
+    """Judge the sets, and write the tables after each."""
     options = parse_arguments()
     outcomes: list[Outcome] = []
     end = time.monotonic() + 60 * options.minutes

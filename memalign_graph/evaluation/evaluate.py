@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Unpack
 
 from memalign_graph.agreement import expert_agreement
@@ -172,56 +172,47 @@ async def _judge_folds(
     cases = [(number, case) for number, fold in enumerate(folds) for case in fold.test]
     # One judge after another, so that what two of them ask alike comes from the cache.
     memories = {subject.name: await _learn(io, subject, folds) for subject in subjects}
-    outcomes: dict[str, list[Judgment | str]] = {}
-    for subject in subjects:
-        tasks = [(memories[subject.name][number], case.example) for number, case in cases]
-        outcomes[subject.name] = await subject.for_stage("judge").judge_all(io, tasks)
+    outcomes = [
+        await subject.for_stage("judge").judge_all(
+            io, [(memories[subject.name][number], case.example) for number, case in cases]
+        )
+        for subject in subjects
+    ]
     scale = subjects[0].experiment.criterion.scale
     with_memory = [subject for subject in subjects if has_memory(subject.alignment.judge)]
-    predicted = [
-        prediction
-        for fold in folds
-        for prediction in await _baselines(io, fold, scale, *with_memory[-1:])
-    ]
-    with_evidence = {
-        subject.name
-        for subject in subjects
-        if subject.alignment.judge.decide == "evidence"
-        or any(map(_decided_by_evidence, outcomes[subject.name]))
-    }
-    evaluated = []
-    columns = zip(*outcomes.values(), strict=True)
-    for (number, case), column, predictions in zip(cases, columns, predicted, strict=True):
-        by_judge = dict(zip(outcomes, column, strict=True))
-        judgments = {
-            name: outcome for name, outcome in by_judge.items() if isinstance(outcome, Judgment)
-        }
-        for name, judgment in judgments.items():
-            predictions[name] = _prediction(judgment)
-            if name in with_evidence:
-                confidence = (judgment.probabilities or {}).get(scale.render(judgment.verdict))
-                verdict = Prediction(value=judgment.verdict, confidence=confidence)
-                predictions[verdict_name(name)] = verdict
-        evaluated.append(
-            EvaluatedCase(
-                example=case.example,
-                group=case.group,
-                fold=number,
-                expected=case.expected,
-                experts=[
-                    ExpertLabel.model_validate(item, from_attributes=True) for item in case.feedback
-                ],
-                predictions=predictions,
-                judgments=judgments,
-                failures={
-                    name: outcome for name, outcome in by_judge.items() if isinstance(outcome, str)
-                },
-            )
+    baselines = [await _baselines(io, fold, scale, *with_memory[-1:]) for fold in folds]
+    evaluated = [
+        EvaluatedCase(
+            example=case.example,
+            group=case.group,
+            fold=number,
+            expected=case.expected,
+            experts=[
+                ExpertLabel.model_validate(item, from_attributes=True) for item in case.feedback
+            ],
+            predictions=predictions,
+            judgments={},
+            failures={},
         )
+        for (number, case), predictions in zip(cases, chain(*baselines), strict=True)
+    ]
+    for subject, column in zip(subjects, outcomes, strict=True):
+        name, has_verdicts = subject.name, subject.alignment.judge.decide == "evidence"
+        has_verdicts |= any(map(_is_decided_by_evidence, column))
+        for judged, outcome in zip(evaluated, column, strict=True):
+            if isinstance(outcome, str):
+                judged.failures[name] = outcome
+                continue
+            judged.judgments[name] = outcome
+            judged.predictions[name] = _prediction(outcome)
+            if has_verdicts:
+                confidence = (outcome.probabilities or {}).get(scale.render(outcome.verdict))
+                verdict = Prediction(value=outcome.verdict, confidence=confidence)
+                judged.predictions[verdict_name(name)] = verdict
     return evaluated, memories
 
 
-def _decided_by_evidence(outcome: Judgment | str) -> bool:
+def _is_decided_by_evidence(outcome: Judgment | str) -> bool:
     evidence = None if isinstance(outcome, str) else outcome.evidence
     return evidence is not None and evidence.decided_by == "evidence"
 
@@ -352,7 +343,7 @@ def _warnings(
         judgments = [case.judgments[name] for case in cases if name in case.judgments]
         counts = Counter(warning for judgment in judgments for warning in judgment.warnings)
         warnings += [f"{name}: {n} judgments warn: {warning}" for warning, n in counts.items()]
-        by_evidence = sum(map(_decided_by_evidence, judgments))
+        by_evidence = sum(map(_is_decided_by_evidence, judgments))
         if alignment.judge.decide == "evidence" or by_evidence:
             decided = f"{by_evidence} of {len(judgments)} cases"
             warnings.append(f"{name}: the evidence decided {decided}.")

@@ -7,7 +7,7 @@ which the tests compare with these, take a millisecond a draw. Source: B. Efron 
 An Introduction to the Bootstrap, 1993, chapter 13.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -230,37 +230,32 @@ def score(
             if metric not in ("auc", "ece") or not np.isnan(column.confidence).all()
         }
 
+    def labels_in(column: PredictionColumn, counts: Array) -> Iterator[LabelScores]:
+        precision, recall, f1 = _label_rates(counts)
+        for code, label in enumerate(labels_of(scale) or ()):
+            predicted, true = (
+                items(column.has_value & (codes == code)) for codes in (column.value, column.truth)
+            )
+            yield LabelScores(
+                label=scale.render(label),
+                precision=Estimate.of(precision[:, code], predicted, (0.0, 1.0)),
+                recall=Estimate.of(recall[:, code], true, (0.0, 1.0)),
+                f1=Estimate.of(f1[:, code]),
+                support=int(counts[0, code].sum()),
+            )
+
     def scores_of(name: str, column: PredictionColumn) -> JudgeScores:
-        metrics = metrics_of(column, column.has_value)
-        labels, confusion = [], None
-        if column.labels:
-            counts = column.counts(weights * column.has_value)
-            confusion = counts[0].astype(int).tolist()
-            precision, recall, f1 = _label_rates(counts)
-            for code, label in enumerate(labels_of(scale) or ()):
-                predicted, true = (
-                    items(column.has_value & (codes == code))
-                    for codes in (column.value, column.truth)
-                )
-                labels.append(
-                    LabelScores(
-                        label=scale.render(label),
-                        precision=Estimate.of(precision[:, code], predicted, (0.0, 1.0)),
-                        recall=Estimate.of(recall[:, code], true, (0.0, 1.0)),
-                        f1=Estimate.of(f1[:, code]),
-                        support=int(counts[0, code].sum()),
-                    )
-                )
+        counts = column.counts(weights * column.has_value) if column.labels else None
         return JudgeScores(
             judge=name,
             cases=int(column.has_value.sum()),
             failed=int((~column.has_value).sum()),
             metrics={
                 key: Estimate.of(draws, items(column.has_value), bounds.get(key))
-                for key, draws in metrics.items()
+                for key, draws in metrics_of(column, column.has_value).items()
             },
-            labels=labels,
-            confusion=confusion,
+            labels=[] if counts is None else list(labels_in(column, counts)),
+            confusion=None if counts is None else counts[0].astype(int).tolist(),
         )
 
     def compare(judge: str, against: str) -> Comparison:
@@ -272,16 +267,13 @@ def score(
             for column in pair
         )
         nearer = (other_error - error)[both]
+        of_both = {name: (-high, high) for name, (_, high) in bounds.items()}
         return Comparison(
             judge=judge,
             against=against,
             cases=int(both.sum()),
             differences={
-                name: Estimate.of(
-                    metrics[name] - others[name],
-                    items(both),
-                    (-bounds[name][1], bounds[name][1]) if name in bounds else None,
-                )
+                name: Estimate.of(metrics[name] - others[name], items(both), of_both.get(name))
                 for name in metrics
                 if name in others
             },

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
@@ -201,7 +202,9 @@ async def measure_confidence(
         return measured
     warning = f"No confidence by log-probabilities: {(measured.warning or '').rstrip('.')}"
     if samples:
-        answers = await _sample_answers(io, chat, criterion, messages, samples, limit)
+        at_once = max(min(samples, limit), 1)
+        sample = partial(_sample_answer, io, chat, criterion, messages)
+        answers = await io.gather(list(map(sample, range(samples))), at_once)
         measured = _vote_shares(answers, criterion.scale, verdict)
         warning = f"{warning}. {measured.warning or ''}".rstrip()
     else:
@@ -261,17 +264,12 @@ class _NumberedCache(BaseCache):
         self._cache.clear(**kwargs)
 
 
-async def _sample_answers(
-    io: IO,
-    chat: BaseChatModel,
-    criterion: Criterion,
-    messages: Sequence[BaseMessage],
-    samples: int,
-    limit: int,
-) -> list[Value | MemAlignError]:
-    """Ask for the verdict several more times."""
+async def _sample_answer(
+    io: IO, chat: BaseChatModel, criterion: Criterion, messages: Sequence[BaseMessage], number: int
+) -> Value | MemAlignError:
+    """Ask for the verdict once more."""
 
-    def varied(model: BaseChatModel, number: int) -> BaseChatModel:
+    def varied(model: BaseChatModel) -> BaseChatModel:
         cache = model.cache if isinstance(model.cache, BaseCache) else get_llm_cache()
         update: dict[str, Any] = {}
         if cache is not None and model.cache is not False:
@@ -280,18 +278,14 @@ async def _sample_answers(
             update["temperature"] = _TEMPERATURE
         return model.model_copy(update=update)
 
-    def parse(answer: dict[str, Any], _last: bool) -> Value:  # noqa: FBT001 - as it is called
-        return parse_answer(answer, criterion)[0]
-
-    async def sample(number: int) -> Value | MemAlignError:
-        sampled = map_models(chat, lambda inner: varied(inner, number))
-        model = with_schema(sampled, answer_schema(criterion))
-        try:
-            return (await ask_with_retry(io, model, messages, parse, purpose="judge"))[0]
-        except (ChatModelError, ModelAnswerError) as error:
-            return error
-
-    return list(await io.gather(list(map(sample, range(samples))), max(min(samples, limit), 1)))
+    model = with_schema(map_models(chat, varied), answer_schema(criterion))
+    try:
+        (value, _), _ = await ask_with_retry(
+            io, model, messages, lambda answer, _: parse_answer(answer, criterion), purpose="judge"
+        )
+    except (ChatModelError, ModelAnswerError) as error:
+        return error
+    return value
 
 
 def _vote_shares(

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket
 
 import pytest
 
@@ -38,9 +39,7 @@ def test_speed_measures_and_writes_its_table(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
 
 
-def test_agreement_on_labelled_rows(
-    server: LoopbackServer, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agreement_on_labelled_rows(server: LoopbackServer, tmp_path: Path, run: Run) -> None:
     server.responder = Model()
     row = {
         "criterion": "tone",
@@ -58,7 +57,10 @@ def test_agreement_on_labelled_rows(
     ]
     (tmp_path / "tone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     options = ["--data", str(tmp_path), "--sets", "tone", "--base-url", server.base_url]
-    options += ["--model", "any", "--no-peer", "--curve", "--ablations", "--port", "0"]
+    with socket() as free:  # the answers' keys name the port
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    options += ["--model", "any", "--no-peer", "--curve", "--ablations", "--port", port]
     options += ["--results", str(tmp_path / "agreement")]
     output = run(agreement.main, *options)
     assert "| tone | 4, 4 | balanced accuracy | 0.50 " in output
@@ -67,13 +69,10 @@ def test_agreement_on_labelled_rows(
     assert "- tone: prompt tokens a judgment: base " in output
     assert (tmp_path / "agreement" / "tone" / "report.html").exists()
     assert (tmp_path / "agreement.md").read_text(encoding="utf-8").strip() in output
-    # The outcome is kept, for the code that made it.
-    monkeypatch.setattr(agreement, "evaluate", None)
-    arguments = "tone", server.base_url, agreement.parse_arguments()
-    assert agreement.judge_set(*arguments)["set"] == "tone"
-    monkeypatch.setattr(agreement, "revision", lambda _: "other code")
-    with pytest.raises(TypeError):
-        agreement.judge_set(*arguments)
+    # Answers are kept.
+    count = len(server.chats)
+    assert run(agreement.main, *options) == output
+    assert len(server.chats) == count
 
 
 def test_agreement_judges_runs_as_a_gate(server: LoopbackServer, tmp_path: Path, run: Run) -> None:

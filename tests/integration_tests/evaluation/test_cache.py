@@ -60,23 +60,6 @@ async def test_repeated_run_calls_no_model(
 
 
 @pytest.mark.parametrize(
-    "item", [{}, {"message": None}, {"message": {"type": "new", "data": {}}}, {"message": {}}]
-)
-async def test_answer_of_another_package_version_is_not_reused(
-    call: Caller, server: LoopbackServer, item: dict[str, Any]
-) -> None:
-    server.responder = Model()
-    store = InMemoryStore()
-    await call.evaluate(CRITERION, RECORDS, cache=store)
-    for answer in store.search(("memalign_evaluation", "answers"), limit=1_000):
-        store.put(answer.namespace, answer.key, item)
-    count = len(server.chats)
-    report = await call.evaluate(CRITERION, RECORDS, cache=store)
-    assert len(server.chats) == 2 * count
-    assert not report.warnings
-
-
-@pytest.mark.parametrize(
     ("changed", "new"),
     [
         ({"model": "gpt-4.1"}, True),

@@ -232,20 +232,6 @@ async def test_a_small_model_says_that_it_did_not_read_all_of_a_case(bench: Benc
     assert warning.startswith("The case is too long for the model's window of 2,000 tokens")
 
 
-async def test_the_rationale_of_a_small_model_names_the_check_that_failed(bench: Bench) -> None:
-    await rules(bench, [SORRY, BRIEF])
-    options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
-    bench.server.responder = Model({SORRY: 0.1, BRIEF: 0.9}, letters=EVEN)
-    judgment = await judge(bench, **options)
-    assert judgment["value"] is False
-    assert judgment["rationale"] == (
-        f'1 of 2 checks failed: "{SORRY}" (yes with probability 0.10).'
-    )
-    bench.server.responder = Model({SORRY: 0.8, BRIEF: 0.9}, letters=EVEN)
-    judgment = await judge(bench, **options)
-    assert (judgment["value"], judgment["rationale"]) == (True, "All 2 checks are met.")
-
-
 async def test_a_check_is_compared_with_its_answers_on_valued_cases(bench: Bench) -> None:
     """A model that answers every case with yes can still tell them apart."""
     [episode] = await bench.remember({**case(1), **COLD, "author": "ann"})
@@ -253,14 +239,13 @@ async def test_a_check_is_compared_with_its_answers_on_valued_cases(bench: Bench
     asked = asked_id(SORRY, "gpt-4.1-mini")
     run_sync(record_check_answers(SYNC, bench.memory().access, {asked: {episode.example_id: 0.7}}))
     options: dict[str, Any] = {"model": small_model(bench), "checks": "auto"}
-    for share, value in ((0.71, False), (0.85, True)):
+    failed = "0.71; 0.70 on the case that it was learned from"
+    for share, value, why in ((0.71, False, failed), (0.85, True, "The only check is met.")):
         bench.server.responder = Model({SORRY: share}, letters=EVEN)
         judgment = await judge(bench, case(3), **options)
         assert (judgment["value"], judgment["checks"][0]["held"]) == (value, value)
         assert judgment["checks"][0]["probability"] == pytest.approx(share)
-    bench.server.responder = Model({SORRY: 0.71}, letters=EVEN)
-    rationale = (await judge(bench, case(3), **options))["rationale"]
-    assert "0.71; 0.70 on the case that it was learned from" in rationale
+        assert why in judgment["rationale"]
 
 
 @pytest.mark.parametrize("judges", [True, False])

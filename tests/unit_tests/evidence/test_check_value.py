@@ -1,6 +1,6 @@
-"""What the answers to checks say of a value: thresholds, failed checks, votes of similar cases."""
+"""What the answers to checks say of a value: thresholds, weights, votes, and simulated worlds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +15,15 @@ from memalign_graph.evidence.check_value import (
     check_vote,
     combine_probabilities,
     explain_checks,
+    weigh_check,
+    worst_check_shift,
 )
 from memalign_graph.evidence.verdicts import log_odds
 from memalign_graph.io import SYNC, run_sync
-from memalign_graph.memory.guidelines import GuidelineOperation
-from memalign_graph.memory.learning import commit_lesson, record_check_answers
+from memalign_graph.memory.learning import record_check_answers
 from memalign_graph.scales import Scale, Value
 from memalign_graph.types import Check
-from tests.unit_tests.evidence.check_worlds import asked_memory, probability
+from tests.unit_tests.evidence.check_worlds import World, asked_memory, probability, simulate
 
 NUMBERS = Numeric(minimum=0, maximum=1)
 CHOICES = Categorical(choices=("poor", "fair", "good"), ordered=True)
@@ -30,12 +31,40 @@ COLORS = Categorical(choices=("red", "blue"))
 QUESTION, ASKED = "Does it say sorry?", "0:model"
 
 
-def anchor_of(memory: JudgeMemory, guideline: Guideline, answer: float) -> AnchoredCheck:
-    """What the check of a guideline says of a new case."""
-    check = Check(guideline_id=guideline.id, asked=ASKED, held=None, probability=answer)
-    view, scale = memory.access.view, memory.access.criterion.scale
-    [anchored] = anchor_checks(view, scale, [check], {guideline.id: guideline}, ())
-    return anchored
+def checks_of(
+    values: Sequence[Value],
+    answers: Sequence[Sequence[float]],
+    own: Sequence[float],
+    scale: Scale | None = None,
+    *,
+    by_hand: bool = False,
+) -> list[AnchoredCheck]:
+    """Several checks of a new case: the n-th guideline comes from the n-th case in memory.
+
+    `answers` has a row for each check and a column for each case, and `own` the new case's answers.
+    """
+    memory = asked_memory(values, answers, scale)
+    episodes = sorted(memory.episodes(), key=lambda each: int(str(each.example.inputs)[5:]))
+    guidelines = {
+        str(number): memory.add_guideline(f"Rule {number}.").model_copy(
+            update={
+                "question": QUESTION,
+                "episode_ids": [] if by_hand else [episodes[number].id],
+            }
+        )
+        for number in range(len(answers))
+    }
+    return anchored_in(memory, guidelines, own)
+
+
+def anchored_in(
+    memory: JudgeMemory, guidelines: Mapping[str, Guideline], own: Sequence[float]
+) -> list[AnchoredCheck]:
+    checks = [
+        Check(guideline_id=key, asked=f"{key}:model", held=None, probability=share)
+        for key, share in zip(guidelines, own, strict=True)
+    ]
+    return anchor_checks(memory.access.view, memory.access.criterion.scale, checks, guidelines, ())
 
 
 def anchored(
@@ -46,16 +75,15 @@ def anchored(
 ) -> AnchoredCheck:
     """A check of a new case, by a guideline of one case; other cases were asked it, too."""
     cases = [*([source] if source else []), *((v, p) for p, v in (others or {}).items())]
-    memory = asked_memory([value for value, _ in cases], [[share for _, share in cases]], scale)
-    if source:
-        first = next(each for each in memory.episodes() if each.example.inputs == "Case 0")
-        lesson: Any = {"action": "add", "text": "Say sorry.", "question": QUESTION}
-        operation = GuidelineOperation(**lesson, episode_ids=[first.id])
-        run_sync(commit_lesson(SYNC, memory.access, [operation], {first.id: first.word}))
-    else:
-        memory.add_guideline("Say sorry.")
-    [guideline] = memory.guidelines()
-    return anchor_of(memory, Guideline(**{**dict(guideline), "question": QUESTION}), answer)
+    values, answers = [value for value, _ in cases], [share for _, share in cases]
+    [check] = checks_of(values, [answers], [answer], scale, by_hand=source is None)
+    return check
+
+
+def checked(source_odds: float, met_odds: Sequence[float], own: float) -> list[AnchoredCheck]:
+    """The check of a guideline from one rejected case; experts accepted others."""
+    answers = [probability(odds) for odds in (source_odds, *met_odds)]
+    return checks_of([False, *[True] * len(met_odds)], [answers], [own])
 
 
 def vote_of(memory: JudgeMemory, own: dict[str, float]) -> Any:
@@ -93,20 +121,6 @@ def test_threshold_of_a_check(name: str) -> None:
     assert anchored(probability(met), source, others).check.held is True
 
 
-def test_a_check_of_little_weight_hardly_leads_to_its_sources_value() -> None:
-    """A weight of 0 would leave the judge's own value, also on numbers."""
-    check = anchored(0.2, (0.0, 0.2), scale=NUMBERS)
-    judged: dict[str, float] = {"0.0": 0.2, "0.5": 0.6, "1.0": 0.2}
-    shares = add_checks(judged, [replace(check, weight=0.0)], [0.0, 0.5, 1.0], NUMBERS)
-    assert shares["0.0"] == pytest.approx(shares["1.0"])
-
-
-@pytest.mark.parametrize("values", [[False] * 20, [True] * 20, [*[False] * 20, True]])
-def test_a_memory_of_one_value_has_no_vote(values: list[Value]) -> None:
-    """Experts who comment on bad cases alone do not say that all cases are bad."""
-    assert vote_of(asked_memory(values, [[0.5] * len(values)]), {ASKED: 0.5})[1] == 0
-
-
 @pytest.mark.parametrize("number", range(6))
 def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int) -> None:
     """Whichever of their episodes has the smaller id; in the threshold and in the vote."""
@@ -119,7 +133,7 @@ def test_where_two_experts_differ_on_a_case_the_newest_value_counts(number: int)
         ]
     )
     run_sync(record_check_answers(SYNC, memory.access, {ASKED: {episode.example_id: 0.8}}))
-    assert anchor_of(memory, memory.add_guideline("Say sorry."), 0.9).met_values == []
+    assert anchored_in(memory, {"0": memory.add_guideline("Sorry.")}, [0.9])[0].met_values == []
     shares, _ = vote_of(memory, {ASKED: 0.8})
     assert shares["false"] > 0.8
 
@@ -131,6 +145,12 @@ def test_a_failed_check_outweighs_a_judge_that_is_fairly_sure() -> None:
     assert add_checks(judged, [met], values, Boolean())["true"] > 0.9
     # The check that is met least decides.
     assert add_checks(judged, [met, failed, met], values, Boolean())["true"] < 0.5
+    # With few cases also a judge that is quite sure.
+    for count in (0, 1, 2):
+        for own, sure in ((0.05, "true"), (0.95, "false")):
+            shares = dict.fromkeys(("true", "false"), 0.1) | {sure: 0.9}
+            made = add_checks(shares, checked(-0.5, [1.5] * count, own), values, Boolean())
+            assert made[sure] < 0.5
 
 
 def test_half_of_the_judges_log_odds_are_added_to_those_of_the_check() -> None:
@@ -139,33 +159,37 @@ def test_half_of_the_judges_log_odds_are_added_to_those_of_the_check() -> None:
     # The odds of the judge are 9, their square root is 3.
     shares = add_checks({"true": 0.9, "false": 0.1}, [check], [True, False], Boolean())
     assert shares["true"] == pytest.approx(3 / 4)
+    # A weight of 0 leaves the judge's own value, also on numbers.
+    check = replace(anchored(0.2, (0.0, 0.2), scale=NUMBERS), weight=0.0)
+    judged: dict[str, float] = {"0.0": 0.2, "0.5": 0.6, "1.0": 0.2}
+    shares = add_checks(judged, [check], [0.0, 0.5, 1.0], NUMBERS)
+    assert shares["0.0"] == pytest.approx(shares["1.0"])
 
 
-def test_a_failed_check_leads_to_the_value_of_the_case_it_comes_from() -> None:
-    even = dict.fromkeys(["0.0", "0.5", "1.0"], 1 / 3)
-    values: list[Value] = [0.0, 0.5, 1.0]
-    failed = anchored(0.1, (0.5, 0.2), scale=NUMBERS)
-    shares = add_checks(even, [failed], values, NUMBERS)
-    assert max(shares, key=lambda name: shares[name]) == "0.5"
-    failed = anchored(0.1, ("poor", 0.2), scale=CHOICES)
-    even = dict.fromkeys(CHOICES.choices, 1 / 3)
-    shares = add_checks(even, [failed], [*CHOICES.choices], CHOICES)
-    assert max(shares, key=lambda name: shares[name]) == "poor"
+@pytest.mark.parametrize(
+    ("scale", "values", "check", "likeliest"),
+    [
+        (NUMBERS, [0.0, 0.5, 1.0], (0.1, (0.5, 0.2), {}), "0.5"),
+        (CHOICES, list(CHOICES.choices), (0.1, ("poor", 0.2), {}), "poor"),
+        (NUMBERS, [0.0, 0.5, 1.0], (0.9, (0.0, 0.2), {0.85: 1.0}), "1.0"),
+    ],
+    ids=["failed: the source's value", "the same of a choice", "met: that of accepted cases"],
+)
+def test_a_check_leads_to_the_value_of_cases_that_answer_like_it(
+    scale: Scale, values: list[Value], check: tuple[Any, Any, Any], likeliest: str
+) -> None:
+    even = {scale.render(value): 1 / 3 for value in values}
+    shares = add_checks(even, [anchored(*check, scale)], values, scale)
+    assert max(shares, key=lambda name: shares[name]) == likeliest
 
 
-def test_on_a_scale_without_an_order_checks_say_nothing_of_the_value() -> None:
-    check = anchored(0.1, ("red", 0.2), scale=COLORS)
-    judged = {"red": 0.3, "blue": 0.7}
-    assert add_checks(judged, [check], ["red", "blue"], COLORS) == judged
-    check, judged = anchored(0.1, ("A", 0.2), scale=Pairwise()), {"A": 0.3, "B": 0.7}
-    assert add_checks(judged, [check], ["A", "B"], Pairwise()) == judged
-
-
-def test_a_met_check_leads_to_the_values_of_accepted_cases() -> None:
-    even = dict.fromkeys(["0.0", "0.5", "1.0"], 1 / 3)
-    met = anchored(0.9, (0.0, 0.2), {0.85: 1.0}, NUMBERS)
-    shares = add_checks(even, [met], [0.0, 0.5, 1.0], NUMBERS)
-    assert shares["1.0"] > 0.8
+@pytest.mark.parametrize(("scale", "values"), [(COLORS, ["red", "blue"]), (Pairwise(), ["A", "B"])])
+def test_on_a_scale_without_an_order_checks_say_nothing_of_the_value(
+    scale: Scale, values: list[Value]
+) -> None:
+    judged = dict(zip(map(str, values), (0.3, 0.7), strict=True))
+    check = anchored(0.1, (values[0], 0.2), scale=scale)
+    assert add_checks(judged, [check], values, scale) == judged
 
 
 def test_the_rationale_names_failed_checks_alone() -> None:
@@ -183,24 +207,27 @@ def test_cases_with_similar_checks_vote_and_count_more_the_more_they_are() -> No
     (shares, weight), (_, larger) = (vote_of(memory, {ASKED: 0.12}) for memory in (few, many))
     assert shares["false"] > 0.8
     assert (weight, larger) == (pytest.approx(6 / 14), pytest.approx(40 / 48))
-
-
-def test_checks_that_tell_nothing_of_the_values_have_no_weight() -> None:
-    memory = asked_memory([False, True] * 10, [[0.1, 0.1, 0.9, 0.9] * 5])
-    assert vote_of(memory, {ASKED: 0.1})[1] == 0
-
-
-def test_a_rare_value_counts_as_much_as_a_frequent_one_in_the_weight_of_a_vote() -> None:
-    """Alike checks have mostly the frequent value: the vote would always say that."""
-    memory = asked_memory([True] * 18 + [False] * 2, [[0.5] * 20])
-    assert vote_of(memory, {ASKED: 0.5})[1] == 0
-
-
-def test_a_question_that_no_case_in_memory_was_asked_leaves_the_others_their_vote() -> None:
-    memory = asked_memory([False, True], [[0.1, 0.9]])
-    shares, _ = vote_of(memory, {ASKED: 0.1, "new": 0.7})
+    # A question that no case in memory was asked leaves the others their vote.
+    shares, _ = vote_of(few, {ASKED: 0.1, "new": 0.7})
     assert shares["false"] > 0.8
-    assert vote_of(memory, {"new": 0.7}) is None
+    assert vote_of(few, {"new": 0.7}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "answers"),
+    [
+        # Experts who comment on bad cases alone do not say that all cases are bad.
+        ([False] * 20, [0.5] * 20),
+        ([True] * 20, [0.5] * 20),
+        ([*[False] * 20, True], [0.5] * 21),
+        ([False, True] * 10, [0.1, 0.1, 0.9, 0.9] * 5),
+        # Alike checks have mostly the frequent value: the vote would always say that.
+        ([True] * 18 + [False] * 2, [0.5] * 20),
+    ],
+    ids=["false alone", "true alone", "one other", "checks tell nothing", "a rare value"],
+)
+def test_a_vote_that_tells_nothing_has_no_weight(values: list[Value], answers: list[float]) -> None:
+    assert vote_of(asked_memory(values, [answers]), {ASKED: answers[0]})[1] == 0
 
 
 def test_a_vote_is_pooled_by_its_weight() -> None:
@@ -218,3 +245,99 @@ def test_a_value_needs_a_check_or_a_vote_of_some_weight(
     assert are_decisive([check], None) is is_decisive
     assert are_decisive([replace(check, weight=0.0)], ({}, weight)) is is_decisive
     assert not are_decisive([], None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 12, 40])
+def test_a_check_counts_unless_accepted_cases_fail_it(count: int) -> None:
+    [check] = checked(-0.5, [1.5 + number / 1000 for number in range(count)], 0.1)
+    assert (check.odds, check.weight) == (-3, 1)
+    if count >= 4:
+        assert checked(1.35, [1.1 + number / 1000 for number in range(count)], 0.1) == []
+    # Each accepted case that fails it halves its weight.
+    [check] = checked(1.35, [1.1, 1.2], 0.1)
+    assert (check.check.held, check.odds, check.weight) == (False, -3, 0.25)
+
+
+def test_that_a_case_meets_a_check_counts_as_far_as_rejected_cases_fail_it() -> None:
+    many = [3.0] * 40
+    assert weigh_check(many, [-3.0] * 40).met == pytest.approx(1, abs=0.01)
+    assert weigh_check(many, [-3.0] * 20 + [3.0] * 20).met < 0.25
+    assert weigh_check(many, []).met < 0.01
+    assert weigh_check([], []) == weigh_check([3.0], []) == (1, 1)
+
+
+def test_a_check_keeps_its_weight_where_rejected_cases_have_other_faults() -> None:
+    values, answers = [False] * 20 + [True] * 20, [[0.05, *[0.95] * 39]]
+    [check] = checks_of(values, answers, [0.05])
+    assert (check.odds, check.weight) == (-3, 1)
+    # But a case that meets it is not good for that.
+    [check] = checks_of(values, answers, [0.95])
+    assert check.check.held
+    assert check.weight < 0.01
+
+
+def test_a_guideline_by_hand_that_accepted_and_rejected_cases_fail_alike_is_not_used() -> None:
+    values = [True, True, False, False] * 10
+    assert checks_of(values, [[0.05, 0.95] * 20], [0.05], by_hand=True) == []
+    [telling] = checks_of(values, [[0.95, 0.95, 0.05, 0.05] * 10], [0.05], by_hand=True)
+    assert telling.weight == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("scale", "low", "others"), [(NUMBERS, 0.2, [0.7, 0.8]), (CHOICES, "poor", ["fair", "fair"])]
+)
+def test_a_useless_check_is_not_used(scale: Scale, low: Value, others: list[Value]) -> None:
+    values = [low, *others * 10]
+    assert checks_of(values, [[0.3] * 21], [0.3], scale) == []
+    [telling] = checks_of(values, [[0.3, *[0.9] * 20]], [0.3], scale)
+    assert telling.weight == 1
+
+
+def test_of_many_checks_a_few_that_fail_by_chance_do_not_reject_a_case() -> None:
+    """Each of ten checks fails one accepted case in ten, and all rejected ones."""
+    count, accepted = 10, 40
+    values = [number >= count for number in range(count + accepted)]
+    answers = [
+        [0.1 if case < count or case % count == number else 0.9 for case in range(len(values))]
+        for number in range(count)
+    ]
+    by_chance = checks_of(values, answers, [0.3, *[0.9] * 9])
+    assert all(item.check.held for item in by_chance)
+    assert [item.check.held for item in checks_of(values, answers[:1], [0.3])] == [False]
+    assert not any(item.check.held for item in checks_of(values, answers, [0.05] * count))
+
+
+def test_checks_that_accepted_cases_meet_are_not_shifted() -> None:
+    assert worst_check_shift([0.5, 2.0, -1.0]) == 0
+    assert worst_check_shift([-1.0, -2.0]) == pytest.approx(3 / 4)
+    assert worst_check_shift([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("world", "cases", "balanced", "caught"),
+    [
+        (World(0.3, [0.5]), 8, -0.02, -0.02),
+        (World(0.3, [0.5] * 3), 20, -0.02, -0.02),
+        (World(0.05, [0.75]), 20, 0.01, 0.04),
+        (World(0.1, [0.95]), 20, 0.1, 0.15),
+        (World(0.3, [0.85, 0.5, 0.5]), 20, 0.04, 0.08),
+        (World(0.1, [0.95] * 10, breaks_one=True), 8, -0.02, -0.02),
+        (World(0.3, [0.85] * 10), 20, 0.02, 0.2),
+        (World(0.1, [0.85], shift=2), 8, 0.02, 0.02),
+    ],
+    ids=[
+        "useless",
+        "three useless",
+        "weak, bad answers rare",
+        "good, bad answers rare",
+        "one good, two useless",
+        "ten, each bad case breaks one",
+        "ten that fail accepted cases by chance",
+        "yes too often",
+    ],
+)
+def test_only_useful_checks_count(world: World, cases: int, balanced: float, caught: float) -> None:
+    """At least so much more than the judge alone, in balanced accuracy and bad answers caught."""
+    gain = simulate(world, cases, memories=20)
+    assert gain.balanced >= balanced
+    assert gain.caught >= caught
