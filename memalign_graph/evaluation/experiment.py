@@ -141,7 +141,10 @@ def parse_options(
         elif alignment.conflicts == "ask":
             fault = "has conflicts='ask', and an evaluation asks no expert. Use 'newest'"
         elif alignment.judge.criterion != criterion:
-            fault = "has a criterion that differs from the evaluated one. Use the same in all"
+            fault = (
+                f"has the criterion {alignment.judge.criterion.name!r}, which differs from the "
+                f"evaluated one, {criterion.name!r}. Use the same in all"
+            )
         if fault:
             raise InvalidInputError(f"judges: {name!r} {fault}.")
         alignments[name] = alignment
