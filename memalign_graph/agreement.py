@@ -68,6 +68,11 @@ def values_agree(scale: Scale, got: Value, expected: Value) -> bool:
     return _equality_key(got) == _equality_key(expected)
 
 
+def is_ordered(scale: Scale) -> bool:
+    """Return whether some mistakes are smaller than others."""
+    return isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
+
+
 def agreement_tolerance(scale: Numeric) -> float:
     """Return the largest difference at which two values of a continuous scale agree."""
     # Slightly more than a tenth, as 0.3 - 0.2 is not 0.1 in binary.

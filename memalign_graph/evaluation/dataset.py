@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from memalign_graph.agreement import consensus, consensus_value
+from memalign_graph.agreement import consensus, consensus_value, is_ordered
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import digest
 from memalign_graph.memory.feedback import check_feedback
 from memalign_graph.memory.index import retrieval_text
 from memalign_graph.memory.memory_state import merge_feedback
-from memalign_graph.scales import Categorical, Numeric, Scale, Value
+from memalign_graph.scales import Numeric, Scale, Value
 from memalign_graph.types import (
     Criterion,
     Episode,
@@ -215,11 +215,6 @@ def knn_prediction(recalled: Sequence[RecalledExample], scale: Scale) -> Value |
         mean = fmean(map(float, values))
         return scale.validate_value(round(mean) if scale.integer else mean)
     return consensus(values[::-1], scale)
-
-
-def is_ordered(scale: Scale) -> bool:
-    """Return whether some mistakes are smaller than others."""
-    return isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered)
 
 
 def _strata(values: Sequence[Value], scale: Scale) -> list[str]:

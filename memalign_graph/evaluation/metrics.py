@@ -14,8 +14,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from memalign_graph.agreement import values_agree
-from memalign_graph.evaluation.dataset import is_ordered
+from memalign_graph.agreement import is_ordered, values_agree
 from memalign_graph.scales import Boolean, Categorical, Numeric, Pairwise, Scale, Value
 from memalign_graph.types import FrozenModel
 

@@ -10,14 +10,19 @@ from math import nan
 
 import numpy as np
 
-from memalign_graph.agreement import agreement_tolerance, consensus, value_or_none
+from memalign_graph.agreement import (
+    agreement_tolerance,
+    consensus,
+    is_ordered,
+    value_or_none,
+)
 from memalign_graph.evidence.regression import Floats
 from memalign_graph.evidence.verdicts import RawVerdict
 from memalign_graph.memory.index import Vector
 from memalign_graph.memory.memory_state import EpisodeRow, PastVerdict
 from memalign_graph.memory.view import MemoryView
 from memalign_graph.models import name_in_key
-from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.scales import Boolean, Numeric, Scale, Value
 
 MIN_CASES = 5  # for an evidence model, and verdicts to compare it with
 ALWAYS_ASKED = {"always_ask", "untrusted_text", "refused_before", "too_long"}
@@ -125,8 +130,7 @@ class ValueEncoding:
             self.choices = (True, False) if isinstance(scale, Boolean) else scale.choices
             self.span = len(self.choices) - 1.0
         self.names = [scale.render(choice) for choice in self.choices]
-        is_ranked = isinstance(scale, Categorical) and scale.ordered
-        self.is_ordered = is_ranked or isinstance(scale, Numeric)
+        self.is_ordered = is_ordered(scale)
 
     def numbers(self, values: Sequence[Value]) -> Floats:
         """Return numeric values as they are, and choices as their index."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from memalign_graph.scales import Boolean, Categorical, Numeric, Scale, Value
+from memalign_graph.agreement import is_ordered
+from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.types import ConfidenceSource, Evidence, Probabilities
 
 MAX_VALUES = 20
@@ -72,7 +73,7 @@ def value_choices(scale: Scale) -> list[Value]:
 def choose_value(probabilities: Probabilities, values: Sequence[Value], scale: Scale) -> Value:
     """Choose the median of ordered values, otherwise the most probable one."""
     shares = [probabilities[scale.render(value)] for value in values]
-    if isinstance(scale, Numeric) or (isinstance(scale, Categorical) and scale.ordered):
+    if is_ordered(scale):
         return next(
             v for v, total in zip(values, accumulate(shares), strict=True) if total >= _HALF
         )
