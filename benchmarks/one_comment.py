@@ -8,13 +8,11 @@ judges both cases: the first is to be False, the second True.
 import argparse
 import ast
 import json
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib.metadata import version
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -27,20 +25,14 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import SecretStr
 
-from benchmarks.plan import PEER_VENV, ROOT, markdown_table, peer_verdicts, serving
+from benchmarks.plan import PEER_VENV, markdown_table, peer_verdicts, serving
 from memalign_graph import Criterion, JudgeMemory, create_judge_graph, create_review_graph
 from memalign_graph.errors import MemAlignError, excerpt
-from memalign_graph.identity import digest
 from memalign_graph.local import LocalEmbeddings, local_chat_model, start_server
 from memalign_graph.local.weights import MODEL
 
 SCENARIOS = Path(__file__).parent / "data" / "one_comment.jsonl"
 _RIGHT = {"breaks": False, "keeps": True}
-_SOURCES = {
-    "ours": ["memalign_graph"],
-    "peer": ["benchmarks/peer.py", "benchmarks/peer-requirements.txt"],
-}
-_FAILED: dict[str, Any] = {"breaks": None, "keeps": None, "learned": [], "seconds": []}
 _PEER_K = 5  # similar cases: the default of both sides
 
 Scenario = dict[str, Any]
@@ -128,19 +120,6 @@ def judge_by_peer(scenario: Scenario, comments: int, folder: Path, server: str) 
     }
 
 
-def revision(paths: Sequence[str]) -> str:
-    """Name the state of some paths: the last commit of them, and a digest of what changed since."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", *arguments, "--", *paths]
-        return subprocess.check_output(command, cwd=ROOT, text=True).strip()
-
-    if not (ROOT / ".git").exists():  # an unpacked source distribution
-        return version("memalign-graph")
-    changes = git("diff", "HEAD")
-    return git("log", "-1", "--format=%h") + (f"+{digest(changes)[:8]}" if changes else "")
-
-
 def format_line(outcome: Outcome) -> str:
     parts = [
         f"{outcome['name']}, {outcome['side']}, comments: {outcome['comments']}",
@@ -187,8 +166,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--embeddings", default="local", help="the embeddings of ours")
     add("--option", type=option_of, action="append", default=[], help="such as checks=False")
     add("--peer", action="store_true", help="MLflow's MemAlign, too, by the embedded model")
-    add("--keep", action="store_true", help="also keep what other revisions of the code judged")
-    add("--record", type=Path, help="record the embedded model's answers; judges everything again")
+    add("--record", type=Path, help="record the embedded model's answers")
     add("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     if options.model != "local" and (options.peer or options.record):
@@ -223,18 +201,12 @@ def open_sides(
 
 
 def main() -> None:
-    """Judge what does not stand in the results yet, and write a table of all."""
+    """Judge all scenarios, and write each outcome and a table of all."""
     options = parse_arguments()
     file = options.results / "one_comment.jsonl"
     (options.results / "one_comment").mkdir(parents=True, exist_ok=True)
-    revisions = {side: revision(paths) for side, paths in _SOURCES.items()}
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    known = {}
-    for outcome in map(json.loads, [] if options.record else lines):
-        if options.keep or outcome["revision"] == revisions[outcome["side"]]:
-            known[outcome["key"]] = outcome
+    file.unlink(missing_ok=True)
     ours = {"model": options.model, "embeddings": options.embeddings, **dict(options.option)}
-    settings = {"ours": ours, "peer": {"model": MODEL, "k": _PEER_K}}
     counts = {*map(int, options.comments.split(",")), *([] if options.record else [0])}
     scenarios = load_scenarios(options.scenarios, options.split)[: options.limit]
     outcomes: list[Outcome] = []
@@ -243,20 +215,15 @@ def main() -> None:
         for scenario, comments, side in product(scenarios, sorted(counts), sides):
             if comments > len(scenario["feedback"]):
                 continue
-            about = {"side": side, "comments": comments, "settings": settings[side]}
-            key = digest([about, scenario])
-            outcome = known.get(key)
-            if outcome is None:
-                about |= {"key": key, "name": scenario["name"], "split": scenario["split"]}
-                outcome = {**about, "revision": revisions[side], **_FAILED}
-                try:
-                    outcome |= sides[side](scenario, comments)
-                except (MemAlignError, RuntimeError) as error:  # and it is run again next time
-                    outcome["reason"] = str(error)
-                else:
-                    with file.open("a", encoding="utf-8") as results:
-                        results.write(json.dumps(outcome, ensure_ascii=False) + "\n")
+            outcome = {"name": scenario["name"], "split": scenario["split"], "side": side}
+            outcome |= {"comments": comments, "learned": [], "seconds": []}
+            try:
+                outcome |= sides[side](scenario, comments)
+            except (MemAlignError, RuntimeError) as error:
+                outcome |= {**dict.fromkeys(_RIGHT), "reason": str(error)}
             outcomes.append(outcome)
+            with file.open("a", encoding="utf-8") as results:
+                results.write(json.dumps(outcome, ensure_ascii=False) + "\n")
             print(format_line(outcome), flush=True)
     table = format_table(outcomes)
     file.with_suffix(".md").write_text(f"{table}\n", encoding="utf-8")
