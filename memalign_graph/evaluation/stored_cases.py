@@ -139,7 +139,8 @@ async def _migrate(
             only read. `memory.rollback` undoes it.
         target_agreement: As of `Uncertain`.
         **options: The options of the `Judge` that is deployed; of an evaluation `cache`,
-            `max_concurrency`, `resamples`, `seed` and `progress`.
+            `max_concurrency`, `resamples`, `seed` and `progress`. `embeddings` has no effect: the
+            memory's are used.
 
     Returns:
         How the two judges agree with the experts, and how many labels are missing.

@@ -211,9 +211,14 @@ async def test_resume_judges_and_logs_nothing_again(bench: Bench, clock: type[Cl
 
 
 DOWN = [Rule(lambda chat: "logprobs" in chat.body, reply=error(400, "no logprobs here"))]
+REFUSES = [
+    Rule(asks_for_value, reply=with_logprobs("B", [("B", {"A": 0.03, "B": 0.97})])),
+    Rule(lambda _: True, value=False),
+]
 OUTCOMES: dict[str, tuple[dict[str, Any], Any, list[str]]] = {
     "no log-probabilities": ({}, [], ["unsure"]),
     "failing call": ({}, DOWN, ["unsure"]),
+    "no past answers to a verdict": ({"confidence": True}, REFUSES, ["too_little_feedback"]),
     "no cases shown": ({"k": 0}, sure(0.97), []),
     "no episodes shown": ({"use_episodes": False}, sure(0.97), []),
     "failing embedding": (
@@ -241,14 +246,6 @@ async def test_whom_it_asks_about(
     assert judgment["review"]["reasons"] == reasons
     assert (judgment["confidence"] is None) == (not options)
     assert (judgment["evidence"] is None) == ("decide" not in options)
-
-
-async def test_a_verdict_without_past_answers_is_asked_about(bench: Bench) -> None:
-    await teach(bench, 110)
-    tokens = with_logprobs("B", [("B", {"A": 0.03, "B": 0.97})])
-    bench.server.rules = [Rule(asks_for_value, reply=tokens), Rule(lambda _: True, value=False)]
-    judgment = (await bench.invoke(uncertain_graph(bench), case(5000)))["judgment"]
-    assert (judgment["value"], judgment["review"]["reasons"]) == (False, ["too_little_feedback"])
 
 
 async def test_context_and_callable_go_before_it(bench: Bench) -> None:
@@ -305,9 +302,7 @@ async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Cl
         asked = ["__interrupt__" in result for result in results]
         assert asked == [True, False]
     assert (await report(bench)).judgments == 0
-
-
-async def test_two_graphs_share_a_budget(bench: Bench, clock: type[Clock]) -> None:
+    # Two graphs of one memory share theirs.
     await teach(bench)
     graphs = [uncertain_graph(bench, per_day=3) for _ in "12"]
     asked = [await judge(bench, graphs[n % 2], 5000 + n, 0.6) for n in range(6)]
