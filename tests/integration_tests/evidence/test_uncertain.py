@@ -305,8 +305,8 @@ async def test_budgets_are_apart_whatever_the_names(bench: Bench, clock: type[Cl
     # Two graphs of one memory share theirs.
     await teach(bench)
     graphs = [uncertain_graph(bench, per_day=3) for _ in "12"]
-    asked = [await judge(bench, graphs[n % 2], 5000 + n, 0.6) for n in range(6)]
-    assert asked == [ASKED] * 3 + [SPENT] * 3
+    outcomes = [await judge(bench, graphs[n % 2], 5000 + n, 0.6) for n in range(6)]
+    assert outcomes == [ASKED] * 3 + [SPENT] * 3
 
 
 async def test_old_days_are_swept_now_and_then(bench: Bench, clock: type[Clock]) -> None:
