@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NotRequired, Self, TypedDict, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from langchain_core.runnables import Runnable
 from langsmith.run_helpers import get_tracing_context, tracing_context
@@ -30,6 +30,7 @@ from memalign_graph.scales import Boolean, Numeric, Scale, Value
 from memalign_graph.settings import Settings
 from memalign_graph.types import Criterion, Episode, Example, Judgment
 
+_IDS = ("id", "run_id", "reference_example_id")  # UUIDs of the client, text in JSON
 _PAIR_SCORES = {"A": (1.0, 0.0), "B": (0.0, 1.0), "tie": (0.5, 0.5)}
 
 
@@ -358,9 +359,10 @@ class _LangSmithFeedback:
         self.source = source.get("type")
         self.from_human = sources is None or self.source in sources
         # Of a corrected judge's score, the source names the judge's user, not the corrector.
-        name = none_if_empty(source.get("user_name")) or none_if_empty(source.get("user_id"))
+        user_id = none_if_empty(source.get("user_id"))
+        name = none_if_empty(source.get("user_name")) or user_id
         self.author = str(name) if self.from_human and name else None
-        self.user_id = none_if_empty(source.get("user_id"))
+        self.user_id = None if user_id is None else str(user_id)
 
     @property
     def reviewer_key(self) -> tuple[Any, str | None]:
@@ -402,10 +404,9 @@ def _iter_records(records: Any, name: str) -> Iterator[Fields]:
                 f"{name}: give a list of what LangSmith's client returns, or of JSON objects (of a "
                 f'table its to_dict("records")), not a value of type {type(records).__name__}.'
             )
-        yield {
-            field: str(value) if isinstance(value, UUID) else none_if_empty(value)
-            for field, value in dict(record).items()
-        }
+        fields = {field: none_if_empty(value) for field, value in dict(record).items()}
+        ids = {field: str(fields[field]) for field in _IDS if fields.get(field) is not None}
+        yield {**fields, **ids}
 
 
 class FewShotExample(TypedDict):

@@ -16,6 +16,7 @@ from memalign_graph.integrations.recorded import (
     ImportedFeedback,
     add_feedback,
     add_rejected,
+    are_mappings,
     example_fields,
     none_if_empty,
     scale_of,
@@ -189,7 +190,8 @@ def _iter_traces(traces: Any) -> Iterator[Fields]:
     rows = traces["trace"] if "trace" in getattr(traces, "columns", ()) else traces
     for trace in rows if isinstance(rows, Iterable) else [rows]:
         fields = _maybe_json(trace.to_dict() if hasattr(trace, "to_dict") else trace)
-        if not isinstance(fields, Mapping) or not isinstance(fields.get("info"), Mapping):
+        info = fields.get("info") if isinstance(fields, Mapping) else None
+        if not isinstance(info, Mapping) or not are_mappings(info.get("assessments") or []):
             raise InvalidInputError(
                 f"traces: expected MLflow's traces, got {type(trace).__name__}. Give a list of "
                 "traces, or of what their to_dict() or to_json() return."
@@ -201,5 +203,5 @@ def _maybe_json(value: Any) -> Any:
     """Parse text as JSON; other text stays as it is."""
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value

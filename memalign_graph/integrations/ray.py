@@ -28,8 +28,9 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
         judge: A `Judge` whose models are strings, or a function that makes a `Judge`.
         store: A path or URL for `open_store`, or a function that opens a store.
         **options: `namespace` of the memory; `max_concurrency`, the rows that a worker judges
-            concurrently (32); others of Ray's `map_batches`, such as `concurrency`, the number of
-            workers (1), and `batch_size`, the rows that a killed worker repeats at most (256).
+            concurrently (32); `concurrency`, the number of workers (1), or the fewest and the most;
+            others of Ray's `map_batches`, such as `batch_size`, the rows that a killed worker
+            repeats at most (256).
 
     Returns:
         The dataset with the columns `value`, `rationale`, `confidence`, `memory_version`,
@@ -38,11 +39,16 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
     Raises:
         InvalidInputError: If the judge keeps judgments, or the dataset has a result's column.
     """
+    from ray.data import ActorPoolStrategy
+
     _check_columns(dataset.columns(fetch_if_missing=False) or ())
+    count = options.pop("concurrency", 1)
+    fewest, most = (count, count) if isinstance(count, int) else count
     place = (store, options.pop("namespace", None))
     config = {"max_concurrency": options.pop("max_concurrency", 32)}
     workers = (judge, *place, config, _Worker(judge, *place, config).version)
-    options = {"batch_size": 256, "concurrency": 1, **options, "batch_format": "pyarrow"}
+    pool = ActorPoolStrategy(min_size=fewest, max_size=most)
+    options = {"batch_size": 256, "compute": pool, **options, "batch_format": "pyarrow"}
     blocks = dataset.repartition(target_num_rows_per_block=options["batch_size"])
     return blocks.map_batches(_Worker, fn_constructor_args=workers, **options)
 

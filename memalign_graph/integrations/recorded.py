@@ -192,18 +192,18 @@ def _span_messages(attributes: Mapping[str, Any], name: str) -> list[Fields]:
         messages = json.loads(messages) if isinstance(messages, str) else messages
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"span: {name} is not JSON: {error}.") from error
-    if not _are_mappings(messages):
+    if not are_mappings(messages):
         raise InvalidInputError(
             f"span: it has no list of messages in {name}. Switch on the recording of content."
         )
-    if not all(_are_mappings(message.get("parts")) for message in messages):
+    if not all(are_mappings(message.get("parts")) for message in messages):
         raise InvalidInputError(
             f"span: a message in {name} has no list of `parts`, as OpenTelemetry's messages have."
         )
     return [part for message in messages for part in _openai_messages(message)]
 
 
-def _are_mappings(value: Any) -> bool:
+def are_mappings(value: Any) -> bool:
     is_list = isinstance(value, list | tuple)
     return is_list and all(isinstance(item, Mapping) for item in value)
 

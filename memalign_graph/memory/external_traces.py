@@ -41,7 +41,7 @@ async def erase_threads(
             "names were deleted."
         )
     for thread in threads:
-        await io.call_either(partial(saver.delete_thread, thread), partial(_adelete, saver, thread))
+        await _call(io, partial(saver.delete_thread, thread), partial(saver.adelete_thread, thread))
     return threads, warnings
 
 
@@ -105,21 +105,23 @@ async def _threads_with_marker(
             check(checkpoint)
 
     async def scan_async() -> None:
-        try:
-            async for checkpoint in saver.alist(None):  # one at a time: they may be large
-                check(checkpoint)
-        except NotImplementedError:
-            await asyncio.to_thread(scan)  # SqliteSaver has no async calls
+        async for checkpoint in saver.alist(None):  # one at a time: they may be large
+            check(checkpoint)
 
-    await io.call_either(scan, scan_async)
+    await _call(io, scan, scan_async)
     return list(threads)
 
 
-async def _adelete(saver: BaseCheckpointSaver[Any], thread: str) -> None:
-    try:
-        await saver.adelete_thread(thread)
-    except NotImplementedError:
-        await asyncio.to_thread(saver.delete_thread, thread)
+async def _call(
+    io: IO, blocking: Callable[[], None], awaiting: Callable[[], Awaitable[None]]
+) -> None:
+    async def in_loop() -> None:
+        try:
+            await awaiting()
+        except NotImplementedError:
+            await asyncio.to_thread(blocking)  # SqliteSaver has no async calls
+
+    await io.call_either(blocking, in_loop)
 
 
 def _contains_marker(value: Any, markers: set[TraceMarker]) -> bool:

@@ -28,7 +28,7 @@ from memalign_graph.memory.index import decode_vector, normalised, retrieval_tex
 from memalign_graph.memory.memory_state import merge_feedback
 from memalign_graph.memory.purge import write_fact
 from memalign_graph.memory.recall import embedder_namespaces
-from memalign_graph.types import Episode, FrozenModel, Guideline
+from memalign_graph.types import Criterion, Episode, FrozenModel, Guideline
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ async def import_jsonl(
 ) -> list[Episode]:
     """Import an exported memory; ids, times and sources stay."""
     author = check_name(author, "author")
-    read = _read_lines(access, lines)
+    read = _read_lines(access.criterion, lines)
     await _store_vectors(io, access, read)
     view = await access.refresh(io)
     purges, stored = view.purges(), view.episodes(read.episodes)
@@ -128,20 +128,16 @@ async def import_jsonl(
     return list(view.episodes(read.episodes).values())
 
 
-def _read_lines(access: MemoryAccess, lines: Iterable[str]) -> "_ImportReader":
+def _read_lines(criterion: Criterion, lines: Iterable[str]) -> "_ImportReader":
     """Parse and check all lines."""
-    read = _ImportReader(access)
+    read = _ImportReader(criterion)
     for number, line in enumerate(lines, start=1):
         try:
-            if not isinstance(line, str):
-                # The `except` below adds the line's number.
-                raise ValueError(f"expected text, got {type(line).__name__}.")  # noqa: TRY301
-            if line.strip():
-                read.line(line)
+            read.line(line)
         except ValidationError as error:
             raise InvalidInputError(f"line {number}: {describe_validation_error(error)}") from error
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidInputError(f"line {number}: {_parse_problem(error)}") from error
+        except ValueError as error:
+            raise InvalidInputError(f"line {number}: {error}") from error
     if not read.has_head:
         raise InvalidInputError("source: it has no lines. Give an export by `export_jsonl()`.")
     return read
@@ -159,6 +155,17 @@ async def _store_vectors(io: IO, access: MemoryAccess, read: "_ImportReader") ->
                 f"({', '.join(map(str, sorted(dimensions)))}), so they are of different embedders."
             )
         await access.put(io, namespace, dict(items))
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _Vector(FrozenModel):
+    """A line of the vector of a text."""
+
+    key: _Text
+    embedder: _Text
+    vector: _Text
 
 
 class _Answers(FrozenModel):
@@ -187,8 +194,8 @@ def _answers_on(
 class _ImportReader:
     """The parsed and checked lines of an export."""
 
-    def __init__(self, access: MemoryAccess) -> None:
-        self._criterion = access.criterion
+    def __init__(self, criterion: Criterion) -> None:
+        self._criterion = criterion
         self.has_head = False
         self.episodes: dict[str, Episode] = {}
         self.guidelines: dict[str, Guideline] = {}
@@ -197,12 +204,13 @@ class _ImportReader:
         self.answer_ids: set[str] = set()
         self.answers: dict[str, dict[str, float]] = {}
 
-    def line(self, text: str) -> None:
-        """Parse a line; raises ValueError, KeyError, TypeError or RecursionError."""
-        fields = json.loads(text)
-        if not isinstance(fields, dict):
-            raise ValueError("it is not a JSON object.")
-        check_json(fields, "the line", depth=-_DEPTH)
+    def line(self, text: Any) -> None:
+        """Parse a line; raises ValueError."""
+        if not isinstance(text, str):
+            raise ValueError(f"expected text, got {type(text).__name__}.")
+        if not text.strip():
+            return
+        fields = _parse(text)
         kind = fields.pop("type", None)
         if not self.has_head:
             self._head(kind, fields)
@@ -223,7 +231,7 @@ class _ImportReader:
                 read = _Answers.model_validate(fields)
                 self.answer_ids, self.answers = {*read.ids}, read.answers
             case "vector":
-                self._vector(fields)
+                self._vector(_Vector.model_validate(fields))
             case _:
                 raise ValueError(f"unknown type {kind!r}.")
 
@@ -242,7 +250,8 @@ class _ImportReader:
         self.has_head = True
 
     def _guideline(self, guideline: Guideline) -> None:
-        _text(guideline.model_dump(), "id")
+        if not guideline.id:
+            raise ValueError("id: expected text, not empty.")
         check_guideline_text(guideline.text)
         if len(guideline.question or "") > MAX_QUESTION_CHARS:
             raise ValueError(f"question: it has more than {MAX_QUESTION_CHARS} characters.")
@@ -262,32 +271,26 @@ class _ImportReader:
             episode = episode.model_copy(update={"value": value})
         self.episodes[episode.id] = episode
 
-    def _vector(self, fields: dict[str, Any]) -> None:
-        key, embedder, vector = (_text(fields, name) for name in ("key", "embedder", "vector"))
-        base64.b64decode(vector, validate=True)
+    def _vector(self, item: _Vector) -> None:
+        base64.b64decode(item.vector, validate=True)
         try:
-            normalised([decode_vector(vector)], 1, embedder)
+            normalised([decode_vector(item.vector)], 1, item.embedder)
         except EmbeddingError as error:
             raise ValueError(f"vector: {error}") from error
-        item = {"key": key, "embedder": embedder, "vector": vector}
-        self.vectors.setdefault(embedder, {})[key] = item
+        self.vectors.setdefault(item.embedder, {})[item.key] = item.model_dump()
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    text = fields[name]
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{name}: expected text, not empty.")
-    return text
-
-
-def _parse_problem(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is not JSON: {error}"
-    if isinstance(error, KeyError):
-        return f"{error.args[0]} is missing."
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply."
-    return str(error)
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply.") from error
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object.")
+    check_json(fields, "the line", depth=-_DEPTH)
+    return fields
 
 
 async def _all_vectors(io: IO, access: MemoryAccess, episodes: list[Episode]) -> list[Item]:

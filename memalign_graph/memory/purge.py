@@ -6,6 +6,7 @@ these ids, last, so that one that was cut off can be repeated.
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -162,59 +163,60 @@ async def purge(
     author: str | None = None,
 ) -> Forgotten:
     """Erase episodes, with their earlier feedback and everything that may repeat it."""
-    await clear_cached_replies(io, access)
-    traces, threads, warnings = await _erase_threads(io, access, selection, saver)
-    view, selected, purged = access.view, traces.selected, traces.purged
-    await delete_matching(io, access, traces.is_traced)
-    n_vectors = await _remove_vectors(io, access, list(purged.values()), traces.retained)
-    before, active, redactions = view.guidelines, view.episodes(selected), traces.redactions
+    traces, thread_ids, warnings = await _erase_threads(io, access, selection, saver)
+    view, purged, redactions = access.view, traces.purged, traces.redactions
+    before, active = view.guidelines, view.episodes(traces.selected)
     if purged:
+        # A purge by ids is about cases, not people: experts' names stay on guidelines by hand.
+        keeps_signatures = selection.author is None and selection.where is None
         cases = {episode.example_id for episode in purged.values()}
         cases -= {episode.example_id for episode in traces.retained}
         change = {
-            "forgotten": sorted(selected),
+            "forgotten": sorted(traces.selected),
             "purged": sorted(purged),
             "scrubbed": redactions.guideline_ids,
             "unanswered": sorted(map(hash_example_id, cases)),
-            "keeps_signatures": traces.keeps_signatures,
+            "keeps_signatures": keeps_signatures,
         }
         by = None if author in traces.authors else author
         fact = await access.write(io, PURGE, change, author=by)
-        await clear_cached_replies(io, access)  # again, for those of the meantime
         redactions, late = await _purge_late(io, access, fact, traces.authors)
         traces.rows |= late
         purged |= {key: _episode(row) for key, row in late.items()}
+    # Writers that did not know of the purge are done: those to come leave out what it erased.
+    guideline_ids = {revision.id for revision in redactions.revisions}
+    ids = traces.ids | guideline_ids
+    await clear_cached_replies(io, access)
+    await delete_matching(io, access, partial(traces.are_in, ids))
+    n_vectors = await _remove_vectors(io, access, purged.values(), traces.retained)
+    facts = view.facts()[0]
     [items] = await access.search(io, access.layout.of("facts"))
     stored = {fact.id: fact for fact in map(read_fact, items)}
-    changed = [fact for fact in view.facts()[0] if stored.get(fact.id, fact) != fact]
+    changed = [fact for fact in facts if stored.get(fact.id, fact) != fact]
     await access.overwrite(io, changed)
-    # Again, for judgments that were made meanwhile.
-    await delete_matching(io, access, traces.is_traced)
-    named = {None}.union(*(fact.signed_by for fact in view.facts()[0]))
-    if selection.author in named - {None, *(each.author for each in traces.retained)}:
+    await _redact(io, access, traces.rows, purged, ids)
+    if _is_named(selection.author, facts, traces.retained):
         warnings.append(_NAME_LEFT.format(selection.author))
-    guideline_ids = {revision.id for revision in redactions.revisions}
-    await _redact(io, access, traces.rows, purged, traces.ids | guideline_ids)
     warnings += await vacuum(io, access.store, "store")
     if saver is not None:
         warnings += await vacuum(io, saver, "checkpointer")
     touched = [
         guideline
         for guideline in before
-        if guideline.id in guideline_ids or not selected.isdisjoint(guideline.episode_ids)
+        if guideline.id in guideline_ids or not traces.selected.isdisjoint(guideline.episode_ids)
     ]
     removed, reduced = split_removed(touched, view.guidelines)
     blank = {"text": "", "author": None}
     return Forgotten(
         episode_ids=list(active),
-        unknown_ids=selection.unknown(list(purged.values())),
+        unknown_ids=selection.unknown(purged.values()),
         guidelines_removed=[guideline.model_copy(update=blank) for guideline in removed],
         guidelines_reduced=reduced,
         purged=Purged(
             commits=len(changed),
             vectors=n_vectors,
             pending=sorted(redactions.co_read_ids.intersection(view.pending())),
-            thread_ids=threads,
+            thread_ids=thread_ids,
             warnings=[*warnings, *await batch_file_warnings(io, access, purged.values())],
         ),
     )
@@ -248,21 +250,18 @@ class _Traces:
         """The ids of the episodes, selected by their newest feedback."""
         self.purged = {key: each for key, each in feedback.items() if each.id in self.selected}
         self.retained = [each for key, each in feedback.items() if key not in self.purged]
-        # A purge by ids is about cases, not people: experts' names stay on guidelines by hand.
-        self.keeps_signatures = selection.author is None and selection.where is None
         self.authors = {each.author for each in self.purged.values()}
         self.authors -= {each.author for each in self.retained}
-        self.redactions = _find_redactions(facts, self.selected, self.authors, {})
         self.ids = _ids(self.purged.values()) - _ids(self.retained)
-        self._traced = self.ids | {each.id for each in self.redactions.revisions}
+        self.redactions = _find_redactions(facts, self.selected, self.authors, {})
         self._inputs = {digest(each.example.inputs) for each in self.purged.values()}
         self._inputs -= {digest(each.example.inputs) for each in self.retained}
 
-    def is_traced(self, item: Mapping[str, Any]) -> bool:
-        """Return whether a kept judgment or log entry contains purged feedback."""
+    def are_in(self, ids: set[str], item: Mapping[str, Any]) -> bool:
+        """Return whether a kept judgment or log entry has some ids, or the inputs of a case."""
         # Judgments of other outputs for the same inputs are deleted, too.
         has_inputs = "example" in item and digest(item["example"]["inputs"]) in self._inputs
-        return has_inputs or not self._traced.isdisjoint(texts_in(item))
+        return has_inputs or not ids.isdisjoint(texts_in(item))
 
     @property
     def markers(self) -> set[TraceMarker]:
@@ -275,27 +274,34 @@ class _Traces:
         }
 
 
+async def _find_traces(io: IO, access: MemoryAccess, selection: Selection) -> _Traces:
+    # From the store: after a purge that was cut off, the view lacks these records.
+    facts, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
+    active = (await access.refresh(io)).episodes()
+    rows = {row.key: row for row in map(access.read_row, items)}
+    return _Traces(list(map(read_fact, facts)), rows, active, selection)
+
+
 async def _erase_threads(
     io: IO, access: MemoryAccess, selection: Selection, saver: BaseCheckpointSaver[Any] | None
 ) -> tuple[_Traces, list[str], list[str]]:
     """Delete the threads with purged feedback, again until no feedback came meanwhile."""
     threads: dict[str, None] = {}
-    warnings: list[str] = []
-    seen: set[TraceMarker] = set()
+    traces = await _find_traces(io, access, selection)
     while True:
-        # From the store: after a purge that was cut off, the view lacks these records.
-        facts, items = await access.search(io, access.layout.of("facts"), access.layout.of("words"))
-        active = (await access.refresh(io)).episodes()
-        rows = {row.key: row for row in map(access.read_row, items)}
-        traces = _Traces(list(map(read_fact, facts)), rows, active, selection)
-        if seen and traces.markers <= seen:
-            return traces, list(threads), warnings
         known = sorted({key for each in traces.purged.values() for key in each.thread_ids})
         deleted, warnings = await erase_threads(io, saver, traces.markers, known)
         threads |= dict.fromkeys(deleted)
-        seen |= traces.markers
-        if saver is None or not seen:
+        searched, traces = traces.markers, await _find_traces(io, access, selection)
+        if saver is None or traces.markers <= searched:
             return traces, list(threads), warnings
+
+
+def _is_named(author: str | None, facts: Iterable[Fact], retained: Iterable[Episode]) -> bool:
+    """Return whether facts name an author of whom no feedback is retained."""
+    has_feedback = any(episode.author == author for episode in retained)
+    is_signed = any(author in fact.signed_by for fact in facts)
+    return author is not None and not has_feedback and is_signed
 
 
 def _episode(row: EpisodeRow) -> Episode:
@@ -450,7 +456,7 @@ def _without_traces(episode: Mapping[str, Any], ids: set[str]) -> Item | None:
 
 
 async def _remove_vectors(
-    io: IO, access: MemoryAccess, purged: list[Episode], retained: list[Episode]
+    io: IO, access: MemoryAccess, purged: Iterable[Episode], retained: Iterable[Episode]
 ) -> int:
     """Delete the vectors of texts that no other episode has, of all embedders."""
     texts = {text for episode in purged for text in past_texts(episode.example)}

@@ -242,12 +242,6 @@ async def pass_rate(
     passes: Passes | None = None,
     answered_at_random: bool = False,
 ) -> PassRate:
-    field = str(by).partition(".")[0]
-    if not (by is None or callable(by) or by in _SPANS or field in Example.model_fields):
-        raise InvalidInputError(
-            f"by: {by!r} is not known. Use 'day', 'week', a field such as 'inputs.region', or a "
-            "function of the Example."
-        )
     if inspect.iscoroutinefunction(by):
         raise InvalidInputError(f"by: {PLAIN_FUNCTION}")
     scale = access.criterion.scale
@@ -292,8 +286,11 @@ async def pass_rate(
     groups: defaultdict[str, list[KeptJudgment]] = defaultdict(list)
     for item in kept if by is not None else []:
         groups[_group_of(item, by)].append(item)
-    if list(groups) == [_UNKNOWN] and isinstance(by, str) and by not in _SPANS:
-        raise InvalidInputError(f"by: no judged case has the field {by!r}. Check its spelling.")
+    if list(groups) == [_UNKNOWN] and not (callable(by) or by in _SPANS):
+        raise InvalidInputError(
+            f"by: {by!r} is a field of no judged case. Use 'day', 'week', or a field such as "
+            "'inputs.region'; or a function of the Example."
+        )
     by_name = {name: PassRate(**estimates(groups[name])) for name in sorted(groups)}
     return PassRate(**estimates(kept), groups=by_name)
 
@@ -306,6 +303,6 @@ def _group_of(item: KeptJudgment, by: Any) -> str:
         day = item.judged_at and item.judged_at.astimezone(UTC).date()
         value = day and day - timedelta(day.weekday() if by == "week" else 0)
     else:
-        for name in by.split("."):
+        for name in str(by).split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
     return _UNKNOWN if value is None else str(value)
