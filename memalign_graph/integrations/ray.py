@@ -39,14 +39,14 @@ def judge_dataset(dataset: Any, judge: Any, *, store: Any, **options: Any) -> An
     Raises:
         InvalidInputError: If the judge keeps judgments, or the dataset has a result's column.
     """
-    from ray.data import ActorPoolStrategy
-
     _check_columns(dataset.columns(fetch_if_missing=False) or ())
-    count = options.pop("concurrency", 1)
-    fewest, most = (count, count) if isinstance(count, int) else count
     place = (store, options.pop("namespace", None))
     config = {"max_concurrency": options.pop("max_concurrency", 32)}
     workers = (judge, *place, config, _Worker(judge, *place, config).version)
+    from ray.data import ActorPoolStrategy
+
+    count = options.pop("concurrency", 1)
+    fewest, most = (count, count) if isinstance(count, int) else count
     pool = ActorPoolStrategy(min_size=fewest, max_size=most)
     options = {"batch_size": 256, "compute": pool, **options, "batch_format": "pyarrow"}
     blocks = dataset.repartition(target_num_rows_per_block=options["batch_size"])

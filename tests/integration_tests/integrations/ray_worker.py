@@ -3,22 +3,19 @@
 import json
 import os
 import sys
-import time
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import ray
 from langchain_openai import ChatOpenAI
 
-from memalign_graph import Criterion, InvalidInputError, Judge, JudgeMemory
+from memalign_graph import Criterion, Judge, JudgeMemory
 from memalign_graph.integrations.ray import judge_dataset
 from memalign_graph.local import open_store
 
-CRITERION = Criterion(
-    name="support_tone", instructions="Is the reply appropriate for the customer?"
-)
+QUESTION = "Is the reply appropriate for the customer?"
+CRITERION = Criterion(name="support_tone", instructions=QUESTION)
 SAID = {"inputs": "My order never came.", "outputs": "Look at the page.", "value": False}
 
 
@@ -31,23 +28,6 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def refusals(place: Path) -> list[str]:
-    """Return the fields named in errors about invalid datasets and judges."""
-    plain = Judge(criterion=CRITERION, model="openai:gpt-4.1-mini", embeddings="openai:loopback")
-    dataset = ray.data.from_items(rows(3)).materialize()
-    messages = []
-    for rows_given, judge in (
-        (dataset.rename_columns({"row": "value"}).materialize(), plain),
-        (dataset, plain.but(keep_judgments=timedelta(days=1))),
-        (dataset, plain.but(require_namespace=True)),
-    ):
-        try:
-            judge_dataset(rows_given, judge, store=place)
-        except InvalidInputError as error:
-            messages.append(str(error).partition(":")[0])
-    return messages
-
-
 def main(folder: Path, count: int, batch_size: int) -> None:
     place = folder / "memory.db"
 
@@ -57,22 +37,16 @@ def main(folder: Path, count: int, batch_size: int) -> None:
 
     ray.init(num_cpus=4, include_dashboard=False, logging_level="error")
     ray.data.DataContext.get_current().enable_progress_bars = False
+    seen: Counter[int] = Counter()
+    versions: Counter[str | None] = Counter()
+    errors: dict[int, str] = {}
     with open_store(place) as store:
         memory = JudgeMemory(store, CRITERION, embeddings="openai:loopback")
         memory.remember(SAID)
         memory.add_guideline("Say sorry first.")
         version = memory.version()
-        judged = judge_dataset(
-            ray.data.from_items(rows(count)),
-            judge,
-            store=place,
-            concurrency=2,
-            batch_size=batch_size,
-        )
-        seen: Counter[int] = Counter()
-        versions: Counter[str | None] = Counter()
-        errors: dict[int, str] = {}
-        begun = time.monotonic()
+        dataset = ray.data.from_items(rows(count))
+        judged = judge_dataset(dataset, judge, store=place, concurrency=2, batch_size=batch_size)
         for batch in judged.iter_batches(batch_size=None, batch_format="pyarrow"):
             for row in batch.to_pylist():
                 seen[row["row"]] += 1
@@ -85,11 +59,9 @@ def main(folder: Path, count: int, batch_size: int) -> None:
                 memory.add_guideline("Learned meanwhile.")
     result = {
         "rows": len(seen),
-        "doubled": sum(n - 1 for n in seen.values()),
+        "doubled": seen.total() - len(seen),
         "errors": errors,
         "versions": versions == {version: count - len(errors), None: len(errors)},
-        "refused": refusals(place),
-        "seconds": round(time.monotonic() - begun, 1),
     }
     (folder / "told.json").write_text(json.dumps(result))  # Ray writes to stdout, too
 

@@ -123,12 +123,6 @@ def evaluated(client: langsmith.Client, bench: Bench) -> Evaluated:
     return evaluate
 
 
-async def call(bench: Bench, graph: Any, options: Any = None, **fields: Any) -> Any:
-    if bench.awaits:
-        return await as_async_evaluator(graph, **(options or {}))(**fields)
-    return as_evaluator(graph, **(options or {}))(**fields)
-
-
 @BOTH
 async def test_evaluation_offline_uses_the_memory(bench: Bench, evaluated: Evaluated) -> None:
     bench.server.rules = [Rule(lambda chat: "cup" in chat.messages[-1]["content"], value=False)]
@@ -220,9 +214,10 @@ async def test_panel_returns_a_result_per_criterion(bench: Bench, evaluated: Eva
         assert by_key["aggregate"].metadata.keys() >= {"passed"}
 
 
-async def test_result_has_the_format_of_openevals(bench: Bench) -> None:
+def test_result_has_the_format_of_openevals(bench: Bench) -> None:
     steps = [HumanMessage("Where is it?"), AIMessage("On its way.", id="m1")]
-    ours = await call(bench, bench.judge_graph(), inputs="Where?", outputs=steps, rubric="strict")
+    evaluator: Any = as_evaluator(bench.judge_graph(), key="kind")
+    ours = evaluator(inputs="Where?", outputs=steps, rubric="strict")
     displayed = "1. user: Where is it?\n2. assistant (final answer): On its way."
     assert displayed in bench.server.chats[0].text
     bench.server.script('{"reasoning": "Fine.", "score": true}')
@@ -231,15 +226,16 @@ async def test_result_has_the_format_of_openevals(bench: Bench) -> None:
     assert set(theirs) <= set(ours)
     for name in ("key", "score", "comment"):
         assert type(ours[name]) is type(theirs[name])
-    for make in (as_evaluator, as_async_evaluator):  # as LangSmith inspects it
-        evaluator: Any = make(bench.judge_graph(), key="kind")
-        first, *names = list(inspect.signature(evaluator).parameters)[:3]
-        assert (first, names) == ("inputs", ["outputs", "reference_outputs"])
-        assert evaluator.__name__ == "kind"
-        assert inspect.iscoroutinefunction(evaluator) == (make is as_async_evaluator)
+    # As LangSmith inspects it.
+    assert list(inspect.signature(evaluator).parameters)[:3] == [
+        "inputs",
+        "outputs",
+        "reference_outputs",
+    ]
+    assert evaluator.__name__ == "kind"
 
 
-async def test_unjudgeable_run_raises_one_sentence(bench: Bench) -> None:
+def test_unjudgeable_run_raises_one_sentence(bench: Bench) -> None:
     graph = bench.judge_graph()
     graph.checkpointer = None  # a checkpointer would refuse to keep some of these first
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -249,12 +245,12 @@ async def test_unjudgeable_run_raises_one_sentence(bench: Bench) -> None:
     ]
     for field, case in cases:
         with pytest.raises(InvalidInputError, match=f"^{field}"):
-            await call(bench, graph, **case)
+            as_evaluator(graph)(**case)
     assert bench.server.chats == []
     asks = bench.review_graph(review="always")
     with pytest.raises(InvalidInputError, match='review="never"'):
-        await call(bench, asks, **CASE)
-    result = await call(bench, asks, {"context": {"review": "never"}}, **CASE)
+        as_evaluator(asks)(**CASE)
+    result: Any = as_evaluator(asks, context={"review": "never"})(**CASE)
     assert result["score"] is True
 
 

@@ -1,11 +1,10 @@
 """Feedback on an earlier judgment by its id: formats and errors."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from memalign_graph import Boolean, Example, InvalidInputError, Numeric, create_feedback_graph
+from memalign_graph import Boolean, Example, InvalidInputError, Numeric
 from memalign_graph.io import ASYNC
 from memalign_graph.memory.feedback import remember
 from memalign_graph.types import parse_feedback
@@ -19,7 +18,6 @@ from tests.conftest import (
     Bench,
     distillings,
     judgings,
-    thread,
 )
 from tests.integration_tests.later_feedback.support import (
     DAY,
@@ -105,36 +103,6 @@ async def test_example_is_embedded_again_only_by_other_embeddings(bench: Bench) 
     assert [similar.example.inputs for similar in recalled] == [OTHER["inputs"]]
 
 
-async def test_judgment_is_looked_up_in_the_runs_namespace(bench: Bench) -> None:
-    named = CRITERION.model_copy(update={"name": "judgments"})
-    for place in (["team-a"], ["judgments"], ["a", "judgments"]):
-        options: Any = {"criterion": named, "context": {"namespace": place}}
-        judgment = await judge(bench, **options)
-        with pytest.raises(ValueError, match="another namespace"):
-            await give_feedback(bench, judgment["id"], COLD, criterion=named)
-        result = await give_feedback(bench, judgment["id"], COLD, **options)
-        assert result["learned"]["guidelines"]
-        assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
-
-
-async def test_concurrent_feedback_of_several_experts_is_stored(bench: Bench) -> None:
-    judgment = await judge(bench)
-    graph = feedback_graph(bench)
-    authors = [f"expert-{number}" for number in range(6)]
-
-    def say(author: str) -> Any:
-        graph_input = {"judgment_id": judgment["id"], "reply": {**COLD, "author": author}}
-        return graph.invoke(graph_input, thread(author))
-
-    with ThreadPoolExecutor(len(authors)) as pool:
-        list(pool.map(say, authors))
-    episodes = await bench.episodes()
-    assert sorted(str(episode.author) for episode in episodes) == authors
-    assert {episode.status for episode in episodes} == {"distilled"}
-    sources = {key for guideline in await bench.guidelines() for key in guideline.episode_ids}
-    assert sources <= {episode.id for episode in episodes}
-
-
 def content(bench: Bench) -> tuple[Any, ...]:
     """The store's content and the number of model calls."""
     stored = sorted((item.namespace, item.key, str(item.value)) for item in all_items(bench))
@@ -176,12 +144,17 @@ async def test_invalid_feedback_can_be_corrected(bench: Bench) -> None:
     assert (await give_feedback(bench, judgment_id, COLD))["learned"]["guidelines"]
 
 
-async def test_expired_judgment_and_one_of_another_memory_are_unknown(bench: Bench) -> None:
+async def test_judgment_is_looked_up_in_the_runs_memory_until_it_expires(bench: Bench) -> None:
+    named = CRITERION.model_copy(update={"name": "judgments"})
+    for place in (["team-a"], ["judgments"], ["a", "judgments"]):
+        options: Any = {"criterion": named, "context": {"namespace": place}}
+        graph_input = {"judgment_id": (await judge(bench, **options))["id"], "reply": COLD}
+        assert "another namespace" in await refuse(bench, graph_input, criterion=named)
+        assert "memalign/support_tone" in await refuse(bench, graph_input)
+        result = await give_feedback(bench, *graph_input.values(), **options)
+        assert result["learned"]["guidelines"]
+        assert len(await bench.episodes(criterion=named, namespace=tuple(place))) == 1
     graph_input = {"judgment_id": (await judge(bench))["id"], "reply": COLD}
-    context = {"namespace": ["memalign", "sub"]}
-    assert "another namespace" in await refuse(bench, graph_input, context)
-    other = CRITERION.model_copy(update={"name": "brevity"})
-    assert "memalign/brevity" in await refuse(bench, graph_input, criterion=other)
     age(bench, graph_input["judgment_id"])
     assert "It has expired" in await refuse(bench, graph_input)
     assert waiting_judgments(bench) == []
@@ -196,12 +169,6 @@ async def test_value_of_a_changed_scale_is_reported(bench: Bench) -> None:
     assert "not on the scale" in await refuse(bench, graph_input, criterion=boolean)
     taken = await give_feedback(bench, judgment["id"], {"value": False}, criterion=boolean)
     assert taken["feedback"]["value"] is False
-
-
-async def test_graph_without_a_store_raises(bench: Bench) -> None:
-    graph = create_feedback_graph(CRITERION, **bench.models()).compile()
-    with pytest.raises(InvalidInputError, match=r"^store: "):
-        await bench.invoke(graph, {"judgment_id": "x", "reply": COLD})
 
 
 async def test_feedback_after_one_with_the_latest_possible_date_counts(bench: Bench) -> None:

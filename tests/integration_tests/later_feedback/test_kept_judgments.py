@@ -184,11 +184,13 @@ def quoting(bench: Bench) -> None:
 @pytest.mark.usefixtures("quoting")
 async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     apart = await judge(bench, APART, on="apart")
-    await judge(bench, SECRET, on="again")  # the same case once more, without feedback
+    # As a gate does: the first draft is sent back, the second is reviewed.
+    await judge(bench, {**SECRET, "outputs": "Draft 1."}, on="draft")
+    await judge(bench, SECRET, on="again")
     judgment = await judge_and_give_feedback(bench)
-    similar = await judge(
-        bench, OTHER, on="similar"
-    )  # with the case and its guideline in the prompt
+    age(bench, (await judge(bench, SECRET, on="expired"))["id"])
+    # With the case and its guideline in the prompt.
+    similar = await judge(bench, OTHER, on="similar")
     [episode] = await bench.episodes()
     assert similar["episode_ids"] == [episode.id]
     assert "zqxquote" in similar["rationale"]
@@ -196,22 +198,10 @@ async def test_purged_case_leaves_no_trace_in_the_store(bench: Bench) -> None:
     done = purge(bench)
     assert done.episode_ids == [episode.id]
     assert done.purged is not None
-    assert sorted(done.purged.thread_ids) == ["again", "judged", "similar", "told"]
-    assert traces(bench) == []
+    assert sorted(done.purged.thread_ids) == ["again", "expired", "judged", "similar", "told"]
     assert judgments_in_store(bench) == [apart["id"]]
     with pytest.raises(ValueError, match="no judgment"):
         await give_feedback(bench, judgment["id"], WORD)
-    assert traces(bench) == []
-
-
-@pytest.mark.parametrize("inputs", [SECRET["inputs"], "zqxin-7"])
-async def test_purge_removes_drafts_and_expired_judgments(bench: Bench, inputs: str) -> None:
-    """As a gate does: the first draft is sent back, the second is reviewed."""
-    case = {**SECRET, "inputs": inputs}
-    await judge(bench, {**case, "outputs": "Draft 1."})
-    await judge_and_give_feedback(bench, case)
-    age(bench, (await judge(bench, case))["id"])
-    purge(bench)
     assert traces(bench) == []
 
 

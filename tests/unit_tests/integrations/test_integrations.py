@@ -2,21 +2,22 @@
 
 import sys
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
-from memalign_graph import InvalidInputError, integrations
-from memalign_graph.integrations.ray import _Worker
+from memalign_graph import InvalidInputError, Judge, integrations
+from memalign_graph.integrations.ray import _Worker, judge_dataset
 from memalign_graph.integrations.recorded import plain_json
-from tests.conftest import Bench
+from tests.conftest import CRITERION, Bench
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
@@ -25,11 +26,21 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -
         integrations.as_mlflow_scorer(bench.judge_graph())
 
 
-def test_ray_batch_with_a_column_of_results_is_refused() -> None:
-    """Before its rows are judged: Ray may not know the columns when the dataset is given."""
+def test_ray_dataset_that_cannot_be_judged_is_refused(bench: Bench) -> None:
+    judge = Judge(criterion=CRITERION, **bench.models())
+    kept, required = judge.but(keep_judgments=timedelta(days=1)), judge.but(require_namespace=True)
+    for columns, refused, named in (
+        (["inputs", "value"], judge, "dataset: it has a column 'value' already"),
+        (None, kept, "keep_judgments: leave it out"),
+        (None, required, "namespace: none was given"),
+    ):
+        dataset = SimpleNamespace(columns=Mock(return_value=columns))
+        with pytest.raises(InvalidInputError, match=f"^{named}"):
+            judge_dataset(dataset, refused, store=lambda: bench.store)
+    # Ray may not know the columns when the dataset is given.
     batch = SimpleNamespace(column_names=["inputs", "outputs", "value"])
     with pytest.raises(InvalidInputError, match=r"^dataset: it has a column 'value' already"):
-        _Worker.__call__(object.__new__(_Worker), batch)
+        _Worker(judge, lambda: bench.store, None, {})(batch)
 
 
 class Answer(BaseModel):

@@ -240,16 +240,6 @@ def test_rewording_of_a_purged_lesson_is_removed(memory: JudgeMemory) -> None:
     assert left_in(everything_in(memory.access.store)) == []
 
 
-def test_guidelines_of_others_stay_although_they_share_a_rare_word(memory: JudgeMemory) -> None:
-    other = memory.remember(comment("other", "The portal must be named.", author="bob"))
-    learn(memory, op("add", other, text="The reply must name the portal."))
-    memory.add_guideline("Beside the portal, name zqxwhy.", author="bob")
-    before = memory.guidelines()
-    episode = memory.remember(comment("Where is the portal?", "It is zqxwhy.", author="ann"))
-    memory.forget(episode.id, purge=True)
-    assert memory.guidelines() == before
-
-
 def test_purge_of_imported_feedback_keeps_that_of_others(memory: JudgeMemory) -> None:
     source = JudgeMemory(InMemoryStore(), CRITERION, embeddings=hashed)
     episode = source.remember(planted())

@@ -28,7 +28,6 @@ from tests.unit_tests.memory.purging import (
     threads_in,
 )
 from tests.unit_tests.memory.support import CRITERION, QUERY, comment, hashed
-from tests.unit_tests.memory.worker import read, start
 
 IN_USE = "The SQLite file of the {} is in use by another connection"
 CASE = planted(inputs="It is about zqxin-7, she says.")
@@ -113,34 +112,25 @@ async def test_purge_of_sync_files_from_an_event_loop(tmp_path: Path) -> None:
     assert holding(tmp_path) == []
 
 
-def test_open_reader_is_reported(connection: sqlite3.Connection, tmp_path: Path) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
-    memory, one = fill(SqliteStore(connection))
-    reader, pipe = start(read, tmp_path / "store.db")
-    assert pipe.recv() == "reading"
-    forgotten = memory.forget(one.id, purge=True, checkpointer=InMemorySaver())
-    assert forgotten.episode_ids == [one.id]
-    check(forgotten, IN_USE.format("store"))
-    assert holding(tmp_path) != []
-    pipe.send("end")
-    reader.join()
-    check(memory.forget(one.id, purge=True, checkpointer=InMemorySaver()))
-    assert holding(tmp_path) == []
-
-
-async def test_open_reader_of_an_async_file_or_checkpointer_is_reported(tmp_path: Path) -> None:
+async def test_open_reader_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "threads.db"
     async with aiosqlite.connect(path, isolation_level=None, timeout=0.2) as connection:
         await connection.execute("PRAGMA journal_mode=WAL")
+        await connection.execute("PRAGMA secure_delete=OFF")
         memory = opened_memory(AsyncSqliteStore(connection))
         await memory.aremember(CASE)
-        with closing(open_file(path, timeout=0.2)) as opened, closing(open_file(path)) as reader:
+        with closing(open_file(path, timeout=0.2)) as opened:
             saver = SqliteSaver(opened)
             ask(saver, "t", CARRIED)
-            reader.execute("BEGIN")
-            reader.execute("SELECT * FROM checkpoints").fetchone()
-            forgotten = await memory.aforget(author="zqxann", purge=True, checkpointer=saver)
-        check(forgotten, *map(IN_USE.format, ("store", "checkpointer")), threads=["t"])
+            options: Any = {"author": "zqxann", "purge": True, "checkpointer": saver}
+            with closing(open_file(path)) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT * FROM checkpoints").fetchone()
+                forgotten = await memory.aforget(**options)
+                check(forgotten, *map(IN_USE.format, ("store", "checkpointer")), threads=["t"])
+                assert holding(tmp_path) != []
+            check(await memory.aforget(**options))
+            assert holding(tmp_path) == []
 
 
 class Kept(InMemorySaver):

@@ -58,16 +58,6 @@ def act(place: Path | str, name: str, steps: int, pipe: Any) -> None:
     pipe.send((memory.version(), memory.guidelines(), memory.episodes()))
 
 
-def read(path: Path, pipe: Any) -> None:
-    """Read a memory until told to stop."""
-    connection = connect(path)
-    connection.execute("BEGIN")
-    connection.execute("SELECT * FROM store").fetchone()
-    pipe.send("reading")
-    pipe.recv()
-    connection.close()
-
-
 def start(work: Any, *args: Any) -> tuple[Any, Connection]:
     here, there = FORKS.Pipe()
     process = FORKS.Process(target=work, args=(*args, there), daemon=True)
