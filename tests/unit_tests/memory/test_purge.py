@@ -431,7 +431,12 @@ def test_each_purge_is_applied_to_few_facts_of_an_opened_memory(
         Fact(id=new_id(size + index), at_us=size + index, reason=PURGE, forgotten=["x"])
         for index in range(size)
     ]
-    monkeypatch.setattr(Fact, "after_purge", lambda fact, *_: applied.append(fact.id) or fact)
+
+    def after_purge(fact: Fact, *_: Any) -> Fact:
+        applied.append(fact.id)
+        return fact
+
+    monkeypatch.setattr(Fact, "after_purge", after_purge)
     MemoryView("hashed").add([*facts, *purges], {})
     assert len(applied) <= size
 
