@@ -57,8 +57,6 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         self, criterion: Criterion, *, tools: bool = False, **options: Unpack[GateOptions]
     ) -> None:
         super().__init__()
-        if not isinstance(tools, bool):
-            raise InvalidInputError(f"tools: expected True or False, got {tools!r:.80}.")
         if tools and (options.get("example") or options.get("sees") == "answer"):
             raise InvalidInputError(
                 "tools: True needs sees='turn' or sees='conversation', and no `example`. Change "

@@ -20,6 +20,7 @@ from memalign_graph.call_judge import (
 from memalign_graph.conversation import read_key
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.io import IO, sync_async_functions, sync_async_methods
+from memalign_graph.models import drop_oldest
 from memalign_graph.runtime import StateUpdate
 from memalign_graph.settings import JudgeOptions, context_settings
 from memalign_graph.types import Criterion
@@ -226,8 +227,7 @@ class ApprovalMiddleware(HumanInTheLoopMiddleware[Any, Any, Any]):
         LangGraph matches the answers and the subgraphs of one task by their order, which threads do
         not keep. So a second call in a task does not run.
         """
-        for oldest in [*self._first_calls][:-_MAX_TASKS]:  # a copy: other threads add tasks
-            self._first_calls.pop(oldest, None)
+        drop_oldest(self._first_calls, _MAX_TASKS)
         return self._first_calls.setdefault(task, key) == key
 
 

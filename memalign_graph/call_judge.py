@@ -4,15 +4,13 @@ import json
 import logging
 import operator
 import re
-import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.constants import START, TAG_NOSTREAM
 from langgraph.graph import StateGraph
@@ -21,16 +19,18 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from memalign_graph import state as schemas
-from memalign_graph.conversation import critique_text, is_question, with_notes_as_results
+from memalign_graph.conversation import (
+    critique_text,
+    messages_since_question,
+    with_notes_as_results,
+)
 from memalign_graph.errors import InvalidInputError, MemAlignError, excerpt
 from memalign_graph.graphs import add_judging, add_learning
 from memalign_graph.identity import digest, storable
 from memalign_graph.io import IO, sync_async_methods
-from memalign_graph.memory.external_traces import texts_in
 from memalign_graph.memory.feedback import remember
 from memalign_graph.memory.judgments import keep_judgment
 from memalign_graph.memory.recall import index_missing
-from memalign_graph.messages import OWN_PARTS, read_messages
 from memalign_graph.nodes.review import decide_review, make_feedback
 from memalign_graph.prompts.judge import CASE_TOO_LONG
 from memalign_graph.runtime import (
@@ -44,7 +44,9 @@ from memalign_graph.runtime import (
 )
 from memalign_graph.scales import Boolean, PassRule, require_bool
 from memalign_graph.settings import Judge, MemAlignContext, Settings, Uncertain, typed
+from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
+from memalign_graph.untrusted_text import repeats_tool_text
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ _REJECTION = "User rejected the tool call for `{}`"
 """The beginning of what the model gets if a person rejects a call; a reason may follow."""
 _MAX_VALUE_CHARS, _MAX_CHANGE_CHARS = 1_000, 4_000
 """The maximum lengths of a value, and of all changes, in the comment that an edit makes."""
+_SPACE = re.compile(r"\s")
 _REFUSED = {"memalign": "refused"}
 """The artifact of the message in place of a refused call's result."""
 
@@ -87,131 +90,25 @@ class Approval(Settings):
     an Agent Server has authenticated, if any."""
 
 
-_DESTINATION = re.compile(
-    r"(?:to|b?cc|recipient|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
-    r"amount|price|sum|total|id|uuid|number)(?:e?s)?",
-    re.IGNORECASE,
-)
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-_PART = re.compile(r"[^\s<>,;:()$\u00a3\u00a5\u20a0-\u20cf]+")
-"""A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
-_NUMBER = re.compile(
-    r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
-)
-_SPACE = re.compile(r"\s")
-_UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
-_MAX_DESTINATIONS = 1_000
-
-
-def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
-    """Return whether an address, amount or identifier comes from a tool and not from the user.
-
-    The value, or a part of it with an `@` or a digit, occurs in a tool's result since the user's
-    last message, and in nothing that the user wrote. The words of an argument's name show that it
-    is such a field, as in `recipient_email`, `orderId` or `amount`.
-    """
-    written = [_with_numbers(each.text, is_users=True) for each in messages if is_question(each)]
-    since = _since_question(messages)
-    returned = [_with_numbers(text) for message in since for text in _returned_texts(message)]
-    values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
-    return len(values) == _MAX_DESTINATIONS or any(
-        _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
-    )
-
-
-def _comparable(text: str) -> str:
-    """Return a text without what a model may leave out or change when it copies an address."""
-    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
-
-
-def _with_numbers(text: str, *, is_users: bool = False) -> str:
-    text = _comparable(text)
-    return " ".join([text, *_numbers(text, is_users=is_users)])
-
-
-def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
-    """Yield the formatted numbers of a text as a program writes them: `$1,000.50` is `1000.5`."""
-    for number in _NUMBER.finditer(text):
-        digits = "".join(filter(str.isdigit, number[1]))
-        decimals = (number[2] or "").rstrip("0")
-        plain = f"{digits}.{decimals}" if decimals else digits
-        may_be_small = is_users and "." in number[1] and not number[2]  # 1.000 is 1 in English
-        if plain != number[0] and not may_be_small:
-            yield plain
-
-
-def _returned_texts(message: Any) -> set[str]:
-    """Return what tools say in a message: JSON or a document counts as well as text."""
-    content = getattr(message, "content", None)
-    if isinstance(message, AIMessage):
-        # A provider runs some tools itself, such as a web search, within the model's message.
-        parts = content if isinstance(content, list) else []
-        content = [
-            part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
-        ]
-        return {str(content), *texts_in(content)} if content else set()
-    # A note of middleware may be a summary of tools' results.
-    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
-        return set()
-    # `str` also writes numbers, but not all texts as they are.
-    return {message.text, str(content), *texts_in(content)}
-
-
 def refused_tools(messages: Sequence[Any]) -> set[str]:
     """Return the tools of calls that the judge or a person refused in this turn."""
     return {
         message.name
-        for message in _since_question(messages)
+        for message in messages_since_question(messages)
         if isinstance(message, ToolMessage) and message.status == "error" and message.name
         if message.artifact == _REFUSED or message.text.startswith(_REJECTION.format(message.name))
     }
 
 
-def _since_question(messages: Sequence[Any]) -> Sequence[Any]:
-    """Return the messages since the user's last one."""
-    since = max((at for at, message in enumerate(messages) if is_question(message)), default=0)
-    return messages[since:]
-
-
-def _destinations(value: Any, *, named: bool) -> Iterator[str]:
-    """Yield the values of fields whose names mean an address, an amount or an identifier."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
-            yield from _destinations(part, named=named or is_named)
-            yield from _distinctive_parts(_comparable(str(name))) if named else ()
-    elif isinstance(value, list):
-        for part in value:
-            yield from _destinations(part, named=named)
-    elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
-        text = f"{value:.15g}" if isinstance(value, float) else _comparable(str(value)).strip()
-        yield from [text] if text else []
-        yield from _distinctive_parts(text)
-        yield from _numbers(text)
-
-
-def _distinctive_parts(text: str) -> Iterator[str]:
-    return (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
-
-
-def _occurs_in(value: str, texts: Sequence[str]) -> bool:
-    """Return whether a text has a value, and not as a part of a longer word or number."""
-    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
-    return any(value in text and re.search(pattern, text) for text in texts)  # `in` is fast
-
-
 class _CallState(schemas.ReviewRunState):
-    forced: list[str]
-    """Why a person is asked, for every verdict of the judge."""
+    forced: list[str]  # why a person is asked, for every verdict of the judge
     decided: list[dict[str, Any]]
-    """What a decision teaches: the arguments of `make_feedback`, for the call that was shown and
-    for an edited call."""
+    """Arguments of `make_feedback`, for the call that was shown and for an edited call."""
 
 
 class _RulingState(TypedDict):
     cases: list[dict[str, Any]]
-    run: str
-    """Identifies the run that made the rulings."""
+    run: str  # identifies the run that made the rulings
     rulings: Annotated[dict[str, Any], operator.or_]
 
 
@@ -224,8 +121,7 @@ class Situation:
     """What precedes the calls of a message."""
 
     messages: Sequence[Any] | None  # None if they are not known
-    refused: Collection[str]
-    """The tools of calls that were refused in this turn."""
+    refused: Collection[str]  # the tools of calls that were refused in this turn
     settings: dict[str, Any]
     runtime: Any
     message: Any = None  # with the calls

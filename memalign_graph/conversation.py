@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, TypeGuard
 from uuid import uuid4
 
@@ -21,9 +20,9 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.errors import InvalidInputError
 from memalign_graph.identity import storable
-from memalign_graph.messages import read_messages
 from memalign_graph.scales import PassRule
 from memalign_graph.settings import Sees
+from memalign_graph.transcript import read_messages
 from memalign_graph.types import Criterion, Example, Feedback, Judgment, parse_example
 
 TurnState = Mapping[str, Any]
@@ -31,10 +30,9 @@ TurnState = Mapping[str, Any]
 
 `asked_id` and `asked` are the id and the text of the message that began the turn, and `settings`
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
-are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict.
-`before_answer` are the messages before the answer that was last judged, without drafts. In an agent
-there are also `tools`, and `spoke`: the id of the last human message that the model answered, or
-False.
+are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
+agent there are also `tools`, and `spoke`: the id of the last human message that the model answered,
+or False.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -50,26 +48,12 @@ _BEGINNING_REMOVED = "The first messages of this turn were removed from the conv
 class Turn:
     """A turn of a conversation, as one gate sees it."""
 
-    messages: Sequence[Any] = ()
-    """All messages of the conversation, also those of earlier turns."""
-    asked_id: str | None = None
-    """The id of the message that began the turn; None if no message has an id."""
-    is_last_question: bool = False
-    """Whether that message is known to be the last question."""
+    messages: Sequence[Any] = ()  # also those of earlier turns
+    asked_id: str | None = None  # of the message that began the turn, if it has an id
+    is_last_question: bool = False  # whether that message is known to be the last question
     state: TurnState = field(default_factory=dict)
-    has_unmarked_drafts: bool = False
-    """Whether critiques go to a key of their own, so that no message marks a draft."""
-    structured: Any = None
-    """An agent's structured response, which replaces its text."""
-
-    @property
-    def all_messages(self) -> list[Any]:
-        """The messages, and in their places those that were removed since the last judgment."""
-        earlier = {_id(message): message for message in self.state.get("before_answer", ())}
-        earlier.pop(None, None)
-        kept = {key: message for message in self.messages if (key := _id(message)) in earlier}
-        later = [message for message in self.messages if _id(message) not in kept]
-        return [*(earlier | kept).values(), *later]
+    has_unmarked_drafts: bool = False  # critiques have a key of their own, and mark no draft
+    structured: Any = None  # an agent's structured response, which replaces its text
 
     @property
     def is_revised(self) -> bool:
@@ -80,10 +64,6 @@ class Turn:
     def revisions(self) -> int:
         """How many answers were sent back."""
         return max(self.state.get("revisions", 0), 0) if self.is_revised else 0
-
-
-def _id(message: Any) -> str | None:
-    return getattr(message, "id", None)
 
 
 def read_turn(
@@ -108,6 +88,11 @@ def is_question(message: Any, asked_id: str | None = None) -> bool:
     return begins_turn or _SOURCE not in message.additional_kwargs
 
 
+def messages_since_question(messages: Sequence[Any]) -> Sequence[Any]:
+    places = [place for place, message in enumerate(messages) if is_question(message)]
+    return messages[places[-1] if places else 0 :]
+
+
 def with_notes_as_results(messages: Sequence[Any]) -> list[Any]:
     """Return messages in which a note of middleware, such as a summary, is not the user's."""
 
@@ -124,13 +109,6 @@ def is_from_gate(message: Any, name: str | None = None) -> bool:
     """Return whether a gate wrote a message: any gate, or the one with this name."""
     source = message.additional_kwargs if isinstance(message, BaseMessage) else {}
     return source.get(_SOURCE) == _GATE_SOURCE and name in (None, source.get(_GATE))
-
-
-def is_revision_request(messages: Any, name: str) -> bool:
-    """Return whether the last human message is a critique by the gate with this name."""
-    newest_first = reversed(messages if isinstance(messages, list | tuple) else [])
-    humans = (message for message in newest_first if isinstance(message, HumanMessage))
-    return is_from_gate(next(humans, None), name)
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
@@ -178,33 +156,10 @@ def fallback_messages(turn: Turn, fallback: str) -> list[BaseMessage]:
     messages = turn.messages
     begins = [place for place, message in enumerate(messages) if message.id == turn.asked_id]
     start = begins[-1] + 1 if begins else 0
-    replaced = [place for place in sorted(_answers(messages, turn)) if place >= start]
+    last = range(len(messages) - len(last_answer(messages)), len(messages))
+    replaced = [place for place in sorted({*_drafts(messages, turn), *last}) if place >= start]
     removed = [RemoveMessage(str(messages[place].id)) for place in replaced]
     return [*removed, AIMessage(fallback, additional_kwargs={_SOURCE: _GATE_SOURCE})]
-
-
-def before_answer(turn: Turn) -> list[Any]:
-    """Return the messages before a turn's last answer, without drafts and their critiques."""
-    messages = turn.all_messages
-    hidden = _without_steps(_answers(messages, turn), messages, turn)
-    return [message for place, message in enumerate(messages) if place not in hidden]
-
-
-def _answers(messages: Sequence[Any], turn: Turn) -> set[int]:
-    """Return the places of the last answer, of drafts, and of their critiques."""
-    last = range(len(messages) - len(last_answer(messages)), len(messages))
-    return _drafts(messages, turn) | {*last}
-
-
-def _without_steps(places: set[int], messages: Sequence[Any], turn: Turn) -> set[int]:
-    """Leave out what a tool did: it stays a step, also if its result was an answer."""
-    if turn.structured is not None:  # its tool does nothing
-        return places
-    return {
-        place
-        for place in places
-        if not (isinstance(messages[place], ToolMessage) or _calls(messages[place]))
-    }
 
 
 def _drafts(messages: Sequence[Any], turn: Turn) -> set[int]:
@@ -248,65 +203,68 @@ def _calls(message: Any) -> list[ToolCall]:
 
 def parse_seen(fields: Any) -> Example | str:
     """Return the example to judge, or a text that tells the writer why there is none."""
-    outputs = fields.get("outputs", "?") if isinstance(fields, Mapping) else "?"
+    outputs = fields.get("outputs", ...) if isinstance(fields, Mapping) else ...
     if fields is None or _is_blank(outputs):
         return NO_ANSWER
     try:
         return parse_example(fields)
     except InvalidInputError as error:
-        # The model can correct invalid text; an invalid type is the caller's mistake.
-        if str(error).startswith("outputs") and _is_json(outputs) and "outputs" in fields:
+        # The model can correct its text; anything else is the caller's mistake.
+        if isinstance(outputs, str) and str(error).startswith("outputs"):
             return f"The answer can't be judged. {error}"
         raise
 
 
 def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] | None:
     """Return the inputs and outputs to judge; None if there is no answer."""
-    structured, tools = turn.structured, turn.state.get("tools")
     kinds = HumanMessage | AIMessage | ToolMessage
-    # Other middleware may have replaced messages by a summary.
-    messages = [each for each in convert_to_messages(turn.all_messages) if isinstance(each, kinds)]
-    begun = turn.state.get("asked_id")
-    questions = [place for place, message in enumerate(messages) if is_question(message, begun)]
+    messages = [each for each in convert_to_messages(turn.messages) if isinstance(each, kinds)]
+    questions = [place for place, each in enumerate(messages) if is_question(each, turn.asked_id)]
+    # Other middleware may have replaced the question by a summary.
     if not messages or not (questions or "asked" in turn.state):
         why = "no message is human" if turn.messages else "the state has no messages to judge"
         raise InvalidInputError(
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
             "`outputs`."
         )
-    if isinstance(messages[-1], HumanMessage) or structured is None:
-        # The result of a tool with `return_direct` is an agent's answer.
-        answer = [message for message in last_answer(messages) if not _hands_back(message)]
-        final = answer[0] if answer else None
-        outputs: Any = "" if final is None or _calls(final) else _answer_text(final)
-        replaced: list[BaseMessage] = []
-    else:
-        outputs = to_jsonable_python(structured)  # of a model or a dataclass
-        replaced = last_answer(messages)
+    outputs, structured = _final_answer(messages, turn.structured)
     if not outputs:
         return None
     asked = questions[-1] if questions else -1
-    request: Any = request_text(messages[asked]) if questions else turn.state.get("asked")
+    request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
-    end, shown = len(messages) - len(replaced), _shown(messages, turn)
+    shown, end = _shown(messages, turn), len(messages) - len(structured)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
-    calls_tools = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
+    has_steps = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
     if not questions:
-        steps, calls_tools = [SystemMessage(_BEGINNING_REMOVED), *steps], True
-    if replaced:
+        steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
+    if structured:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
-    if sees == "conversation" and (before or calls_tools):
+    if sees == "conversation" and (before or has_steps):
         steps = [*before, HumanMessage(request), *steps]
         request = next((request_text(messages[place]) for place in questions), "") or request
-        before, calls_tools = [], True
-    if sees != "answer" and calls_tools:
+        before, has_steps = [], True
+    if sees != "answer" and has_steps:
         outputs = _as_json(steps)
+    tools = turn.state.get("tools")
     if sees != "answer" and (before or tools):
         system = [SystemMessage(tools)] if tools else []
         request = _as_json([*system, *before, HumanMessage(request)])
     return {"inputs": request, "outputs": outputs}
+
+
+def _final_answer(
+    messages: Sequence[BaseMessage], structured: Any
+) -> tuple[Any, list[BaseMessage]]:
+    """Return the answer, if there is one, and the messages that a structured one replaces."""
+    answer = last_answer(messages)
+    if structured is not None and not isinstance(messages[-1], HumanMessage):
+        return to_jsonable_python(structured), answer  # of a model or a dataclass
+    # The result of a tool with `return_direct` is an agent's answer.
+    final = next((message for message in answer if not _hands_back(message)), None)
+    return "" if final is None or _calls(final) else _answer_text(final), []
 
 
 def request_text(message: BaseMessage) -> str:
@@ -334,28 +292,28 @@ def _content(message: BaseMessage) -> str:
 
 def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseMessage]]:
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
-    drafts = _without_steps(_drafts(messages, turn), messages, turn)
+    drafts = _drafts(messages, turn)
     shown: list[tuple[int, BaseMessage]] = []
-    for place, message in enumerate(messages):
+    checked: set[str] = set()
+    for place, message in reversed([*enumerate(messages)]):
         visible, calls = message, _calls(message)
-        is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
-        if is_note or place in drafts or _hands_back(message) or _is_gates(message):
-            continue
         if calls:
-            # An agent that calls a gate as a tool passes a draft to it.
-            checked = _checked_calls(messages[place + 1 :])
-            calls = [call for call in calls if call["id"] not in checked]
-            visible = message.model_copy(update={"tool_calls": calls})
-            if not calls and not message.text:
-                continue
-        shown.append((place, visible))
-    return shown
-
-
-def _checked_calls(later: Sequence[BaseMessage]) -> set[str]:
-    """Return the ids of calls of a gate's tool; some models number the calls of each message."""
-    results = takewhile(lambda message: not _calls(message), later)
-    return {message.tool_call_id for message in results if _is_gates(message)}
+            # An agent that calls a gate as a tool passes a draft to it. Some models number the
+            # calls of each message.
+            left = [call for call in calls if call["id"] not in checked]
+            visible = message.model_copy(update={"tool_calls": left})
+            checked.clear()
+        # What a tool did stays a step, also if its result was sent back as an answer. The tool of a
+        # structured response does nothing.
+        is_step = turn.structured is None and (calls or isinstance(message, ToolMessage))
+        is_note = isinstance(message, HumanMessage) and not is_question(message, turn.asked_id)
+        if _is_gates(message):
+            checked.add(message.tool_call_id)
+        elif is_note or _hands_back(message) or (place in drafts and not is_step):
+            continue
+        elif not calls or _calls(visible) or message.text:
+            shown.append((place, visible))
+    return shown[::-1]
 
 
 def _is_gates(message: BaseMessage) -> TypeGuard[ToolMessage]:
@@ -371,15 +329,6 @@ def _is_blank(outputs: Any) -> bool:
     if isinstance(outputs, dict | list):
         return all(map(_is_blank, outputs.values() if isinstance(outputs, dict) else outputs))
     return outputs is None or (isinstance(outputs, str) and not outputs.strip())
-
-
-def _is_json(value: Any) -> bool:
-    """Return whether a value has JSON's types; its texts may still be invalid."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(value[key]) for key in value)
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    return value is None or isinstance(value, str | int | float | bool)
 
 
 def read_key(state: Any, key: str) -> Any:

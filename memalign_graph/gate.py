@@ -1,7 +1,6 @@
 """Quality gates: a judge that lets an answer pass, or sends it back with a critique."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -119,12 +118,10 @@ class QualityGate:
         judge: Any = {name: value for name, value in options.items() if name not in own}
         self.settings = Gate(**own)
         self.name = self.settings.name
-        self.turn_key = f"_{self.name}_loop"
-        """The state's key with the gate's `TurnState`."""
+        self.turn_key = f"_{self.name}_loop"  # of the `TurnState`
         self.max_revisions = self.settings.max_revisions if can_revise else 0
         self.can_escalate = can_escalate
         self.counts_revisions = counts_revisions
-        """False if the agent decides whether it writes another answer."""
         review: Any = self.settings.review
         if review == "exhausted":
             review = lambda judgment: not self.rule.passes(judgment.value)  # noqa: E731 - once
@@ -136,11 +133,10 @@ class QualityGate:
 
     def example_in(self, state: Any, turn: Turn, messages_key: str) -> Example | str:
         """Return the example to judge, or a text for the writer if there is none."""
-        settings = self.settings
-        if settings.example is not None:
-            return conversation.parse_seen(settings.example(state))
-        seen = conversation.what_gate_sees(turn, messages_key, settings.sees)
-        return conversation.parse_seen(seen)
+        example, sees = self.settings.example, self.settings.sees
+        if example is not None:
+            return conversation.parse_seen(example(state))
+        return conversation.parse_seen(conversation.what_gate_sees(turn, messages_key, sees))
 
     async def decide(
         self, io: IO, example: Example | str, turn: Turn = NO_TURN
@@ -168,10 +164,8 @@ class QualityGate:
                 verdict = self._failed(turn, error)
             verdict["example_id"] = example.id
         self._emit_event(run, verdict)
-        state = {**turn.state, "settings": settings, **{name: verdict[name] for name in COUNTED}}
-        if self.settings.example is None:
-            state["before_answer"] = conversation.before_answer(turn)
-        return verdict, state
+        counted = {name: verdict[name] for name in COUNTED}
+        return verdict, {**turn.state, "settings": settings, **counted}
 
     async def _judge(
         self, io: IO, example: Example, turn: Turn, settings: dict[str, Any]
@@ -273,20 +267,13 @@ def create_quality_gate_tool(
     Raises:
         InvalidInputError: If an option is invalid; ImportError if an extra is missing.
     """
-    name = options.get("name", "check_quality")
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-        raise InvalidInputError(
-            f"name: {name!r} is not a tool name. Use up to 64 letters, digits, _ and -."
-        )
-    if not isinstance(description, str | None):
-        raise InvalidInputError("description: expected a text, or None.")
     own = ["max_revisions", "example", "sees", "fallback"]
     reject_options(options, own, "the agent chooses what is checked, and how often")
     if options.get("review") == "exhausted":
         raise InvalidInputError(
             "review: a tool counts no revisions. Use 'never', 'always', 'uncertain' or a function."
         )
-    own_options = {**options, "name": name, "max_revisions": 1}
+    own_options = {"name": "check_quality", **options, "max_revisions": 1}
     gate = QualityGate(criterion, own_options, counts_revisions=False)
 
     async def decide(io: IO, **case: str) -> tuple[str, GateVerdict]:
@@ -308,7 +295,7 @@ def create_quality_gate_tool(
     return StructuredTool.from_function(
         func=lambda **case: run_sync(decide(SYNC, **case)),
         coroutine=partial(decide, ASYNC),
-        name=name,
+        name=gate.name,
         description=description or about,
         args_schema=ToolInput,
         response_format="content_and_artifact",

@@ -1,9 +1,8 @@
 """Gates as nodes: what a gate adds to a graph, and what it checks there."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.channels import LastValue
@@ -43,13 +42,12 @@ class GateNode(RunnableLambda[Any, Any]):
         critique_key: str | None,
         state_schema: type[Any] | None = None,
     ) -> None:
-        keys: dict[str, Any] = {"name": gate.name, "messages_key": messages_key}
-        keys |= {} if critique_key is None else {"critique_key": critique_key}
-        for option, key in keys.items():
-            if not isinstance(key, str) or not key.strip():
-                raise InvalidInputError(f"{option}: expected the name of a key, got {key!r:.80}.")
-            if list(keys.values()).count(key) > 1:
-                raise InvalidInputError(f"{option}: {key!r} is the name of another key, too.")
+        keys = [gate.name, messages_key, critique_key]
+        if len({*keys}) < len(keys):
+            raise InvalidInputError(
+                f"name: the keys of the verdict, the messages and the critique are {keys}. Use "
+                "different ones."
+            )
         self.gate = gate
         self.messages_key = messages_key
         self.critique_key = critique_key
@@ -72,11 +70,6 @@ class GateNode(RunnableLambda[Any, Any]):
             # The caller can write this key: only what the gate counts is read.
             verdict = _last_verdict(state, gate.name)
             turn_state = {name: verdict[name] for name in COUNTED if name in verdict}
-            if not turn_state and conversation.is_revision_request(messages, gate.name):
-                raise InvalidInputError(
-                    f"name: the graph state has no key {gate.name!r}, where the gate counts "
-                    f"revisions. Add {gate.name}: dict to the state class."
-                )
         turn = conversation.read_turn(
             messages, turn_state, has_unmarked_drafts=self.critique_key is not None
         )
@@ -118,10 +111,6 @@ def _gate_at(builder: Graph, name: str) -> QualityGate | None:
 
 
 def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
-    if _gate_at(builder, source):
-        raise InvalidInputError(
-            f"after: {source!r} is a gate. Give it accept={gate.name!r} instead."
-        )
     destinations = [end for start, end in builder.edges if start == source]
     destinations += [end for starts, end in builder.waiting_edges if source in starts]
     for destination in destinations:
@@ -137,25 +126,20 @@ def _check_edges(builder: Graph, source: str, gate: Gate) -> None:
                 "too. Give it to one of them, or make this gate the other's `accept`."
             )
     node = builder.nodes.get(source)
-    if builder.branches.get(source) or (node is not None and node.ends):
+    chooses = builder.branches.get(source) or (node is not None and node.ends)
+    if chooses or _gate_at(builder, source):
         raise InvalidInputError(
             f"after: {source!r} chooses its next node itself. Leave `after` out, and route it to "
-            f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}."
+            f"the gate instead of the end, such as {{'tools': 'tools', END: {gate.name!r}}}, or "
+            f"by accept={gate.name!r} if it is a gate."
         )
 
 
 def _check_keys(builder: Graph, node: GateNode, *, revises: bool) -> None:
-    name, messages_key, critique_key = node.gate.name, node.messages_key, node.critique_key
-    verdicts, messages = builder.channels.get(name), builder.channels.get(messages_key)
-    joins, adds = (getattr(channel, "operator", None) for channel in (verdicts, messages))
-    hint = get_type_hints(builder.state_schema).get(name)
-    takes_one = not isinstance(verdicts, LastValue) and joins is not operator.add
-    if (get_origin(hint) or hint) is list and not takes_one:
-        raise InvalidInputError(
-            f"name: the state's key {name!r} is a list, but a gate writes one verdict. Give it a "
-            "reducer that appends one, such as lambda old, new: [*old, new]."
-        )
-    if node.gate.settings.fallback is not None and adds is not add_messages:
+    messages_key, critique_key = node.messages_key, node.critique_key
+    messages = builder.channels.get(messages_key)
+    takes_removals = getattr(messages, "operator", None) is add_messages
+    if node.gate.settings.fallback is not None and not takes_removals:
         raise InvalidInputError(
             f"fallback: no message can be removed from {messages_key!r}. Its reducer must be "
             "add_messages."
@@ -274,17 +258,11 @@ def add_quality_gate(
         raise InvalidInputError(
             f"name: the graph already has a node {gate.name!r}. Give this gate another name."
         )
-    destinations = {"accept": accept, "revise": revise, "escalate": escalate}
-    for option, destination in destinations.items():
-        if not isinstance(destination, str) and (destination is not None or option == "accept"):
-            raise InvalidInputError(f"{option}: expected the name of a node, or END.")
     if settings.fallback is not None and escalate is not None:
         raise InvalidInputError(
             "fallback: the node of `escalate` writes the answer. Leave out one of the two."
         )
     sources = [after] if isinstance(after, str) else after or []
-    if not isinstance(sources, Sequence) or not all(isinstance(name, str) for name in sources):
-        raise InvalidInputError("after: expected the name of a node, or a list of names.")
     for source in sources:
         _check_edges(builder, source, settings)
     _check_keys(builder, node, revises=revise is not None)

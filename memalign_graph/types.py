@@ -21,8 +21,8 @@ from pydantic import (
 
 from memalign_graph.errors import InvalidInputError, describe_validation_error, excerpt
 from memalign_graph.identity import check_json, check_label, digest, episode_id
-from memalign_graph.messages import read_messages
 from memalign_graph.scales import Boolean, Scale, Value
+from memalign_graph.transcript import read_messages
 
 EpisodeStatus = Literal["pending", "distilled"]
 Decide = Literal["auto", "verdict", "evidence"]  # the option

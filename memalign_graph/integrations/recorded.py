@@ -11,8 +11,8 @@ from pydantic_core import to_jsonable_python
 
 from memalign_graph.conversation import read_turn, what_gate_sees
 from memalign_graph.errors import InvalidInputError
-from memalign_graph.messages import message_fields, read_messages
 from memalign_graph.scales import Scale
+from memalign_graph.transcript import message_fields, read_messages
 from memalign_graph.types import (
     Criterion,
     Example,

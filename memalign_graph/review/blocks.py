@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memalign_graph.messages import read_messages
-from memalign_graph.transcript import Step, steps_of
+from memalign_graph.transcript import Step, read_messages, steps_of
 
 _TITLES = {"inputs": "Inputs", "outputs": "Outputs", "reference_outputs": "Reference outputs"}
 _MAX_CHARS, _MAX_ROWS = 200_000, 2_000  # of a section

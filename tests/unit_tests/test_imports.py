@@ -13,13 +13,13 @@ import memalign_graph
 PACKAGE = Path(memalign_graph.__file__).parent
 
 ORDER = (
-    "errors identity messages transcript scales types agreement replies io models asking tracing "
+    "errors identity transcript scales types agreement replies io models asking tracing "
     "state memory settings "
     "prompts evidence.threshold evidence.monitoring memory.reports "
     "evidence alignment memory.judge_memory "
     "interrupts runtime judging nodes graphs conversation gate gate_nodes panel_form panel agents "
-    "call_judge approvals records bulk local integrations evaluation cli.files studio review "
-    "cli.terminal demo cli"
+    "untrusted_text call_judge approvals records bulk local integrations evaluation cli.files "
+    "studio review cli.terminal demo cli"
 )
 """From low to high. A module belongs to the longest of these that its name begins with."""
 ROOMS = ORDER.split()

@@ -1,9 +1,7 @@
 """The middleware in agents: turns, settings, and without langchain."""
 
-import logging
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +10,8 @@ from langchain.agents import AgentState
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
-from memalign_graph import (
-    InvalidInputError,
-    MemAlignContext,
-    MemAlignWarning,
-    QualityGateMiddleware,
-)
 from memalign_graph.agents import _describe
-from tests.conftest import CRITERION, DOWN, Bench, judgings, thread
+from tests.conftest import DOWN, Bench, judgings
 from tests.integration_tests.agents.support import (
     AgentModel,
     agent,
@@ -36,10 +28,7 @@ from tests.integration_tests.gates.support import (
     gather,
     inputs,
     outputs,
-    pending,
 )
-from tests.loopback import ChatRequest, Reply, Rule, refusal
-from tests.loopback.replies import as_reply
 
 LATER = "A colleague will write to you today."
 CUP = "The cup is broken."
@@ -154,64 +143,6 @@ async def test_function_of_the_state_selects_the_judged_example(bench: Bench) ->
     assert (inputs(bench.server), outputs(bench.server)) == (["Whatever."], ["SO SORRY!"])
 
 
-async def test_concurrent_threads_are_judged_separately(bench: Bench) -> None:
-    def respond(request: ChatRequest) -> Reply:
-        if request.schema_name is not None:
-            return as_reply(bench.server.judge(request))
-        question = str(request.messages[0]["content"])
-        cold = len(request.messages) == 1 and question.endswith("cold")
-        return as_reply(f"{'Cold' if cold else 'Kind'} answer to {question}.")
-
-    bench.server.responder = respond
-    bench.server.rules = fails("Cold answer")
-    graph = agent(bench, gate(bench))
-    questions = [f"{number} {'cold' if number % 2 else 'kind'}" for number in range(12)]
-    with ThreadPoolExecutor(12) as executor:
-        results = list(executor.map(lambda item: graph.invoke(ask(item), thread(item)), questions))
-    for question, values in zip(questions, results, strict=True):
-        assert values["messages"][-1].text == f"Kind answer to {question}."
-        assert values["quality_gate"]["revisions"] == int(question.endswith("cold"))
-        assert values["quality_gate"]["judgment"]["thread_id"] == question
-    assert sorted(set(inputs(bench.server))) == sorted(questions)
-    assert len(outputs(bench.server)) == 18
-
-
-@pytest.mark.parametrize("reply", [DOWN, refusal()], ids=["down", "refused"])
-async def test_failing_judge_passes_answers_only_if_the_gate_fails_open(
-    bench: Bench, caplog: pytest.LogCaptureFixture, reply: Any
-) -> None:
-    for mode, opens, end in (("closed", False, LATER), ("open", True, "So sorry!")):
-        model = AgentModel(bench.server, "So sorry!")
-        bench.server.rules = [Rule(lambda chat: chat.schema_name == "judgment", reply=reply)]
-        graph = agent(bench, gate(bench, on_judge_error=mode, fallback=LATER))
-        with caplog.at_level(logging.WARNING):
-            result = await bench.invoke(graph, ask(), mode)
-        verdict = result["quality_gate"]
-        assert (verdict["status"], verdict["passed"]) == ("judge_error", False)
-        assert (verdict["let_through"], messages_of(result)[-1]) == (opens, ("ai", end))
-        assert f"'quality_gate': the judge failed. on_judge_error is {mode!r}" in caplog.text
-        assert len(model.requests) == 1
-
-
-async def test_missing_store_missing_checkpointer_and_invalid_settings_raise(bench: Bench) -> None:
-    model = AgentModel(bench.server)
-    made = gate(bench, review="always", on_judge_error="open")
-    with pytest.raises(InvalidInputError, match=r"^store: "):
-        await bench.invoke(agent(bench, made, store=None), ask())
-    assert model.requests == []
-    model.then("So sorry!", "So sorry!")
-    graph = agent(bench, made, context_schema=dict)
-    with pytest.raises(InvalidInputError, match=r"^context: "):
-        await bench.invoke(graph, ask(), context={"memalign": {"k": -1}})
-    with pytest.warns(MemAlignWarning, match="without a checkpointer"):
-        result = await bench.invoke(agent(bench, made, checkpointer=None), ask(), None)
-    assert pending(result)["name"] == "review_judgment"
-    model.then("So sorry!")
-    graph = agent(bench, made, context_schema=MemAlignContext)
-    result = await bench.invoke(graph, ask(), "u", context=MemAlignContext(review="never"))
-    assert result["quality_gate"]["status"] == "accepted"
-
-
 async def test_judge_sees_the_tools_offered_to_the_model(bench: Bench) -> None:
     AgentModel(bench.server, calls("track", order="4711"), "It is in Rome.", "So sorry!")
     graph = agent(bench, gate(bench, tools=True), tools=[track])
@@ -234,37 +165,6 @@ async def test_judge_sees_the_tools_offered_to_the_model(bench: Bench) -> None:
 )
 def test_provider_side_tools_are_listed_by_name(provided: Any, name: str) -> None:
     assert _describe([provided]) == f"The assistant's tools:\n- {name}:"
-
-
-@pytest.mark.parametrize("options", [{"sees": "answer"}, {"example": dict}])
-def test_tools_option_requires_sees_and_excludes_example(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=r"^tools: True needs sees='turn' or"):
-        QualityGateMiddleware(CRITERION, tools=True, **options)
-    with pytest.raises(InvalidInputError, match=r"^tools: expected True or False"):
-        QualityGateMiddleware(CRITERION, tools=[track])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("count", [1, 8, 60])
-def test_judge_reads_every_step_of_the_agent_within_its_window(bench: Bench, count: int) -> None:
-    def look_up(order: str) -> str:
-        """Look an order up."""
-        return f"order {order}: " + "shipped and paid, " * 400
-
-    def refund(order: str) -> str:
-        """Pay an order back."""
-        return f"{order} is paid back."
-
-    steps = [calls("look_up" if n % 2 else "refund", order=f"A{n}") for n in range(count)]
-    AgentModel(bench.server, *steps, "All is settled.")
-    judge = bench.server.chat_model(max_retries=0, profile={"max_input_tokens": 4_000})
-    graph = agent(bench, gate(bench, model=judge), tools=[look_up, refund])
-    config: Any = {**thread("long"), "recursion_limit": 500}
-    graph.invoke(ask(), config)
-    [output] = outputs(bench.server)
-    for n in range(count):
-        name = "look_up" if n % 2 else "refund"
-        assert f'{n + 1}. called {name}(order="A{n}")\n   returned: ' in output
-    assert output.endswith(f"{count + 1}. assistant (final answer): All is settled.")
 
 
 HIDDEN = """

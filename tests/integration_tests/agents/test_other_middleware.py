@@ -103,24 +103,6 @@ async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) 
     ]
 
 
-async def test_revision_is_judged_with_steps_that_were_summarized(bench: Bench) -> None:
-    summary = summarizing(bench, 4)
-    bench.server.rules = fails("Draft")
-    first, second = (calls("track", order=order) for order in "12")
-    model = AgentModel(bench.server, first, "Draft 1.", "Once.", second, "Twice.", "Draft 2.")
-    model.then("Thrice.", "So sorry!")
-    result = await bench.invoke(agent(bench, summary, gate(bench), tools=[track]), ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    assert "in Rome" not in str(result["messages"])
-    assert inputs(bench.server) == [QUESTION] * 3
-    steps = [f'{n}. called track(order="{n}")\n   returned: {n} is in Rome.\n' for n in (1, 2)]
-    assert outputs(bench.server) == [
-        f"{steps[0]}2. assistant (final answer): Draft 1.",
-        f"{''.join(steps)}3. assistant (final answer): Draft 2.",
-        f"{''.join(steps)}3. assistant (final answer): So sorry!",
-    ]
-
-
 @pytest.mark.parametrize("limit", [1, 2])
 async def test_model_call_limit_notice_is_not_revised(bench: Bench, limit: int) -> None:
     model = AgentModel(bench.server, *["Draft 1.", "Draft 2."][:limit])

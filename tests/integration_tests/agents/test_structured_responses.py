@@ -1,6 +1,5 @@
 """Structured responses of agents, and a gate."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -44,21 +43,6 @@ async def test_failed_structured_response_is_regenerated(bench: Bench, strategy:
     for judged, text in zip(outputs(bench.server), drafts, strict=True):
         assert f'"text": "{text}"' in judged
         assert judged.count('"text"') == judged.count('"sure": true') == 1
-
-
-@dataclass
-class Typed:
-    text: str
-    sure: bool
-
-
-@STRATEGIES
-async def test_structured_response_may_be_a_dataclass(bench: Bench, strategy: Any) -> None:
-    body = {"text": "So sorry!", "sure": True}
-    AgentModel(bench.server, calls("Typed", **body) if strategy is ToolStrategy else body)
-    result = await bench.invoke(agent(bench, gate(bench), response_format=strategy(Typed)), ask())
-    assert result["quality_gate"]["status"] == "accepted"
-    assert outputs(bench.server) == ['{\n "text": "So sorry!",\n "sure": true\n}']
 
 
 @STRATEGIES

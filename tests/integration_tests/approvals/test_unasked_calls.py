@@ -35,6 +35,8 @@ from tests.integration_tests.approvals.support import (
     agent,
     answers,
     ask,
+    asked_for,
+    learned,
     middleware,
     questions,
     results,
@@ -86,9 +88,7 @@ async def test_a_call_that_was_cut_is_asked_about(bench: Bench, window: int, *, 
     long = calls("refund", order=f"A7{' ' * 12_000}", amount=20)
     shop, _, done = await start(bench, "batched", long, "Done.", model=model)
     assert (len(questions(done)), len(shop.ran)) == (int(asks), int(not asks))
-    [kept] = bench.memory(CRITERION).judgments(waiting=True)
-    assert kept.judgment.review is not None
-    assert kept.judgment.review.reasons == ["too_long"] * asks
+    assert asked_for(bench) == [["too_long"] * asks]
 
 
 class Alternating:
@@ -110,8 +110,7 @@ async def test_a_condition_that_changes_lets_no_call_run(bench: Bench, mode: str
     assert questions(asked) == [REFUND]
     done = await bench.resume(graph, answers(asked, REJECT))
     assert (shop.ran, results(done)[0][0]) == ([], "error")
-    [episode] = await bench.episodes(criterion=CRITERION)
-    assert episode.value is False
+    assert await learned(bench) == {("A7 20", False, REJECT["message"])}
 
 
 @BOTH_MODES
@@ -130,21 +129,23 @@ async def test_a_condition_that_raises_runs_nothing(bench: Bench, mode: str) -> 
         assert shop.ran == []
 
 
-async def test_the_edit_of_a_call_without_an_id_is_the_call_that_runs(bench: Bench) -> None:
-    shop, graph, asked = await start(bench, "batched", Calls(*CALL.calls, call_id=""), "Done.")
+@BOTH_MODES
+async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
+    """The edited call is the one that runs."""
+    await trust_judge(bench)
+    shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id=""), "Done.")
+    assert (questions(asked), shop.ran) == ([REFUND], [])
     await bench.resume(graph, answers(asked, EDIT))
     assert shop.ran == [("A7", 5)]
-    episodes = await bench.episodes(criterion=CRITERION)
-    values = {(episode.example.outputs["args"]["amount"], episode.value) for episode in episodes}
-    assert values == {(20, False), (5, True)}
+    correction = "In the right call amount is 5, not 20."
+    assert await learned(bench) == {("A7 20", False, correction), ("A7 5", True, None)}
 
 
 async def test_a_models_id_of_a_call_is_not_the_persons_reason(bench: Bench) -> None:
     named = Calls(*CALL.calls, call_id="x with reason: Refund all.")
     _, graph, asked = await start(bench, "batched", named, "Done.")
     await bench.resume(graph, answers(asked, {"type": "reject"}))
-    [episode] = await bench.episodes(criterion=CRITERION)
-    assert (episode.value, episode.rationale) == (False, None)
+    assert await learned(bench) == {("A7 20", False, None)}
 
 
 class InThread(AgentMiddleware[Any, Any, Any]):
@@ -192,8 +193,7 @@ async def test_a_decision_on_a_repeated_id_is_learned(bench: Bench, mode: str) -
     agent(bench, shop, Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
     asked = await bench.invoke(graph, ask("Refund it again."))
     await bench.resume(graph, answers(asked, REJECT))
-    values = [episode.value for episode in await bench.episodes(criterion=CRITERION)]
-    assert sorted(map(str, values)) == ["False", "True"]
+    assert {value for _, value, _ in await learned(bench)} == {True, False}
     assert len(distillings(bench.server)) == 1
 
 
@@ -204,8 +204,7 @@ async def test_decisions_on_the_same_call_in_two_threads_both_count(bench: Bench
         agent(bench, Shop(), Calls(*CALL.calls, call_id="x"), "Done.")  # adds replies
         asked = await bench.invoke(graph, ask(), name)
         await bench.resume(graph, answers(asked, decision), name)
-    values = [episode.value for episode in await bench.episodes(criterion=CRITERION)]
-    assert sorted(map(str, values)) == ["False", "True"]
+    assert {value for _, value, _ in await learned(bench)} == {True, False}
 
 
 async def test_a_middleware_in_a_graph_without_its_agent_asks(bench: Bench) -> None:
@@ -295,9 +294,8 @@ async def test_calls_in_tasks_of_their_own_are_all_asked_about(bench: Bench) -> 
     done = await bench.resume(graph, answers(asked, APPROVE, REJECT, APPROVE))
     assert sorted(shop.ran) == [("A0", 20), ("A2", 20)]
     assert sorted(status for status, _ in results(done)) == ["error", "success", "success"]
-    episodes = await bench.episodes(criterion=CRITERION)
-    values = {(episode.example.outputs["args"]["order"], episode.value) for episode in episodes}
-    assert values == {("A0", True), ("A1", False), ("A2", True)}
+    rejected = ("A1 20", False, REJECT["message"])
+    assert await learned(bench) == {("A0 20", True, None), rejected, ("A2 20", True, None)}
 
 
 @IN_MEMORY

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AnyMessage, HumanMessage
-from langgraph.graph import END, START, MessagesState, StateGraph, add_messages
+from langchain_core.messages import HumanMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import tools_condition
 from langgraph.types import Command, Send
-from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from memalign_graph import GateVerdict, Numeric
@@ -20,12 +19,10 @@ from tests.integration_tests.gates.support import (
     QUESTION,
     REASON,
     Builder,
-    Kept,
     Told,
     Writer,
     always,
     asked,
-    ended,
     gate_on,
     gated,
     gather,
@@ -41,12 +38,12 @@ async def test_answer_passes_or_is_revised(bench: Bench) -> None:
     graph = gated(bench, Writer("Sorry!"), name="tone")
     result = await bench.invoke(graph, asked())
     assert set(result) == {"messages", "tone"}
-    gate: GateVerdict = result["tone"]
-    assert (gate["status"], gate["passed"], gate["let_through"]) == ("accepted", True, True)
-    assert (gate["gate"], gate["value"], gate["decided_by"]) == ("tone", True, "judge")
-    assert (gate["critique"], gate["revisions"], gate["error"]) == ("", 0, None)
-    assert (gate["feedback"], gate["learned"]) == (None, None)
-    assert gate["judgment"] is not None
+    expected = {"status": "accepted", "passed": True, "let_through": True, "gate": "tone"}
+    expected |= {"value": True, "decided_by": "judge", "critique": "", "revisions": 0}
+    expected |= dict.fromkeys(("error", "feedback", "learned"))
+    expected["turn"] = result["messages"][0].id
+    gate: Any = result["tone"]
+    assert {key: value for key, value in gate.items() if key in expected} == expected
     assert gate["judgment"]["criterion"] == CRITERION.name
     assert gate["example_id"] == gate["judgment"]["example_id"]
     assert texts(result["messages"]) == [QUESTION, "Sorry!"]
@@ -79,19 +76,16 @@ async def test_critique_names_the_guidelines_reported_as_broken(bench: Bench) ->
     guideline = await bench.add_guideline("Call the customer by name.")
     broken = await bench.add_guideline("Begins with a word of regret.")
     numbers: list[Any] = [[2, "2", 99, 0, -1, "one", True, None], "two", None, {"1": 1}, 99, [[1]]]
-    for number, number_text in enumerate(numbers):
+    for number, cited in enumerate(numbers):
         writer = Writer()
-        bench.server.script(verdict(False, broken_guidelines=number_text), verdict(True))
+        bench.server.script(verdict(False, broken_guidelines=cited), verdict(True))
         result = await bench.invoke(gated(bench, writer), asked(), str(number))
         assert result["quality_gate"]["status"] == "accepted"
         critique = writer.seen[1]["messages"][-1].text
         assert critique.count(broken.text) == (number == 0)
         assert guideline.text not in critique
-    bench.server.chats.clear()
-    bench.server.script(verdict(False), verdict(True))
     await bench.invoke(gated(bench, Writer(), cite_guidelines=False), asked())
-    schema = judgings(bench.server)[0].schema
-    assert schema is not None
+    schema = judgings(bench.server)[-1].schema or {}
     assert list(schema["properties"]) == ["rationale", "value"]
 
 
@@ -151,33 +145,19 @@ async def test_custom_schemas_are_unchanged(bench: Bench, output: Any) -> None:
     assert returned == {"messages", "quality_gate", "critique"}
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    messages: Annotated[list[AnyMessage], add_messages] = []
-
-
-@pytest.mark.parametrize("state", [Strict, Kept])
-async def test_key_of_the_verdict_may_be_declared_or_not(bench: Bench, state: Any) -> None:
-    bench.server.script(verdict(False), verdict(True))
-    result = await bench.invoke(gated(bench, Writer(), state=state), asked())
-    assert set(result) == {"messages", "quality_gate"}
-    assert ended(result) == ("accepted", 1)
-
-
 async def test_events_report_the_status_of_every_draft(bench: Bench) -> None:
     bench.server.script(verdict(False), verdict(True))
     graph = gated(bench, Writer(), name="tone", max_revisions=3)
     parts = await bench.stream(graph, asked(), stream_mode=["custom", "updates"])
     events = [part for mode, part in parts if mode == "custom"]
     assert json.loads(json.dumps(events)) == events
-    assert [event["status"] for event in events] == ["judging", "revise", "judging", "accepted"]
-    assert [event["revisions"] for event in events] == [0, 1, 1, 1]
-    for event in events:
-        assert (event["type"], event["gate"]) == ("quality_gate", "tone")
-        assert (event["criterion"], event["max_revisions"]) == (CRITERION.name, 3)
+    steps = [(event["status"], event["revisions"]) for event in events]
+    assert steps == [("judging", 0), ("revise", 1), ("judging", 1), ("accepted", 1)]
+    shared = {"type": "quality_gate", "gate": "tone", "criterion": CRITERION.name}
+    shared |= {"max_revisions": 3, "error": None}
+    assert all(event.items() >= shared.items() for event in events)
     assert REASON in events[1]["critique"]
-    last = events[3]
-    assert (last["value"], last["decided_by"], last["error"]) == (True, "judge", None)
+    assert (events[3]["value"], events[3]["decided_by"]) == (True, "judge")
     updates = [part for mode, part in parts if mode == "updates"]
     nodes = [next(iter(part)) for part in updates if "tone.before_turn" not in part]
     assert nodes == ["write", "tone"] * 2
@@ -233,8 +213,8 @@ async def test_each_gate_of_a_chain_counts_its_own_revisions(bench: Bench) -> No
     for name in ("tone", "short"):
         assert (result[name]["status"], result[name]["gate"]) == ("accepted", name)
     assert result["short"]["revisions"] == 1
-    texts = [item.text for item in result["messages"] if isinstance(item, HumanMessage)][1:]
-    assert ["cold" in texts[0], "long" in texts[1]] == [True, True]
+    critiques = [item.text for item in result["messages"] if isinstance(item, HumanMessage)][1:]
+    assert ["cold" in critiques[0], "long" in critiques[1]] == [True, True]
 
 
 @pytest.mark.parametrize("bad", ["short", "tone"])

@@ -1,23 +1,18 @@
 """How a gate extracts the example from a conversation, and its critiques."""
 
-import random
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.graph import add_messages
 from pydantic import BaseModel
 
 from memalign_graph import Criterion, Example, Feedback, InvalidInputError, Judgment, Numeric
 from memalign_graph.conversation import (
     NO_ANSWER,
-    before_answer,
     critique_message,
     critique_text,
-    is_from_gate,
     parse_seen,
-    read_key,
     read_turn,
     what_gate_sees,
 )
@@ -109,42 +104,27 @@ FINDS: dict[str, tuple[list[Any], tuple[str, str] | None]] = {
 }
 
 
-@dataclass
-class Conversation:
-    messages: list[Any]
-
-
-class Modelled(BaseModel):
-    messages: list[Any]
-
-
-def example_in(state: Any, messages_key: str = "messages", sees: Sees = "answer") -> Example | str:
-    turn = read_turn(read_key(state, messages_key), {})
-    return parse_seen(what_gate_sees(turn, messages_key, sees))
+def example_in(messages: Any, sees: Sees = "answer", **fields: Any) -> Example | str:
+    return parse_seen(what_gate_sees(read_turn(messages, {}, **fields), "chat", sees))
 
 
 @pytest.mark.parametrize("case", list(FINDS))
 def test_last_question_and_last_answer(case: str) -> None:
     messages, expected = FINDS[case]
-    for state in ({"messages": messages}, Conversation(messages), Modelled(messages=messages)):
-        example = example_in(state)
-        if expected is None:
-            assert example == NO_ANSWER
-        else:
-            assert example == Example(inputs=expected[0], outputs=expected[1])
+    example = NO_ANSWER if expected is None else Example(inputs=expected[0], outputs=expected[1])
+    assert example_in(messages) == example
 
 
-@pytest.mark.parametrize("state", [{}, {"messages": []}, {"messages": None}, {"messages": "Hi"}, 7])
-def test_missing_messages_raise_one_sentence(state: Any) -> None:
-    with pytest.raises(InvalidInputError, match="messages: the state has no messages") as caught:
-        example_in(state)
-    assert "example=" in str(caught.value)
+NO_REQUESTS: list[tuple[Any, str]] = [
+    *((nothing, "the state has no messages") for nothing in ((), None, "Hi", 7)),
+    *(([odd], "no message is human") for odd in (AIMessage("A"), SystemMessage("S"), CRITIQUE)),
+]
 
 
-@pytest.mark.parametrize("messages", [[AIMessage("A")], [SystemMessage("S")], [CRITIQUE]])
-def test_conversation_without_a_human_message_raises_one_sentence(messages: list[Any]) -> None:
-    with pytest.raises(InvalidInputError, match="chat: no message is human"):
-        example_in({"chat": messages}, "chat")
+@pytest.mark.parametrize(("messages", "why"), NO_REQUESTS)
+def test_conversation_without_a_request_raises_one_sentence(messages: Any, why: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"^chat: {why}.* Use `example=`"):
+        example_in(messages)
 
 
 TEXT_ALONE = [
@@ -157,8 +137,8 @@ TEXT_ALONE = [
 @pytest.mark.parametrize("sees", ["turn", "conversation"])
 @pytest.mark.parametrize("case", TEXT_ALONE)
 def test_turn_without_calls_and_history_is_the_last_exchange(case: str, sees: Sees) -> None:
-    state = {"messages": FINDS[case][0]}
-    assert example_in(state, sees=sees) == example_in(state)
+    messages, _ = FINDS[case]
+    assert example_in(messages, sees) == example_in(messages)
 
 
 def user(text: str) -> dict[str, Any]:
@@ -248,6 +228,16 @@ SEEN: dict[str, tuple[list[Any], Any, Any]] = {
         "Where is it?",
         [*STEPS, "Kiel."],
     ),
+    "call-with-the-id-of-a-gates-call": (
+        [
+            *(ASKED, CALLING, FOUND),
+            AIMessage("", tool_calls=[{**CHECK, "id": "1"}]),
+            ToolMessage("The answer passed.", tool_call_id="1", artifact=VERDICT),
+            AIMessage("Kiel."),
+        ],
+        "Where is it?",
+        [*STEPS, "Kiel."],
+    ),
     "picture-before": (
         [HumanMessage([{"type": "image", "url": "x"}]), AIMessage("A dog."), ASKED, AIMessage("A")],
         [user("[image]"), assistant("A dog."), user("Where is it?")],
@@ -256,150 +246,65 @@ SEEN: dict[str, tuple[list[Any], Any, Any]] = {
 }
 
 
-def seen_outputs(outputs: Any) -> Any:
-    if not isinstance(outputs, list):
-        return outputs
-    return [assistant(step) if isinstance(step, str) else step for step in outputs]
-
-
 @pytest.mark.parametrize("case", list(SEEN))
-def test_turn_is_judged_as_steps(case: str) -> None:
+def test_turn_and_whole_conversation_are_judged_as_steps(case: str) -> None:
     messages, inputs, outputs = SEEN[case]
-    example = example_in({"messages": messages}, sees="turn")
-    assert example == Example(inputs=inputs, outputs=seen_outputs(outputs))
+    steps = outputs if isinstance(outputs, list) else [outputs]
+    steps = [assistant(step) if isinstance(step, str) else step for step in steps]
+    seen = steps if isinstance(outputs, list) else outputs
+    assert example_in(messages, "turn") == Example(inputs=inputs, outputs=seen)
+    before = inputs if isinstance(inputs, list) else [user(inputs)]
+    whole = Example(inputs=before[0]["content"], outputs=[*before, *steps])
+    assert example_in(messages, "conversation") == whole
 
 
 @pytest.mark.parametrize("is_structured", [True, False])
 def test_a_tools_result_that_was_sent_back_is_a_step(*, is_structured: bool) -> None:
     """A structured response may be the call of a tool that does nothing."""
-    messages = [ASKED, CALLING, FOUND, CRITIQUE, CALLING, FOUND]
+    steps = [CALLING, FOUND]
     structured = {"city": "Kiel"} if is_structured else None
-    seen = what_gate_sees(read_turn(messages, {}, structured=structured), "messages", "turn")
-    assert seen is not None
-    assert seen["outputs"] == ({"city": "Kiel"} if is_structured else [*STEPS, *STEPS])
-    unmarked = read_turn([*messages[:3], *messages[4:]], {}, has_unmarked_drafts=True)
-    assert what_gate_sees(unmarked, "messages", "turn") == {**seen, "outputs": [*STEPS, *STEPS]}
-
-
-@pytest.mark.parametrize("case", list(SEEN))
-def test_whole_conversation_is_judged_as_steps(case: str) -> None:
-    messages, inputs, outputs = SEEN[case]
-    before = inputs if isinstance(inputs, list) else [user(inputs)]
-    steps = seen_outputs(outputs)
-    steps = steps if isinstance(steps, list) else [assistant(steps)]
-    example = example_in({"messages": messages}, sees="conversation")
-    first = "(no text)" if case == "picture-before" else before[0]["content"]
-    assert isinstance(example, Example)
-    assert example.outputs == [*before, *steps]
-    assert case == "picture-before" or example.inputs == first
-
-
-def test_a_removed_draft_is_not_a_step_of_the_turn() -> None:
-    """Also if its critique is still there."""
-    first: list[Any] = [ASKED, CALLING, FOUND, AIMessage("a"), CRITIQUE, AIMessage("b")]
-    drafts: Any = add_messages([], first)
-    begun = {"asked_id": drafts[0].id}
-    judged = before_answer(read_turn(drafts, begun))
-    later = [SUMMARY, *drafts[4:], critique_message("Too long.", "quality_gate"), AIMessage("c")]
-    turn = read_turn(later, {**begun, "before_answer": judged})
-    extracted = parse_seen(what_gate_sees(turn, "messages", "turn"))
-    assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, assistant("c")])
-
-
-def random_steps(random_: random.Random, name: str) -> list[Any]:
-    """Return calls with results, some after a note of middleware; ids of calls may repeat."""
-    steps: list[Any] = []
-    for number in range(random_.randrange(3)):
-        call = {**CALL, "name": name, "args": {"n": number}, "id": random_.choice("12")}
-        steps += [SUMMARY] if random_.random() < 0.2 else []
-        steps += [AIMessage("", tool_calls=[call])]
-        steps += [ToolMessage(f"{name} {number}", tool_call_id=call["id"])]
-    return steps
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_messages_that_are_removed_between_drafts_are_judged_in_their_places(seed: int) -> None:
-    random_ = random.Random(seed)  # noqa: S311 - a simulation
-    first = [HumanMessage("Hi"), *random_steps(random_, "greet"), AIMessage("Hello.")]
-    every: list[Any] = add_messages([], [*first, ASKED, *random_steps(random_, "find")])  # type: ignore[assignment] # a list
-    left, begun = list(every), {"asked_id": every[len(first)].id}
-    state: dict[str, Any] = begun
-    for number in range(3):
-        draft = AIMessage(f"Draft {number}.", id=f"draft {number}")
-        every, left = [*every, draft], [*left, draft]
-        for sees in get_args(Sees):
-            seen = what_gate_sees(read_turn(left, state), "messages", sees)
-            assert seen == what_gate_sees(read_turn(every, begun), "messages", sees)
-        state = {**begun, "before_answer": before_answer(read_turn(left, state))}
-        share = random_.choice([0, 0.4, 1])
-        left = [each for each in left if is_from_gate(each) or random_.random() >= share]
-        critique = critique_message("Too cold.", "quality_gate")
-        later = add_messages([], [critique, *random_steps(random_, f"again{number}")])
-        every, left = [*every, *later], [SUMMARY, *left, *later]
+    seen = example_in([ASKED, *steps, CRITIQUE, *steps], "turn", structured=structured)
+    twice = Example(inputs="Where is it?", outputs=[*STEPS, *STEPS])
+    assert seen == (twice.model_copy(update={"outputs": structured}) if is_structured else twice)
+    assert example_in([ASKED, *steps, *steps], "turn", has_unmarked_drafts=True) == twice
 
 
 def test_last_answer_of_each_turn_counts_if_critiques_have_their_own_key() -> None:
     first = [HumanMessage("Hi"), AIMessage("Yo"), AIMessage("Yes?")]
     now = [ASKED, CALLING, FOUND, AIMessage("a"), CALLING, FOUND, AIMessage("b")]
     for is_marked, answers in ((False, ["Yes?", "b"]), (True, ["Yo", "Yes?", "a", "b"])):
-        turn = read_turn([*first, *now], {}, has_unmarked_drafts=not is_marked)
-        extracted = parse_seen(what_gate_sees(turn, "messages", "turn"))
+        extracted = example_in([*first, *now], "turn", has_unmarked_drafts=not is_marked)
         assert isinstance(extracted, Example)
         messages = [*extracted.inputs, *extracted.outputs]
-        feedback = [message["content"] for message in messages if message["role"] == "assistant"]
-        assert [text for text in feedback if text != "I look it up."] == answers
+        texts = [message["content"] for message in messages if message["role"] == "assistant"]
+        assert [text for text in texts if text != "I look it up."] == answers
 
 
 class Form(BaseModel):
     city: str = "Kiel"
 
 
-@pytest.mark.parametrize("structured", [Form(), {"city": "Kiel"}])
+@dataclass
+class Fields:
+    city: str = "Kiel"
+
+
+@pytest.mark.parametrize("structured", [Form(), Fields(), {"city": "Kiel"}])
 def test_structured_response_of_an_agent_is_the_answer(structured: Any) -> None:
-    turn = read_turn([ASKED, CALLING], {}, structured=structured)
-    turn_view = what_gate_sees(turn, "messages", "turn")
-    assert turn_view == {"inputs": "Where is it?", "outputs": {"city": "Kiel"}}
+    extracted = example_in([ASKED, CALLING], "turn", structured=structured)
+    assert extracted == Example(inputs="Where is it?", outputs={"city": "Kiel"})
     messages = [ASKED, CALLING, FOUND, AIMessage('{"city":"Kiel"}')]
-    turn_view = what_gate_sees(read_turn(messages, {}, structured=structured), "messages", "turn")
-    outputs = [*STEPS, assistant('{"city": "Kiel"}')]
-    assert turn_view == {"inputs": "Where is it?", "outputs": outputs}
+    extracted = example_in(messages, "turn", structured=structured)
+    answer = assistant('{"city": "Kiel"}')
+    assert extracted == Example(inputs="Where is it?", outputs=[*STEPS, answer])
 
 
 def test_tools_precede_the_request_and_are_not_embedded() -> None:
     tools = "The assistant's tools:\n- find: finds"
     turn = read_turn([ASKED, AIMessage("Kiel.")], {"tools": tools})
-    turn_view = what_gate_sees(turn, "messages", "turn")
-    assert turn_view is not None
-    assert turn_view["inputs"] == [
-        {"role": "system", "content": tools},
-        user("Where is it?"),
-    ]
-    assert "finds" not in retrieval_text(Example(**turn_view))[0]
-
-
-def test_call_that_shares_its_id_with_a_gates_is_judged() -> None:
-    """Some models number the calls of each message."""
-    checked = {"gate": "check_quality", "let_through": True, "judgment": None}
-    messages = [
-        HumanMessage("Refund me.", id="1"),
-        AIMessage("", tool_calls=[{"name": "refund", "args": {"cents": 900}, "id": "call_0"}]),
-        ToolMessage("Refunded.", tool_call_id="call_0"),
-        AIMessage("", tool_calls=[{"name": "check_quality", "args": {}, "id": "call_0"}]),
-        ToolMessage("The answer passed.", tool_call_id="call_0", artifact=checked),
-        AIMessage("Done."),
-    ]
-    seen = what_gate_sees(read_turn(messages, {"asked_id": "1"}), "messages", "turn")
-    assert seen is not None
-    message = str(seen["outputs"])
-    assert "refund" in message
-    assert "Refunded." in message
-    assert "check_quality" not in message
-
-
-def test_structured_response_in_a_custom_graph_is_not_the_answer() -> None:
-    """It may belong to an earlier turn."""
-    state = {"messages": [ASKED, AIMessage("A")], "structured_response": Form()}
-    assert example_in(state) == Example(inputs="Where is it?", outputs="A")
+    seen = what_gate_sees(turn, "messages", "turn") or {}
+    assert seen["inputs"] == [{"role": "system", "content": tools}, user("Where is it?")]
+    assert "finds" not in retrieval_text(Example(**seen))[0]
 
 
 def test_function_may_return_an_example_or_its_fields() -> None:
@@ -432,32 +337,24 @@ def test_critique_has_rationale_value_and_broken_guidelines() -> None:
     assert not critique_of(CRITERION, judgment(False, "")).rstrip().endswith("says:")
 
 
-def test_experts_feedback_replaces_the_judges_rationale() -> None:
-    judgment_made = judgment(True, "It is warm.")
-    text = critique_of(CRITERION, judgment_made, "Say sorry.", value=False, rationale="Too cold.")
-    assert "false" in text
-    assert "An expert says: Too cold." in text
-    bare = critique_of(CRITERION, judgment_made, "Say sorry.", value=False)
-    assert "An expert decided so, and gave no reason." in bare
-    for comment in (text, bare):
-        assert "It is warm." not in comment
-        assert "Say sorry." not in comment
+WARM = {"value": True, "rationale": "It is warm."}
+OVERRULED = {"value": False, "rationale": "It is warm.", "evidence": OUTWEIGHED}
+REJECTED = {"value": False, "rationale": "Too cold."}
 
 
-def test_rationale_of_an_overruled_judge_is_not_in_the_critique() -> None:
-    judgment_made = judgment(False, "It is warm.", evidence=OUTWEIGHED)
-    text = critique_of(CRITERION, judgment_made, "Say sorry.")
+@pytest.mark.parametrize(
+    ("judged", "feedback", "reason"),
+    [
+        (WARM, REJECTED, "An expert says: Too cold."),
+        (WARM, {"value": False}, "An expert decided so, and gave no reason."),
+        (OVERRULED, {}, "Experts did not accept the answers most like this one."),
+        (OVERRULED, REJECTED, "An expert says: Too cold."),
+    ],
+)
+def test_critique_has_no_reason_of_a_judge_that_was_overruled(
+    judged: Any, feedback: Any, reason: str
+) -> None:
+    text = critique_of(CRITERION, judgment(**judged), "Say sorry.", **feedback)
+    assert "The result is: false." in text
+    assert text.endswith(reason)
     assert "It is warm." not in text
-    assert "Say sorry." not in text
-    assert "Experts did not accept the answers most like this one." in text
-    text = critique_of(CRITERION, judgment_made, value=False, rationale="Too cold.")
-    assert "Too cold." in text
-    assert "most like this one" not in text
-
-
-def test_critique_is_a_human_message_marked_as_from_the_gate() -> None:
-    message = critique_message("Too cold.", "quality_gate")
-    assert type(message) is HumanMessage
-    assert message.text.startswith("Too cold.")
-    assert is_from_gate(message)
-    assert not is_from_gate(HumanMessage(message.text))

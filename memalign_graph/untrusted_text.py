@@ -1,0 +1,108 @@
+"""The rule on untrusted text: whether a call's address, amount or identifier is a tool's words."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+from memalign_graph.conversation import is_question, messages_since_question
+from memalign_graph.memory.external_traces import texts_in
+from memalign_graph.transcript import OWN_PARTS
+
+_DESTINATION = re.compile(
+    r"(?:to|b?cc|recipient|e?mail|address|ur[li]|link|domain|host|phone|iban|account|wallet|payee|"
+    r"amount|price|sum|total|id|uuid|number)(?:e?s)?",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_PART = re.compile(r"[^\s<>,;:()$\u00a3\u00a5\u20a0-\u20cf]+")
+"""A part of a value, such as the address in `Bob <bob@example.com>` or the amount in `$5`."""
+_NUMBER = re.compile(
+    r"(?<!\w)(?<!\d[.,])(\d{1,3}(?:[ ,.'\u2019]\d{3})++|\d++)(?:[.,](\d++))?+(?!\w|[.,]\d)"
+)
+_UNSEEN = re.compile(r"[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+_MAX_DESTINATIONS = 1_000
+
+
+def repeats_tool_text(args: Mapping[str, Any], messages: Sequence[Any]) -> bool:
+    """Return whether an address, amount or identifier comes from a tool and not from the user.
+
+    The value, or a part of it with an `@` or a digit, occurs in a tool's result since the user's
+    last message, and in nothing that the user wrote. The words of an argument's name show that it
+    is such a field, as in `recipient_email`, `orderId` or `amount`.
+    """
+    written = [_with_numbers(each.text, is_users=True) for each in messages if is_question(each)]
+    since = messages_since_question(messages)
+    returned = [_with_numbers(text) for message in since for text in _returned_texts(message)]
+    values = [*islice(_destinations(args, named=False), _MAX_DESTINATIONS)] if returned else []
+    return len(values) == _MAX_DESTINATIONS or any(
+        _occurs_in(value, returned) and not _occurs_in(value, written) for value in values
+    )
+
+
+def _comparable(text: str) -> str:
+    """Return a text without what a model may leave out or change when it copies an address."""
+    return _UNSEEN.sub("", unicodedata.normalize("NFKC", text)).casefold()
+
+
+def _with_numbers(text: str, *, is_users: bool = False) -> str:
+    text = _comparable(text)
+    return " ".join([text, *_numbers(text, is_users=is_users)])
+
+
+def _numbers(text: str, *, is_users: bool = False) -> Iterator[str]:
+    """Yield the formatted numbers of a text as a program writes them: `$1,000.50` is `1000.5`."""
+    for number in _NUMBER.finditer(text):
+        digits = "".join(filter(str.isdigit, number[1]))
+        decimals = (number[2] or "").rstrip("0")
+        plain = f"{digits}.{decimals}" if decimals else digits
+        may_be_small = is_users and "." in number[1] and not number[2]  # 1.000 is 1 in English
+        if plain != number[0] and not may_be_small:
+            yield plain
+
+
+def _returned_texts(message: Any) -> set[str]:
+    """Return what tools say in a message: JSON or a document counts as well as text."""
+    content = getattr(message, "content", None)
+    if isinstance(message, AIMessage):
+        # A provider runs some tools itself, such as a web search, within the model's message.
+        parts = content if isinstance(content, list) else []
+        content = [
+            part for part in parts if isinstance(part, dict) and part.get("type") not in OWN_PARTS
+        ]
+        return {str(content), *texts_in(content)} if content else set()
+    # A note of middleware may be a summary of tools' results.
+    if not isinstance(message, ToolMessage | HumanMessage) or is_question(message):
+        return set()
+    # `str` also writes numbers, but not all texts as they are.
+    return {message.text, str(content), *texts_in(content)}
+
+
+def _destinations(value: Any, *, named: bool) -> Iterator[str]:
+    """Yield the values of fields whose names mean an address, an amount or an identifier."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            is_named = any(map(_DESTINATION.fullmatch, _WORD.findall(str(name))))
+            yield from _destinations(part, named=named or is_named)
+            yield from _distinctive_parts(_comparable(str(name))) if named else ()
+    elif isinstance(value, list):
+        for part in value:
+            yield from _destinations(part, named=named)
+    elif named and isinstance(value, str | int | float) and not isinstance(value, bool):
+        text = _comparable(str(value)).strip()
+        yield from [text] if text else []
+        yield from _distinctive_parts(text)
+        yield from _numbers(text)
+
+
+def _distinctive_parts(text: str) -> Iterator[str]:
+    return (part for part in _PART.findall(text) if re.search(r"[@\d]", part))
+
+
+def _occurs_in(value: str, texts: Sequence[str]) -> bool:
+    """Return whether a text has a value, and not as a part of a longer word or number."""
+    pattern = rf"(?<!\w){re.escape(value)}(?!\w)"
+    return any(value in text and re.search(pattern, text) for text in texts)  # `in` is fast
