@@ -110,7 +110,7 @@ class QualityGateMiddleware(AgentMiddleware[Any, Any, Any]):
         update: StateUpdate = {self.name: verdict, self._turn_key: turn_state}
         messages = self._gate.messages_after(verdict, turn) if verdict else []
         if verdict.get("status") == "revise":
-            update |= {self._turn_key: {**turn_state, "spoke": False}, "jump_to": "model"}
+            update["jump_to"] = "model"
         elif messages and turn.structured is not None:
             update["structured_response"] = None
         return update | ({MESSAGES: messages} if messages else {})

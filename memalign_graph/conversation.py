@@ -32,7 +32,7 @@ TurnState = Mapping[str, Any]
 are those of the run's context, which an interrupt does not keep. `turn`, `status` and `revisions`
 are those of the gate's last verdict: a gate that is wired by hand keeps only its verdict. In an
 agent there are also `tools`, and `spoke`: the id of the last human message that the model answered,
-or False.
+False, or True if it has no id.
 """
 
 # The keys of `additional_kwargs` that name the writer of a message, as in LangChain's middleware.
@@ -105,10 +105,8 @@ def with_notes_as_results(messages: Sequence[Any]) -> list[Any]:
     return list(map(shown, messages))
 
 
-def is_from_gate(message: Any, name: str | None = None) -> bool:
-    """Return whether a gate wrote a message: any gate, or the one with this name."""
-    source = message.additional_kwargs if isinstance(message, BaseMessage) else {}
-    return source.get(_SOURCE) == _GATE_SOURCE and name in (None, source.get(_GATE))
+def is_from_gate(message: BaseMessage) -> bool:
+    return message.additional_kwargs.get(_SOURCE) == _GATE_SOURCE
 
 
 def critique_message(critique: str, name: str) -> HumanMessage:
@@ -227,19 +225,19 @@ def what_gate_sees(turn: Turn, messages_key: str, sees: Sees) -> dict[str, Any] 
             f"{messages_key}: {why}. Use `example=`, a function from the state to `inputs` and "
             "`outputs`."
         )
-    outputs, structured = _final_answer(messages, turn.structured)
+    outputs, replaced = _final_answer(messages, turn.structured)
     if not outputs:
         return None
     asked = questions[-1] if questions else -1
     request: Any = request_text(messages[asked]) if questions else turn.state["asked"]
     request = request or "(no text)"
-    shown, end = _shown(messages, turn), len(messages) - len(structured)
+    shown, end = _shown(messages, turn), len(messages) - len(replaced)
     before = [message for place, message in shown if place < asked]
     steps = [message for place, message in shown if asked < place < end]
     has_steps = any(isinstance(message, ToolMessage) or _calls(message) for message in steps)
     if not questions:
         steps, has_steps = [SystemMessage(_BEGINNING_REMOVED), *steps], True
-    if structured:
+    if replaced:
         text = outputs if isinstance(outputs, str) else json.dumps(outputs, ensure_ascii=False)
         steps.append(AIMessage(text))
     if sees == "conversation" and (before or has_steps):
@@ -294,7 +292,7 @@ def _shown(messages: Sequence[BaseMessage], turn: Turn) -> list[tuple[int, BaseM
     """Return the messages to judge by their place: no drafts, critiques, or notes of middleware."""
     drafts = _drafts(messages, turn)
     shown: list[tuple[int, BaseMessage]] = []
-    checked: set[str] = set()
+    checked: set[str] = set()  # the calls of a gate's tool
     for place, message in reversed([*enumerate(messages)]):
         visible, calls = message, _calls(message)
         if calls:

@@ -27,6 +27,7 @@ from tests.integration_tests.agents.support import (
 )
 from tests.integration_tests.gates.support import QUESTION, inputs, outputs, pending
 
+REMOVED = "1. system: The first messages of this turn were removed from the conversation."
 ORDERS = pytest.mark.parametrize("gate_first", [True, False], ids=["gate-first", "gate-last"])
 
 
@@ -83,8 +84,9 @@ async def test_summarized_conversation_is_judged_with_its_last_question(bench: B
     result = await bench.invoke(graph, ask("Two?"))
     assert "They spoke of one and two." in messages_of(result)[0][1]
     assert inputs(bench.server) == [QUESTION, QUESTION, "Two?"]
-    assert outputs(bench.server) == ["Draft 1.", "So sorry!", "Second."]
-    assert model.left == 0
+    first, revised, last = outputs(bench.server)
+    assert (first, last, model.left) == ("Draft 1.", "Second.", 0)
+    assert revised.splitlines() == [REMOVED, "2. assistant (final answer): So sorry!"]
 
 
 async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) -> None:
@@ -96,7 +98,7 @@ async def test_answer_is_judged_after_its_question_was_summarized(bench: Bench) 
     assert inputs(bench.server) == [QUESTION]
     [judged] = outputs(bench.server)
     assert judged.splitlines() == [
-        "1. system: The first messages of this turn were removed from the conversation.",
+        REMOVED,
         '2. called track(order="2")',
         "   returned: 2 is in Rome.",
         "3. assistant (final answer): So sorry!",

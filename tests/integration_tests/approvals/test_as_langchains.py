@@ -14,7 +14,7 @@ from langgraph.types import Command
 from memalign_graph import ApprovalMiddleware, InvalidInputError
 from tests.conftest import Bench, thread
 from tests.integration_tests.agents.support import AgentModel, Calls
-from tests.integration_tests.approvals.support import APPROVE, BOTH_MODES, CRITERION, Shop, ask
+from tests.integration_tests.approvals.support import APPROVE, CRITERION, Shop, ask
 from tests.integration_tests.gates.support import models
 
 REFUND = ("refund", {"order": "A7", "amount": 20})
@@ -106,7 +106,7 @@ def run(bench: Bench, middleware: Any, calls: list[Any], *replies: list[Any]) ->
     result = graph.invoke(ask(), thread("t"))
     asked = result.get("__interrupt__", ())
     asked = sorted(asked, key=lambda interrupt: interrupt.value.get("tool_call_id", ""))
-    seen = [[(each.value, getattr(each, "response_schema", None)) for each in asked]]
+    seen: list[Any] = [[(each.value, getattr(each, "response_schema", None)) for each in asked]]
     for decisions in replies:
         reply: Any = {"decisions": decisions}
         if asked and "action_requests" not in asked[0].value:
@@ -122,7 +122,6 @@ def run(bench: Bench, middleware: Any, calls: list[Any], *replies: list[Any]) ->
     return seen
 
 
-@BOTH_MODES
 @pytest.mark.parametrize("case", [*CASES, *WRONG])
 def test_questions_and_decisions_are_as_langchains(bench: Bench, mode: str, case: str) -> None:
     """Also if the first answer is wrong, and the second is right."""

@@ -26,7 +26,6 @@ from tests.conftest import DOWN, Bench, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
-    BOTH_MODES,
     CALL,
     CRITERION,
     IN_MEMORY,
@@ -48,7 +47,6 @@ from tests.integration_tests.gates.support import always
 from tests.loopback import Rule
 
 
-@BOTH_MODES
 @IN_MEMORY
 @pytest.mark.parametrize("durability", ["async", "exit"])
 async def test_an_approved_call_runs(
@@ -70,7 +68,6 @@ async def test_an_approved_call_runs(
     assert caplog.messages == []
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
@@ -81,7 +78,6 @@ async def test_a_call_like_approved_calls_runs_without_a_question(bench: Bench, 
     assert asked_for(bench) == [[]]
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode: str) -> None:
     several = [("refund", {"order": f"A{number}", "amount": 20}) for number in range(4)]
@@ -108,7 +104,6 @@ async def test_approve_edit_reject_and_respond_in_one_message(bench: Bench, mode
     assert len(await bench.guidelines(criterion=CRITERION)) >= 1
 
 
-@BOTH_MODES
 async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     both = Calls(*CALL.calls, ("send_email", {"to": "x", "body": "y"}))
@@ -119,7 +114,6 @@ async def test_of_two_calls_in_one_message_one_is_asked_about(bench: Bench, mode
     assert await learned(bench) == {("x y", False, None)}
 
 
-@BOTH_MODES
 async def test_a_call_that_the_judge_rejects_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench, verdict=False, value=False)
     bench.server.rules = always(False)
@@ -129,7 +123,6 @@ async def test_a_call_that_the_judge_rejects_is_asked_about(bench: Bench, mode: 
     assert "judged_wrong" in reasons
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     await trust_judge(bench, verdict=False, value=False)
@@ -141,7 +134,6 @@ async def test_a_refusal_has_the_critique(bench: Bench, mode: str) -> None:
     assert "`refund` was refused and did not run. The call did not pass." in text
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_after_a_refusal_its_tool_is_asked_about_in_the_turn(bench: Bench, mode: str) -> None:
     """A model may try other arguments until the judge passes them."""
@@ -162,7 +154,6 @@ async def test_after_a_refusal_its_tool_is_asked_about_in_the_turn(bench: Bench,
     assert shop.ran == [("A7", 19)]
 
 
-@BOTH_MODES
 @IN_MEMORY
 @pytest.mark.parametrize("is_summarized", [False, True])
 async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
@@ -173,7 +164,10 @@ async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
     model, shop = bench.server.chat_model(max_retries=0), Shop()
     summary = SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 1))
     retry = calls("refund", order="A7", amount=19)
-    steps = [Calls(("look_up", {"name": "Bob"})), "They asked for a refund."] * is_summarized
+    steps: list[Any] = [
+        Calls(("look_up", {"name": "Bob"})),
+        "They asked for a refund.",
+    ] * is_summarized
     AgentModel(bench.server, CALL, *steps, retry, "Done.")
     approvals = middleware(bench, interrupt_mode=mode, **options)
     stores: dict[str, Any] = {"store": bench.store, "checkpointer": bench.saver}
@@ -187,14 +181,12 @@ async def test_after_a_rejection_its_tool_is_asked_about_in_the_turn(
     assert any("refused_before" in reasons for reasons in asked_for(bench))
 
 
-@BOTH_MODES
 async def test_nothing_is_refused_before_the_judge_is_trusted(bench: Bench, mode: str) -> None:
     bench.server.rules = always(False)
     _, _, asked = await start(bench, mode, CALL, on_fail="refuse")
     assert questions(asked) == [REFUND]
 
 
-@BOTH_MODES
 async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     seen: list[Any] = []
@@ -209,7 +201,6 @@ async def test_always_ask_may_be_a_function_of_the_call(bench: Bench, mode: str)
     assert {*seen[0]} == {"name", "args", "id"}
 
 
-@BOTH_MODES
 async def test_an_address_that_only_a_tool_named_is_asked_about(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
     body = "Your refund of 20 for the hat, order A7."
@@ -248,7 +239,6 @@ async def test_the_person_who_decides_is_the_author(bench: Bench) -> None:
     assert [episode.author for episode in await bench.episodes(criterion=CRITERION)] == ["ann"]
 
 
-@BOTH_MODES
 async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_path: Path) -> None:
     def run(shop: Shop, graph_input: Any) -> Any:
         store_file, saver_file = str(tmp_path / "store.db"), str(tmp_path / "threads.db")
@@ -276,7 +266,6 @@ async def test_another_process_resumes_a_question(bench: Bench, mode: str, tmp_p
     assert again["messages"][-1].text == "Done."
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, mode: str) -> None:
     fails = [False, True]
@@ -299,7 +288,6 @@ async def test_a_decision_counts_once_where_the_step_is_run_again(bench: Bench, 
     assert (len(judgings(bench.server)), len(distillings(bench.server))) == (1, 1)
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_resume(
     bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
@@ -316,7 +304,6 @@ async def test_a_judge_that_fails_has_a_person_asked_and_is_not_tried_again_on_r
     assert await learned(bench) == {("A7 20", False, "Not within 30 days.")}
 
 
-@BOTH_MODES
 async def test_a_decision_counts_even_if_nothing_can_be_learned(
     bench: Bench, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,7 +316,6 @@ async def test_a_decision_counts_even_if_nothing_can_be_learned(
     assert (episode.status, episode.rationale) == ("pending", "Not within 30 days.")
 
 
-@BOTH_MODES
 @pytest.mark.parametrize("kind", ["reject", "edit"])
 async def test_unstorable_text_loses_no_decision(bench: Bench, mode: str, kind: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
@@ -353,7 +339,6 @@ async def test_without_a_store_every_call_is_asked_about(bench: Bench) -> None:
     assert shop.ran == [("A7", 20)]
 
 
-@BOTH_MODES
 async def test_the_memory_of_the_run_is_kept_after_a_question(bench: Bench, mode: str) -> None:
     shop = Shop()
     graph = agent(bench, shop, CALL, calls("refund", order="A8", amount=1), interrupt_mode=mode)
@@ -368,7 +353,6 @@ async def test_the_memory_of_the_run_is_kept_after_a_question(bench: Bench, mode
         await bench.invoke(graph, ask(), "other", context={"memaling": {}})
 
 
-@BOTH_MODES
 async def test_a_call_changed_after_the_decision_is_asked_about(bench: Bench, mode: str) -> None:
     paused: Any = {"interrupt_before": ["tools"]}
     shop, graph, asked = await start(bench, mode, CALL, "Done.", **paused)
@@ -386,7 +370,6 @@ async def test_a_call_changed_after_the_decision_is_asked_about(bench: Bench, mo
     assert shop.ran == []
 
 
-@BOTH_MODES
 async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> None:
     shop = Shop()
     model = bench.server.chat_model(max_retries=0)
@@ -409,7 +392,6 @@ async def test_a_subagents_calls_are_asked_about(bench: Bench, mode: str) -> Non
     assert await learned(bench) == {("A7 20", True, None)}
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_an_answer_counts_though_the_ruling_was_lost(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.")
@@ -421,7 +403,6 @@ async def test_an_answer_counts_though_the_ruling_was_lost(bench: Bench, mode: s
     assert (shop.ran, results(done)[0][0]) == ([], "error")
 
 
-@BOTH_MODES
 async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, CALL, "Done.", "Done.")
     bench.saver = deepcopy(bench.saver)
@@ -433,7 +414,6 @@ async def test_a_decision_that_two_processes_read_counts_once(bench: Bench, mode
     assert (shop.ran, len(distillings(bench.server))) == ([], 1)
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_after_an_answer_calls_run_without_a_question_again(bench: Bench, mode: str) -> None:
     await trust_judge(bench)
@@ -456,7 +436,6 @@ async def test_of_two_questions_one_is_answered_later(bench: Bench) -> None:
     assert len(judgings(bench.server)) == 2
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_the_judges_own_tokens_are_not_streamed(bench: Bench, mode: str) -> None:
     shop = Shop()

@@ -24,7 +24,6 @@ from tests.conftest import Bench, Graph, distillings, judgings, thread
 from tests.integration_tests.agents.support import AgentModel, Calls, calls
 from tests.integration_tests.approvals.support import (
     APPROVE,
-    BOTH_MODES,
     CALL,
     CRITERION,
     IN_MEMORY,
@@ -71,7 +70,6 @@ async def test_decisions_on_calls_that_are_always_asked_about_earn_no_trust(
     assert (questions(asked), shop.ran) == ([REFUND], [])
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_tool_that_no_one_may_approve_is_asked_about(bench: Bench, mode: str) -> None:
     """Such as a tool whose result is the person's response."""
@@ -102,7 +100,6 @@ class Alternating:
         return self.checks == 1
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_condition_that_changes_lets_no_call_run(bench: Bench, mode: str) -> None:
     config = {"allowed_decisions": ["approve", "reject"], "when": Alternating()}
@@ -113,7 +110,6 @@ async def test_a_condition_that_changes_lets_no_call_run(bench: Bench, mode: str
     assert await learned(bench) == {("A7 20", False, REJECT["message"])}
 
 
-@BOTH_MODES
 async def test_a_condition_that_raises_runs_nothing(bench: Bench, mode: str) -> None:
     def fails(request: Any) -> bool:
         raise RuntimeError("No such order.")
@@ -129,7 +125,6 @@ async def test_a_condition_that_raises_runs_nothing(bench: Bench, mode: str) -> 
         assert shop.ran == []
 
 
-@BOTH_MODES
 async def test_a_call_without_an_id_is_asked_about(bench: Bench, mode: str) -> None:
     """The edited call is the one that runs."""
     await trust_judge(bench)
@@ -172,7 +167,6 @@ def test_an_undecided_call_does_not_run_without_context(bench: Bench, call_id: s
     assert shop.ran == []
 
 
-@BOTH_MODES
 async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mode: str) -> None:
     other = ("refund", {"order": "A8", "amount": 90})
     shared = Calls(*CALL.calls, other, ("look_up", {"name": "Bob"}), call_id="x")
@@ -186,7 +180,6 @@ async def test_calls_that_share_an_id_are_decided_on_one_by_one(bench: Bench, mo
     assert len(shop.ran) == 3
 
 
-@BOTH_MODES
 async def test_a_decision_on_a_repeated_id_is_learned(bench: Bench, mode: str) -> None:
     shop, graph, asked = await start(bench, mode, Calls(*CALL.calls, call_id="x"), "Done.")
     await bench.resume(graph, answers(asked, APPROVE))
@@ -364,7 +357,6 @@ async def test_a_decision_does_not_hold_for_the_same_call_in_a_later_message(ben
     assert shop.ran == [("A7", 20)]
 
 
-@BOTH_MODES
 @IN_MEMORY
 @pytest.mark.parametrize("decision", [APPROVE, REJECT], ids=lambda decision: decision["type"])
 async def test_a_store_that_is_down_has_a_person_asked_and_the_decision_holds(
@@ -383,7 +375,6 @@ async def test_a_store_that_is_down_has_a_person_asked_and_the_decision_holds(
     assert done["messages"][-1].text == "Done."
 
 
-@BOTH_MODES
 @IN_MEMORY
 async def test_a_call_runs_when_its_decision_is_stored(bench: Bench, mode: str) -> None:
     """So that a failure to store it does not have a tool run twice."""

@@ -154,7 +154,7 @@ class StrictState(BaseModel):
     messages: Annotated[list[AnyMessage], add_messages] = []
 
 
-STATES = [TypedState, PydanticState, DataclassState]
+STATES: list[Any] = [TypedState, PydanticState, DataclassState]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_events_report_the_status_of_every_draft(bench: Bench) -> None:
     assert json.loads(json.dumps(events)) == events
     steps = [(event["status"], event["revisions"]) for event in events]
     assert steps == [("judging", 0), ("revise", 1), ("judging", 1), ("accepted", 1)]
-    shared = {"type": "quality_gate", "gate": "tone", "criterion": CRITERION.name}
+    shared: dict[str, Any] = {"type": "quality_gate", "gate": "tone", "criterion": CRITERION.name}
     shared |= {"max_revisions": 3, "error": None}
     assert all(event.items() >= shared.items() for event in events)
     assert REASON in events[1]["critique"]
