@@ -109,6 +109,13 @@ def is_from_gate(message: BaseMessage) -> bool:
     return message.additional_kwargs.get(_SOURCE) == _GATE_SOURCE
 
 
+def is_revision_request(messages: Sequence[Any], name: str) -> bool:
+    """Return whether the last human message is a critique by the gate with this name."""
+    humans = [message for message in messages if isinstance(message, HumanMessage)]
+    gates = [each.additional_kwargs.get(_GATE) for each in humans[-1:] if is_from_gate(each)]
+    return gates == [name]
+
+
 def critique_message(critique: str, name: str) -> HumanMessage:
     return HumanMessage(
         f"{critique}\n\nWrite the whole answer again so that it passes. Reply with the new answer "

@@ -73,6 +73,12 @@ class GateNode(RunnableLambda[Any, Any]):
         turn = conversation.read_turn(
             messages, turn_state, has_unmarked_drafts=self.critique_key is not None
         )
+        is_uncounted = self._state_schema is None and not turn_state
+        if is_uncounted and conversation.is_revision_request(turn.messages, gate.name):
+            raise InvalidInputError(
+                f"name: the graph state has no key {gate.name!r}, where the gate counts revisions. "
+                f"Add {gate.name}: dict to the state class."
+            )
         parent = state if settings.example is None else _as_parents(state, self._state_schema)
         example = gate.example_in(parent, turn, self.messages_key)
         verdict, turn_state = await gate.decide(io, example, turn)

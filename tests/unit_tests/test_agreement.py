@@ -40,21 +40,11 @@ def units(table: str) -> list[list[Value]]:
     return [[int(digit) for digit in row if digit != "."] for row in table.split()]
 
 
-def expert_feedback(
-    value: Value | None, author: str | None, *, case: str = "q", minute: int = 0
-) -> Episode:
-    return Episode.from_feedback(
-        Feedback.model_validate(
-            {
-                "inputs": case,
-                "outputs": "a",
-                "value": value,
-                "rationale": "Because." if value is None else None,
-                "author": author,
-                "given_at": NOON + timedelta(minutes=minute),
-            }
-        )
-    )
+def expert_feedback(value: Any, author: str | None, *, case: str = "q", minute: int = 0) -> Episode:
+    fields = {"inputs": case, "outputs": "a", "value": value, "author": author}
+    fields |= {"rationale": "Because." if value is None else None}
+    given_at = NOON + timedelta(minutes=minute)
+    return Episode.from_feedback(Feedback.model_validate({**fields, "given_at": given_at}))
 
 
 @pytest.mark.parametrize(
@@ -74,9 +64,9 @@ def test_alpha_is_that_of_the_krippendorff_package(
     ratings: list[list[Value]], nominal: float, ordinal: float, interval: float
 ) -> None:
     # The numbers are those of krippendorff 0.9.0 on PyPI.
-    assert krippendorff_alpha(ratings, "nominal") == pytest.approx(nominal, abs=1e-12)
-    assert krippendorff_alpha(ratings, "ordinal") == pytest.approx(ordinal, abs=1e-12)
-    assert krippendorff_alpha(ratings, "interval") == pytest.approx(interval, abs=1e-12)
+    levels: list[Level] = ["nominal", "ordinal", "interval"]
+    alphas = [krippendorff_alpha(ratings, level) for level in levels]
+    assert alphas == pytest.approx([nominal, ordinal, interval], abs=1e-12)
 
 
 @pytest.mark.parametrize("level", ["nominal", "ordinal", "interval"])
@@ -103,6 +93,7 @@ COUNTS: list[tuple[Scale, list[Any], Any]] = [
     (SHARES, [0.2, 0.3, 0.9], 0.3),
     (SHARES, [0.2, 0.4], pytest.approx(0.3)),
     (WHOLE, [1, 2, 5], 2),
+    (WHOLE, [2, 3], 2),
     (GRADES, ["good", "good", "poor", "poor", "fair"], "fair"),
     (GRADES, ["good", "poor"], "poor"),
 ]
@@ -147,36 +138,40 @@ def test_newest_feedback_breaks_a_tie_and_then_the_id() -> None:
     assert consensus_value(episodes[::-1], Boolean()) is last.value
 
 
+GIVEN = {"example", "value", "author", "given_at"}
+
+
 def test_guard_evaluation_and_prompts_use_the_median() -> None:
     criterion = Criterion(name="share", instructions="How much?", scale=SHARE)
     episodes = [expert_feedback(value, f"expert {value}", minute=value) for value in (2, 3, 9)]
-    fields = "example", "value", "author", "given_at"
-    values = [{name: getattr(episode, name) for name in fields} for episode in episodes]
-    feedback = [Feedback(**value) for value in values]
+    feedback = [Feedback(**episode.model_dump(include=GIVEN)) for episode in episodes]
     assert [case.expected for case in replay_cases_from(episodes, SHARE)] == [3]
     assert [case.expected for case in labelled_cases(feedback, criterion)] == [3]
     [shot] = few_shot_examples(episodes, criterion)
     assert shot["score"] == 3
     recalled = RecalledExample(example=feedback[0].example, episodes=episodes, similarity=1.0)
     assert knn_prediction([recalled], SHARE) == 3
-    prompt = judge_prompt(
-        criterion, feedback[0].example, guidelines=[], recalled=[recalled], max_input_tokens=10_000
-    )
+    options: Any = {"guidelines": [], "recalled": [recalled], "max_input_tokens": 10_000}
+    prompt = judge_prompt(criterion, feedback[0].example, **options)
     [answer] = [message.text for message in prompt.messages if message.type == "ai"]
     assert json.loads(answer)["value"] == 3
 
 
 def test_agreement_names_the_examples_whose_experts_differ() -> None:
+    rated: list[tuple[Any, str | None, str, int]] = [
+        (True, "ann", "later", 5),
+        (False, None, "later", 6),
+        (True, "ann", "first", 0),
+        (False, "cy", "first", 2),
+        (False, "bob", "first", 1),
+        (True, "ann", "agreed", 0),
+        (True, "bob", "agreed", 0),
+        (True, "ann", "alone", 0),
+        (None, "bob", "alone", 0),
+    ]
     episodes = [
-        expert_feedback(True, "ann", case="later", minute=5),
-        expert_feedback(False, None, case="later", minute=6),
-        expert_feedback(True, "ann", case="first", minute=0),
-        expert_feedback(False, "cy", case="first", minute=2),
-        expert_feedback(False, "bob", case="first", minute=1),
-        expert_feedback(True, "ann", case="agreed"),
-        expert_feedback(True, "bob", case="agreed"),
-        expert_feedback(True, "ann", case="alone"),
-        expert_feedback(None, "bob", case="alone"),
+        expert_feedback(value, author, case=case, minute=minute)
+        for value, author, case, minute in rated
     ]
     agreement = expert_agreement(episodes, Boolean())
     assert (agreement.level, agreement.examples) == ("nominal", 3)
@@ -215,19 +210,16 @@ def test_scale_determines_the_measurement_level(
     assert disagreement.example_id == episodes[0].example_id
 
 
-def test_agreement_is_undefined_with_fewer_than_two_values_on_the_scale() -> None:
-    earlier = [
-        expert_feedback("good", "ann"),
-        expert_feedback("great", "bob"),
-        expert_feedback(TRUE, "cy"),
-        expert_feedback("poor", "dan"),
-    ]
-    agreement = expert_agreement(earlier, GRADES)
+def test_values_of_an_earlier_scale_do_not_count() -> None:
+    values = {"ann": "good", "bob": "great", "cy": True, "dan": "poor"}
+    episodes = [expert_feedback(value, author) for author, value in values.items()]
+    agreement = expert_agreement(episodes, GRADES)
     assert agreement.examples == 1
-    given = agreement.disagreements[0].given
-    assert [label.author for label in given] == ["ann", "dan"]
-    both = [expert_feedback(TRUE, name) for name in ("ann", "bob")]
-    for alike, examples in (([], 0), (both, 1)):
-        agreement = expert_agreement(alike, Boolean())
-        assert (agreement.alpha, agreement.disagreements) == (None, [])
-        assert agreement.examples == examples
+    assert [label.author for label in agreement.disagreements[0].given] == ["ann", "dan"]
+
+
+@pytest.mark.parametrize("experts", ["", "ab"])
+def test_agreement_is_undefined_without_values_that_could_differ(experts: str) -> None:
+    agreement = expert_agreement([expert_feedback(TRUE, name) for name in experts], Boolean())
+    assert (agreement.alpha, agreement.disagreements) == (None, [])
+    assert agreement.examples == len(experts) / 2

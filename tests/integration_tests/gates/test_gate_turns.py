@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
-from langgraph.graph import MessagesState, add_messages
+from langgraph.graph import END, MessagesState, add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
-from memalign_graph import GateVerdict, InvalidInputError, MemAlignContext
+from memalign_graph import GateVerdict, InvalidInputError, MemAlignContext, create_quality_gate_node
 from memalign_graph.conversation import critique_message, fallback_messages, read_turn
-from tests.conftest import CASE, COLD, DOWN, EVERY_WAY, Bench, Graph, judgings
+from tests.conftest import CASE, COLD, CRITERION, DOWN, EVERY_WAY, Bench, Graph, judgings
 from tests.integration_tests.gates.support import (
     LENGTH,
     QUESTION,
@@ -29,6 +29,7 @@ from tests.integration_tests.gates.support import (
     gated,
     inputs,
     judge_rule,
+    models,
     texts,
     wired,
     writing,
@@ -365,9 +366,24 @@ async def test_settings_of_a_parents_context_reach_the_judge(
 
 
 async def test_missing_edge_raises_when_the_graph_runs(bench: Bench) -> None:
+    """Without the edge the gate could not count revisions, and the loop would not end."""
     nowhere: Any = writing(Writer())
     nowhere.edges.clear()
     graph = bench.compile(gate_on(bench, nowhere))
     with pytest.raises(InvalidInputError, match="builder: no edge leads from START"):
         await bench.invoke(graph, asked())
     assert bench.server.chats == []
+    writer = Writer()
+    builder = writing(writer)
+    node: Any = create_quality_gate_node(CRITERION, **models(bench), max_revisions=1)
+    builder.add_node("quality_gate", node)
+    builder.add_edge("write", "quality_gate")
+    builder.add_conditional_edges(
+        "quality_gate",
+        lambda state: "write" if state["messages"][-1].type == "human" else END,
+        ["write", END],
+    )
+    bench.server.rules = always(False)
+    with pytest.raises(InvalidInputError, match="name: the graph state has no key 'quality_gate'"):
+        await bench.invoke(bench.compile(builder), asked(), "u")
+    assert len(writer.seen) == 2

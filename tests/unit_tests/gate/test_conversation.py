@@ -160,7 +160,7 @@ VERDICT = {"gate": "check_quality", "let_through": True, "judgment": None}
 SUMMARY = HumanMessage("So far: hello.", additional_kwargs={"lc_source": "summarization"})
 
 UNNAMED = {"name": None, "args": "{\x00", "id": "1", "error": None}
-BROKEN = AIMessage("", invalid_tool_calls=[UNNAMED])
+BROKEN = AIMessage([{"type": "invalid_tool_call", **UNNAMED}], invalid_tool_calls=[UNNAMED])
 NAMELESS = {**FIND, "function": {"name": "", "arguments": "{"}}
 
 SEEN: dict[str, tuple[list[Any], Any, Any]] = {
