@@ -5,6 +5,8 @@ import json
 import math
 from typing import Any
 
+from memalign_graph.errors import show_value
+
 _MAX_DEPTH = 100
 
 
@@ -87,10 +89,10 @@ def asked_id(question: str, model: str) -> str:
 def check_label(label: Any, name: str) -> str:
     """Check a name that becomes part of a store namespace."""
     if not isinstance(label, str):
-        raise ValueError(f"{name} is not a string: {label!r}.")
+        raise ValueError(f"{name} is not a string: {show_value(label)}.")
     if not label or label != label.strip() or "." in label or not label.isprintable():
         raise ValueError(
             f"{name} must not be empty, have a dot or a control character, or begin or end with a "
-            f"space: {label!r}. Use letters, digits, `-` and `_`."
+            f"space: {show_value(label)}. Use letters, digits, `-` and `_`."
         )
     return label

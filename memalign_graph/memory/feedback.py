@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from memalign_graph.agreement import value_or_none
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, show_value
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
 from memalign_graph.memory.facts import JUDGE_CASES
@@ -141,8 +141,8 @@ async def revise(
     purges, stored = view.purges(), view.episodes([episode_id]).get(episode_id)
     if stored is None:
         raise InvalidInputError(
-            f"episode_id: {access.criterion.name!r} has no episode {episode_id!r}. `episodes()` "
-            "lists them."
+            f"episode_id: {access.criterion.name!r} has no episode {show_value(episode_id)}. "
+            "`episodes()` lists them."
         )
     revised = parse_feedback(_revision(stored, feedback))
     if (revised.episode_id, revised.id) != (stored.id, stored.feedback_id):

@@ -12,7 +12,7 @@ from typing import Any, get_args, overload
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
-from memalign_graph.errors import InvalidInputError, MemAlignError
+from memalign_graph.errors import InvalidInputError, MemAlignError, show_value
 from memalign_graph.evidence.threshold import Trust
 from memalign_graph.io import ASYNC, IO, SYNC, run_sync, sync_async_methods
 from memalign_graph.memory import history, jsonl, learning, reports
@@ -159,7 +159,7 @@ class JudgeMemory:
             EmbeddingError: If an embedding call fails.
         """
         if not isinstance(k, int) or k < 0:
-            raise InvalidInputError(f"k: expected a whole number from 0 on, got {k!r}.")
+            raise InvalidInputError(f"k: expected a whole number from 0 on, got {show_value(k)}.")
         return (await recall(io, self.access, parse_example(example), k)).examples
 
     recall, arecall = sync_async_methods(_recall)
@@ -506,7 +506,9 @@ class JudgeMemory:
 
         if decide not in get_args(Decide):
             modes = ", ".join(map(repr, get_args(Decide)))
-            raise InvalidInputError(f"decide: {decide!r} is not known. Use one of {modes}.")
+            raise InvalidInputError(
+                f"decide: {show_value(decide)} is not known. Use one of {modes}."
+            )
         target = Uncertain(target_agreement=target_agreement).target_agreement
         return await current_trust(io, self.access, decide, target)
 

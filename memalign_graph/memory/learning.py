@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from memalign_graph.errors import InvalidInputError
+from memalign_graph.errors import InvalidInputError, show_value
 from memalign_graph.identity import digest
 from memalign_graph.io import IO
 from memalign_graph.memory.access import MemoryAccess
@@ -94,7 +94,7 @@ def _guideline(
         if guideline.id == guideline_id:
             return guideline
     raise InvalidInputError(
-        f"guideline_id: {access.criterion.name!r} has no guideline {guideline_id!r}. "
+        f"guideline_id: {access.criterion.name!r} has no guideline {show_value(guideline_id)}. "
         "`guidelines()` lists them."
     )
 
