@@ -8,6 +8,7 @@ from typing import Any
 from memalign_graph.errors import show_value
 
 _MAX_DEPTH = 100
+_KEY_CHARS = 50  # in a path
 
 
 def check_json(value: Any, name: str, depth: int = 0) -> None:  # noqa: C901 - a case for each type of JSON
@@ -28,9 +29,12 @@ def check_json(value: Any, name: str, depth: int = 0) -> None:  # noqa: C901 - a
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise ValueError(f"{name} has the key {key!r}. JSON keys are strings.")
+                    raise ValueError(
+                        f"{name} has the key {show_value(key)}. JSON keys are strings."
+                    )
                 _check_text(key, f"a key of {name}")
-                check_json(item, f"{name}[{key!r}]", depth + 1)
+                # Shortened: a long key would be copied for each item below it.
+                check_json(item, f"{name}[{key[:_KEY_CHARS]!r}]", depth + 1)
         case _ if not (value is None or isinstance(value, int | float)):
             raise ValueError(
                 f"{name} has a value of type {type(value).__name__}, which is not JSON. Pass text, "

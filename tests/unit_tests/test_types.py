@@ -65,6 +65,7 @@ def test_criterion_refuses_unusable_fields(fields: Any, problem: str) -> None:
         ({"when": object()}, r"inputs\['when'\] has a value of type object"),
         ({1: "one"}, "has the key 1. JSON keys are strings"),
         ([1, math.nan], r"inputs\[1\] has nan, which is not JSON"),
+        ({"k" * 200: {"a": [math.inf]}}, r"inputs\['k{50}'\]\['a'\]\[0\] has inf"),
         ("half \ud83d", "half of a surrogate pair at position 5"),
         ("a\x00b", "has a NUL character"),
         (2**63, "an integer beyond 64 bits"),

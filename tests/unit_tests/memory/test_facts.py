@@ -122,14 +122,21 @@ def test_invalid_vectors_store_nothing(answer: Any, problem: str) -> None:
 
 
 def test_zero_vector_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
+    embedded: list[str] = []
+
     def partly_zero(texts: Sequence[str]) -> list[list[float]]:
+        embedded.extend(texts)
         return [[0.0, 0.0] if "odd" in text else [1.0, 0.0] for text in texts]
 
+    vars(partly_zero)["name"] = "partly-zero"
     memory = JudgeMemory(InMemoryStore(), CRITERION, embeddings=partly_zero)
     _, odd = memory.remember([comment("one"), comment("odd")])
     assert [each.example.inputs for each in memory.recall(QUERY)] == ["one"]
     assert "a vector that is zero or not finite" in caplog.text
     assert odd.id in caplog.text
+    embedded.clear()
+    memory.remember(comment("odd", author="bob"))  # it is not sent again
+    assert embedded == []
 
 
 def test_vectors_of_another_dimension_raise_and_store_nothing() -> None:
